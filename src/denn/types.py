@@ -1,0 +1,213 @@
+"""The nouns: documents, label spaces, corpora, neighbours, scores, predictions; protocols for what can be plugged in."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from torch import Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    """A text with its labels; the id is given by the reader or the datastore where it is None."""
+
+    text: str
+    labels: tuple[str, ...] = ()
+    id: str | None = None
+
+    def __post_init__(self) -> None:
+        if isinstance(self.labels, str):
+            raise TypeError(f"labels must be a list of strings, got the string {self.labels!r}")
+        object.__setattr__(self, "labels", tuple(dict.fromkeys(self.labels)))
+
+
+@dataclass(frozen=True)
+class LabelSpace:
+    """Label names in column order."""
+
+    names: tuple[str, ...]
+
+    @cached_property
+    def index(self) -> Mapping[str, int]:
+        """Map each name to its column."""
+        return {name: column for column, name in enumerate(self.names)}
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self.index
+
+    @classmethod
+    def of(cls, train: Iterable[Document], *others: Iterable[Document]) -> LabelSpace:
+        """Collect the labels of all parts: most frequent in the first part first, then by name."""
+        counts = Counter(label for document in train for label in document.labels)
+        for part in others:
+            counts.update({label: 0 for document in part for label in document.labels})
+        return cls(tuple(sorted(counts, key=lambda name: (-counts[name], name))))
+
+    def columns(self, labels: Iterable[str]) -> list[int]:
+        """Return the columns of the known labels among these, ascending."""
+        return sorted(self.index[label] for label in labels if label in self.index)
+
+    def matrix(self, documents: Sequence[Document]) -> Tensor:
+        """Return the (n,L) bool matrix of the documents' known labels."""
+        import torch
+
+        rows = torch.zeros(len(documents), len(self), dtype=torch.bool)
+        for row, document in enumerate(documents):
+            rows[row, self.columns(document.labels)] = True
+        return rows
+
+
+@dataclass(frozen=True)
+class Corpus:
+    """Documents in parts, with the label space of all parts; `valid` and `test` may be empty."""
+
+    train: Sequence[Document]
+    valid: Sequence[Document] = ()
+    test: Sequence[Document] = ()
+    labels: LabelSpace = field(default=LabelSpace(()))
+    name: str = "corpus"
+
+    def __post_init__(self) -> None:
+        if not len(self.labels):
+            object.__setattr__(self, "labels", LabelSpace.of(self.train, self.valid, self.test))
+
+
+@dataclass(frozen=True)
+class Neighbours:
+    """What a datastore finds for n queries, nearest first; fewer than k where it holds fewer documents.
+
+    The labels are sparse: those of neighbour j of query i are
+    `label_columns[offsets[i * k + j] : offsets[i * k + j + 1]]`, columns of the store's `labels`.
+    """
+
+    ids: tuple[tuple[str, ...], ...]  # n × at most k
+    similarity: Tensor  # (n,k) cosine, float32, −inf where there is no neighbour
+    offsets: Tensor  # (n·k + 1,) int64
+    label_columns: Tensor  # (number of label entries,) int64
+
+    @property
+    def k(self) -> int:
+        """The width of the result, the smaller of what was asked and what is stored."""
+        return int(self.similarity.shape[1])
+
+
+@dataclass(frozen=True, slots=True)
+class Neighbour:
+    """A stored document that speaks for a prediction."""
+
+    id: str
+    similarity: float
+    labels: tuple[str, ...]
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Prediction:
+    """The labels of one text, with scores, confidence and evidence."""
+
+    labels: tuple[str, ...]  # highest score first
+    scores: Mapping[str, float]  # the labels worth showing, highest first
+    confidence: float | None  # λ of Eq. 12; None where the method has none
+    neighbours: tuple[Neighbour, ...]  # nearest first
+
+
+@dataclass(frozen=True)
+class Scores:
+    """What a method thinks of n texts: the final scores and the parts they were made of."""
+
+    final: Tensor  # (n,L) in [0,1]; L counts the labels of `names`
+    names: tuple[str, ...]
+    parts: Mapping[str, Tensor] = field(default_factory=dict)  # e.g. classifier, neighbours, average: each (n,L)
+    confidence: Tensor | None = None  # (n,)
+    neighbours: Neighbours | None = None
+
+
+@runtime_checkable
+class Datastore(Protocol):
+    """Documents with labels and embeddings that can be searched; changes are durable when a call returns."""
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """Label names in column order; new names are appended, never reordered."""
+        ...
+
+    @property
+    def dimension(self) -> int:
+        """The width of the embeddings."""
+        ...
+
+    def __len__(self) -> int: ...
+
+    def add(self, documents: Sequence[Document], embeddings: Tensor) -> list[str]:
+        """Store documents with their (n,d) embeddings, all or none; an id that exists is replaced. Return the ids."""
+        ...
+
+    def remove(self, ids: Sequence[str]) -> int:
+        """Remove documents, all or none; an unknown id is an error. Return how many went."""
+        ...
+
+    def relabel(self, id: str, labels: Sequence[str]) -> None:
+        """Give a stored document other labels."""
+        ...
+
+    def get(self, ids: Sequence[str]) -> list[Document]:
+        """Return stored documents in the order of the ids; an unknown id is an error."""
+        ...
+
+    def label_counts(self) -> dict[str, int]:
+        """Count the stored documents of each label, in column order."""
+        ...
+
+    def search(self, queries: Tensor, k: int, exclude: Collection[str] = ()) -> Neighbours:
+        """Find the k nearest documents by cosine for each of the (n,d) queries, leaving out excluded ids."""
+        ...
+
+    def refresh(self) -> bool:
+        """Take in what other processes changed; return whether anything did."""
+        ...
+
+    def close(self) -> None:
+        """Release files and connections."""
+        ...
+
+
+class Progress(Protocol):
+    """What a shell shows of long work; every call may be ignored."""
+
+    def start(self, what: str, total: int | None) -> None:
+        """Begin a stage of `total` units."""
+        ...
+
+    def advance(self, done: int, **values: object) -> None:
+        """Say how many units are done in all, and values worth showing."""
+        ...
+
+    def note(self, message: str) -> None:
+        """Say one line that should stay on the screen."""
+        ...
+
+
+class Method(Protocol):
+    """A multi-label system: learns a corpus, scores texts, survives disk."""
+
+    def fit(self, corpus: Corpus, workdir: Path, progress: Progress) -> Mapping[str, object]:
+        """Learn the corpus, keeping resumable state in `workdir`; return facts about the training for the bundle."""
+        ...
+
+    def scores(self, texts: Sequence[str], exclude: Collection[str] = ()) -> Scores:
+        """Score texts in order."""
+        ...
+
+    def save(self, folder: Path) -> None:
+        """Write weights and whatever else scoring needs into an empty folder; no pickle."""
+        ...
