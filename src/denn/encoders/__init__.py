@@ -1,1 +1,1 @@
-"""encoders."""
+"""Text encoders and where their weights come from."""

@@ -1,1 +1,1 @@
-"""stores."""
+"""Datastores: documents with labels and embeddings, kept durably and searched exactly."""

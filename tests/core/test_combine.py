@@ -1,0 +1,197 @@
+"""Votes, confidence and combination against sums written out in loops, and the sparse form against the dense one."""
+
+import math
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from denn.core.combine import combine, debiased_confidence, vote, vote_sparse
+
+lightly = settings(deadline=None, max_examples=50, derandomize=True)
+temperatures = st.sampled_from([0.01, 0.05, 1.0, 100.0])
+gammas = st.sampled_from([0.0, 0.25, 0.75, 1.0])
+
+
+@st.composite
+def neighbourhoods(draw, dtype=torch.float32):
+    """Draw similarity (n,k), nearest first and −inf from some place on, with labels (n,k,L)."""
+    n, k, width = draw(st.integers(0, 4)), draw(st.integers(0, 5)), draw(st.integers(0, 4))
+    cosine = st.floats(-1, 1, width=32)
+    similarity = torch.full((n, k), -math.inf, dtype=dtype)
+    for row in similarity:
+        found = sorted(draw(st.lists(cosine, max_size=k)), reverse=True)
+        row[: len(found)] = torch.tensor(found, dtype=dtype)
+    cells = draw(st.lists(st.booleans(), min_size=n * k * width, max_size=n * k * width))
+    return similarity, torch.tensor(cells, dtype=torch.bool).view(n, k, width)
+
+
+@st.composite
+def score_pairs(draw):
+    """Draw classifier scores and votes, both (n,L) in [0,1], with zeros, ones and equal values among them."""
+    n, width = draw(st.integers(0, 4)), draw(st.integers(0, 5))
+    value = st.one_of(st.sampled_from([0.0, 0.5, 1.0]), st.floats(0, 1, width=32))
+    cells = st.lists(value, min_size=n * width, max_size=n * width)
+    return tuple(torch.tensor(draw(cells), dtype=torch.float32).view(n, width) for _ in range(2))
+
+
+def vote_in_loops(similarity, labels, temperature):
+    n, k, width = labels.shape
+    votes = torch.zeros(n, width, dtype=torch.float64)
+    for text in range(n):
+        found = [j for j in range(k) if similarity[text, j] != -math.inf]
+        terms = {j: math.exp((float(similarity[text, j]) - 1) / temperature) for j in found}
+        for j in found:
+            for label in range(width):
+                votes[text, label] += terms[j] / sum(terms.values()) * float(labels[text, j, label])
+    return votes
+
+
+def sparse(labels):
+    """Return the offsets and label columns of `types.Neighbours` for labels (n,k,L)."""
+    counts = labels.bool().sum(2).flatten()
+    return torch.nn.functional.pad(counts.cumsum(0), (1, 0)), labels.nonzero()[:, 2]
+
+
+@lightly
+@given(neighbourhoods(torch.float64), temperatures)
+def test_vote_equals_the_sum_written_out(found, temperature):
+    similarity, labels = found
+    expected = vote_in_loops(similarity, labels, temperature)
+    torch.testing.assert_close(vote(similarity, labels.double(), temperature), expected)
+
+
+@lightly
+@given(neighbourhoods(), temperatures)
+def test_sparse_vote_equals_the_dense_one(found, temperature):
+    similarity, labels = found
+    dense = vote(similarity, labels, temperature)
+    votes = vote_sparse(similarity, *sparse(labels), labels.shape[2], temperature)
+    assert votes.dtype == dense.dtype
+    torch.testing.assert_close(votes, dense)
+
+
+@lightly
+@given(neighbourhoods(), temperatures)
+def test_votes_are_between_zero_and_one(found, temperature):
+    similarity, labels = found
+    dense = vote(similarity, labels, temperature)
+    votes = vote_sparse(similarity, *sparse(labels), labels.shape[2], temperature)
+    assert ((dense >= 0) & (dense <= 1) & (votes >= 0) & (votes <= 1)).all()
+
+
+@lightly
+@given(neighbourhoods(torch.float64), temperatures, st.randoms(use_true_random=False))
+def test_vote_ignores_the_order_of_neighbours_and_follows_that_of_texts_and_labels(found, temperature, random):
+    similarity, labels = found
+    texts, neighbours, columns = (random.sample(range(size), size) for size in labels.shape)
+    moved = vote(similarity[texts][:, neighbours], labels[texts][:, neighbours][:, :, columns], temperature)
+    torch.testing.assert_close(moved, vote(similarity, labels, temperature)[texts][:, columns])
+
+
+@lightly
+@given(neighbourhoods(torch.float64), temperatures, st.floats(0.1, 10), st.floats(-1, 1))
+def test_vote_keeps_when_similarity_and_temperature_scale_or_similarity_shifts(found, temperature, factor, shift):
+    similarity, labels = found
+    votes = vote(similarity, labels, temperature)
+    torch.testing.assert_close(vote(similarity * factor, labels, temperature * factor), votes, rtol=1e-6, atol=1e-9)
+    torch.testing.assert_close(vote(similarity + shift, labels, temperature), votes, rtol=1e-6, atol=1e-9)
+
+
+@lightly
+@given(neighbourhoods(torch.float64), temperatures)
+def test_shares_sum_to_one_so_a_label_of_all_neighbours_gets_one(found, temperature):
+    similarity, labels = found
+    n, k, _ = labels.shape
+    everyone = vote(similarity, torch.ones(n, k, 1), temperature)
+    some_found = (similarity > -math.inf).any(1, keepdim=True)
+    torch.testing.assert_close(everyone, some_found.double())
+
+
+def test_one_neighbour_passes_its_labels_on():
+    labels = torch.tensor([[[1.0, 0.0, 1.0]]])
+    assert torch.equal(vote(torch.tensor([[-0.4]]), labels, 0.05), labels[:, 0])
+
+
+def test_infinite_temperature_gives_the_plain_mean():
+    labels = torch.tensor([[[1.0, 0.0], [1.0, 1.0], [0.0, 0.0], [1.0, 0.0]]])
+    assert vote(torch.tensor([[0.9, 0.5, 0.1, -1.0]]), labels, math.inf).tolist() == [[0.75, 0.25]]
+
+
+def test_equal_neighbours_do_not_round_past_one():
+    similarity = torch.full((1, 30), 0.8)  # 30 float32 shares of 1/30 sum to 1.0000004
+    labels = torch.ones(1, 30, 1)
+    assert vote(similarity, labels, 0.05).item() <= 1
+    assert vote_sparse(similarity, *sparse(labels), 1, 0.05).item() <= 1
+
+
+def test_a_text_without_neighbours_gets_no_votes():
+    similarity = torch.tensor([[-math.inf, -math.inf], [0.5, -math.inf]])
+    labels = torch.ones(2, 2, 3)
+    expected = [[0.0] * 3, [1.0] * 3]
+    assert vote(similarity, labels, 0.05).tolist() == expected
+    assert vote_sparse(similarity, *sparse(labels), 3, 0.05).tolist() == expected
+
+
+@lightly
+@given(score_pairs(), gammas)
+def test_confidence_is_the_smallest_vote_where_the_classifier_is_sure(pair, gamma):
+    classifier, neighbours = pair
+    expected = []
+    for scores, votes in zip(classifier.tolist(), neighbours.tolist(), strict=True):
+        expected.append(min((v for s, v in zip(scores, votes, strict=True) if s >= gamma), default=1.0))
+    assert debiased_confidence(classifier, neighbours, gamma).tolist() == expected
+
+
+def test_a_score_of_exactly_gamma_counts():
+    classifier, neighbours = torch.tensor([[0.7, 0.69]]), torch.tensor([[0.4, 0.1]])
+    assert debiased_confidence(classifier, neighbours, 0.7).item() == pytest.approx(0.4)
+
+
+def test_no_sure_label_gives_the_neighbours_alone():
+    classifier, neighbours = torch.tensor([[0.6, 0.2]]), torch.tensor([[0.1, 0.9]])
+    confidence = debiased_confidence(classifier, neighbours, 0.7)
+    assert confidence.tolist() == [1.0]
+    assert torch.equal(combine(classifier, neighbours, confidence), neighbours)
+
+
+def test_gamma_zero_with_an_unvoted_label_gives_the_classifier_alone():
+    classifier, neighbours = torch.tensor([[0.6, 0.2]]), torch.tensor([[0.8, 0.0]])
+    confidence = debiased_confidence(classifier, neighbours, 0.0)
+    assert confidence.tolist() == [0.0]
+    assert torch.equal(combine(classifier, neighbours, confidence), classifier)
+
+
+@lightly
+@given(score_pairs())
+def test_a_larger_gamma_never_lowers_the_confidence(pair):
+    steps = torch.stack([debiased_confidence(*pair, gamma) for gamma in (0.0, 0.25, 0.5, 0.75, 1.0)])
+    assert (steps.diff(dim=0) >= 0).all()
+
+
+@lightly
+@given(score_pairs(), gammas, st.randoms(use_true_random=False))
+def test_confidence_and_combination_follow_permutations(pair, gamma, random):
+    classifier, neighbours = pair
+    texts, columns = (random.sample(range(size), size) for size in classifier.shape)
+    moved = [part[texts][:, columns] for part in pair]
+    confidence = debiased_confidence(classifier, neighbours, gamma)
+    assert torch.equal(debiased_confidence(*moved, gamma), confidence[texts])
+    assert torch.equal(
+        combine(*moved, confidence[texts]), combine(classifier, neighbours, confidence)[texts][:, columns]
+    )
+
+
+@lightly
+@given(score_pairs(), st.lists(st.floats(0, 1, width=32), min_size=4, max_size=4))
+def test_combination_is_the_weighted_mean_and_stays_between_its_inputs(pair, confidences):
+    classifier, neighbours = pair
+    confidence = torch.tensor(confidences[: len(classifier)], dtype=torch.float32)
+    final = combine(classifier, neighbours, confidence)
+    assert (final >= torch.minimum(classifier, neighbours)).all()
+    assert (final <= torch.maximum(classifier, neighbours)).all()
+    for text, weight in enumerate(confidence.tolist()):
+        for label in range(classifier.shape[1]):
+            expected = weight * float(neighbours[text, label]) + (1 - weight) * float(classifier[text, label])
+            assert float(final[text, label]) == pytest.approx(expected, abs=1e-6)

@@ -1,0 +1,214 @@
+"""The contrastive loss against sums written out in loops, its gradients (Eq. 14-16) and its invariances."""
+
+import math
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from denn.core.contrast import debiased_contrastive_loss, label_overlap, negative_weights
+
+lightly = settings(deadline=None, max_examples=40, derandomize=True)
+
+
+@st.composite
+def batches(draw, smallest=1):
+    """Draw the cosine matrix (2N,2N) of two views, labels (N,L) with empty rows among them, and a temperature."""
+    size, width = draw(st.integers(smallest, 6)), draw(st.integers(1, 5))
+    cells = draw(st.lists(st.booleans(), min_size=size * width, max_size=size * width))
+    generator = torch.Generator().manual_seed(draw(st.integers(0, 10_000)))
+    views = torch.nn.functional.normalize(torch.randn(2 * size, 4, generator=generator, dtype=torch.float64), dim=1)
+    labels = torch.tensor(cells).view(size, width)
+    return views @ views.T, labels, draw(st.sampled_from([0.02, 0.05, 0.5, 2.0]))
+
+
+def overlap_of_sets(a, b):
+    return len(a & b) / max(len(a), len(b)) if a or b else 1.0
+
+
+def label_sets(labels):
+    return [{column for column, value in enumerate(row) if value} for row in labels.tolist()]
+
+
+def loss_in_loops(similarity, labels, temperature):
+    sets = label_sets(labels) * 2
+    rows, s = len(sets), similarity.tolist()
+    losses = []
+    for i in range(rows):
+        denominator = 0.0
+        for j in range(rows):
+            if j != i:
+                denominator += (1 + (1 - overlap_of_sets(sets[i], sets[j]))) * math.exp(s[i][j] / temperature)
+        positive = (i + rows // 2) % rows
+        losses.append(-math.log(math.exp(s[i][positive] / temperature) / denominator))
+    return torch.tensor(losses, dtype=torch.float64)
+
+
+@lightly
+@given(batches(), batches())
+def test_overlap_is_common_labels_over_the_larger_set(first, second):
+    a, b = first[1], torch.nn.functional.pad(second[1], (0, 5))[:, : first[1].shape[1]]
+    expected = [[overlap_of_sets(x, y) for y in label_sets(b)] for x in label_sets(a)]
+    torch.testing.assert_close(label_overlap(a.double(), b.double()), torch.tensor(expected, dtype=torch.float64))
+
+
+def test_overlap_of_empty_label_sets():
+    none, some = torch.zeros(1, 3), torch.tensor([[0.0, 1.0, 1.0]])
+    assert label_overlap(none, none).tolist() == [[1.0]]
+    assert label_overlap(none, some).tolist() == [[0.0]]
+    assert label_overlap(some, none).tolist() == [[0.0]]
+    assert label_overlap(torch.zeros(2, 0), torch.zeros(1, 0)).tolist() == [[1.0], [1.0]]
+
+
+@pytest.mark.parametrize("dtype", [torch.bool, torch.int64, torch.float16, torch.float32])
+def test_overlap_takes_labels_of_any_kind(dtype):
+    labels = torch.tensor([[1, 1, 0], [0, 1, 0]]).to(dtype)
+    overlap = label_overlap(labels, labels)
+    assert overlap.dtype == torch.float32
+    assert overlap.tolist() == [[1.0, 0.5], [0.5, 1.0]]
+
+
+def test_overlap_counts_exactly_under_autocast():
+    a, b = torch.ones(1, 1001), torch.ones(1, 1001)
+    b[0, 0] = 0
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        overlap = label_overlap(a, b)
+    torch.testing.assert_close(overlap, torch.tensor([[1000 / 1001]]), rtol=0, atol=1e-7)
+
+
+@lightly
+@given(batches())
+def test_weights_are_symmetric_between_one_and_two_and_one_for_the_own_view(batch):
+    overlap = label_overlap(batch[1], batch[1])
+    weights = negative_weights(overlap)
+    assert torch.equal(weights, 2 - overlap)
+    assert torch.equal(weights, weights.T)
+    assert weights.min() >= 1
+    assert weights.max() <= 2
+    assert (weights.diagonal() == 1).all()
+
+
+@lightly
+@given(batches())
+def test_loss_equals_the_sum_written_out(batch):
+    similarity, labels, temperature = batch
+    loss = debiased_contrastive_loss(similarity, labels, temperature)
+    assert loss.dtype == torch.float64
+    torch.testing.assert_close(loss, loss_in_loops(similarity, labels, temperature), rtol=1e-10, atol=1e-10)
+    single = debiased_contrastive_loss(similarity.float(), labels.long(), temperature)
+    assert single.dtype == torch.float32
+    torch.testing.assert_close(single.double(), loss, rtol=1e-4, atol=1e-4)
+
+
+@lightly
+@given(batches())
+def test_loss_is_never_negative(batch):
+    similarity, labels, temperature = batch
+    assert debiased_contrastive_loss(similarity, labels, temperature).min() >= 0
+    assert debiased_contrastive_loss(similarity.float(), labels, temperature).min() >= 0
+
+
+@lightly
+@given(batches())
+def test_gradients_of_each_anchor_follow_equations_14_to_16(batch):
+    similarity, labels, temperature = batch
+    rows = len(similarity)
+    leaf = similarity.clone().requires_grad_()
+    losses = debiased_contrastive_loss(leaf, labels, temperature)
+    weights = negative_weights(label_overlap(labels.double(), labels.double())).repeat(2, 2)
+    for i in range(rows):
+        (gradient,) = torch.autograd.grad(losses[i], leaf, retain_graph=True)
+        others = [j for j in range(rows) if j != i]
+        terms = {j: float(weights[i, j]) * math.exp(float(similarity[i, j]) / temperature) for j in others}
+        share = {j: term / sum(terms.values()) for j, term in terms.items()}  # P_ij, Eq. 16
+        positive = (i + rows // 2) % rows
+        expected = torch.zeros(rows, rows, dtype=torch.float64)
+        for j in others:
+            expected[i, j] = share[j] / temperature  # Eq. 15
+        expected[i, positive] = -sum(share[j] for j in others if j != positive) / temperature  # Eq. 14
+        torch.testing.assert_close(gradient, expected, rtol=1e-8, atol=1e-8)
+        assert abs(float(gradient.sum())) < 1e-8
+
+
+@lightly
+@given(batches(), st.booleans())
+def test_equal_label_sets_give_nt_xent(batch, value):
+    similarity, labels, temperature = batch
+    rows = len(similarity)
+    others = ~torch.eye(rows, dtype=torch.bool)
+    logits = similarity / temperature
+    positives = torch.cat([logits.diagonal(rows // 2), logits.diagonal(-(rows // 2))])
+    denominators = torch.stack([row[mask].logsumexp(0) for row, mask in zip(logits, others, strict=True)])
+    loss = debiased_contrastive_loss(similarity, torch.full_like(labels, value), temperature)
+    torch.testing.assert_close(loss, denominators - positives)
+
+
+@lightly
+@given(batches(), st.randoms(use_true_random=False))
+def test_loss_follows_a_permutation_of_documents_and_ignores_one_of_labels(batch, random):
+    similarity, labels, temperature = batch
+    documents, columns = list(range(len(labels))), list(range(labels.shape[1]))
+    random.shuffle(documents)
+    random.shuffle(columns)
+    rows = torch.tensor(documents + [len(labels) + document for document in documents])
+    loss = debiased_contrastive_loss(similarity, labels, temperature)
+    moved = debiased_contrastive_loss(similarity[rows][:, rows], labels[documents][:, columns], temperature)
+    torch.testing.assert_close(moved, loss[rows])
+
+
+@lightly
+@given(batches(), st.floats(0.1, 10), st.floats(-1, 1))
+def test_loss_keeps_when_similarity_and_temperature_scale_or_similarity_shifts(batch, factor, shift):
+    similarity, labels, temperature = batch
+    loss = debiased_contrastive_loss(similarity, labels, temperature)
+    scaled = debiased_contrastive_loss(similarity * factor, labels, temperature * factor)
+    torch.testing.assert_close(scaled, loss, rtol=1e-8, atol=1e-8)
+    shifted = debiased_contrastive_loss(similarity + shift, labels, temperature)
+    torch.testing.assert_close(shifted, loss, rtol=1e-8, atol=1e-8)
+
+
+@lightly
+@given(batches(smallest=2))
+def test_the_similarity_of_a_row_with_itself_does_not_count(batch):
+    similarity, labels, temperature = batch
+    loss = debiased_contrastive_loss(similarity, labels, temperature)
+    assert torch.equal(debiased_contrastive_loss(similarity.fill_diagonal_(math.nan), labels, temperature), loss)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_low_precision_similarity_is_promoted(dtype):
+    similarity = torch.linspace(-1, 1, 36).view(6, 6).to(dtype)
+    labels = torch.tensor([[True, False], [True, True], [False, False]])
+    loss = debiased_contrastive_loss(similarity, labels, 0.05)
+    assert loss.dtype == torch.float32
+    assert torch.equal(loss, debiased_contrastive_loss(similarity.float(), labels, 0.05))
+
+
+def test_autocast_changes_nothing():
+    similarity = torch.linspace(-1, 1, 64).view(8, 8)
+    labels = torch.ones(4, 900)
+    labels[1, 0], labels[2, :3] = 0, 0
+    outside = debiased_contrastive_loss(similarity, labels, 0.05)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        inside = debiased_contrastive_loss(similarity, labels, 0.05)
+    assert inside.dtype == torch.float32
+    assert torch.equal(inside, outside)
+
+
+def test_one_document_has_nothing_to_be_pushed_from():
+    similarity = torch.tensor([[1.0, 0.3], [0.3, 1.0]], requires_grad=True)
+    loss = debiased_contrastive_loss(similarity, torch.zeros(1, 4), 0.05)
+    loss.sum().backward()
+    assert loss.tolist() == [0.0, 0.0]
+    assert torch.equal(similarity.grad, torch.zeros(2, 2))
+
+
+def test_loss_and_gradient_stay_finite_where_exponentials_would_overflow():
+    similarity = torch.full((4, 4), 1.0)
+    similarity[0, 2] = -1.0
+    similarity.requires_grad_()
+    loss = debiased_contrastive_loss(similarity, torch.zeros(2, 3), 0.001)
+    loss.sum().backward()
+    assert float(loss.detach()[0]) == pytest.approx(2000 + math.log(2))
+    assert similarity.grad.isfinite().all()

@@ -1,0 +1,355 @@
+"""What every datastore promises; a new kind joins by one line in KINDS."""
+
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from denn.errors import StoreError
+from denn.stores.embedded import EmbeddedStore
+from denn.types import Datastore, Document
+
+
+@dataclass(frozen=True)
+class Kind:
+    create: Callable[[Path, int, Sequence[str]], Datastore]
+    open: Callable[[Path], Datastore]
+
+
+KINDS = {
+    "embedded": Kind(EmbeddedStore.create, EmbeddedStore.open),
+}
+
+
+class Maker:
+    """Create and open stores of one kind, and close them when the test is over."""
+
+    def __init__(self, kind: Kind, path: Path):
+        self.kind, self.path, self.opened = kind, path, []
+
+    def create(self, dimension: int = 3, labels: Sequence[str] = ()) -> Datastore:
+        self.opened.append(self.kind.create(self.path, dimension, labels))
+        return self.opened[-1]
+
+    def open(self) -> Datastore:
+        self.opened.append(self.kind.open(self.path))
+        return self.opened[-1]
+
+    def reopen(self) -> Datastore:
+        self.close()
+        return self.open()
+
+    def close(self) -> None:
+        while self.opened:
+            self.opened.pop().close()
+
+
+@pytest.fixture(params=KINDS, name="make")
+def maker(request, tmp_path):
+    make = Maker(KINDS[request.param], tmp_path / "store")
+    yield make
+    make.close()
+
+
+def vectors(n: int, d: int = 3, seed: int = 0) -> torch.Tensor:
+    return torch.randn(n, d, generator=torch.Generator().manual_seed(seed))
+
+
+def labels_of(store: Datastore, found, query: int, place: int) -> tuple[str, ...]:
+    at = query * found.k + place
+    columns = found.label_columns[found.offsets[at] : found.offsets[at + 1]]
+    return tuple(store.labels[column] for column in columns.tolist())
+
+
+def everything(store: Datastore):
+    """All that can be asked of a small store, for comparing before and after."""
+    found = store.search(torch.eye(store.dimension), 100)
+    ids = sorted({id for row in found.ids for id in row})
+    return store.labels, len(store), store.label_counts(), store.get(ids), found.ids, found.similarity.tolist()
+
+
+def test_it_is_a_datastore(make):
+    assert isinstance(make.create(), Datastore)
+
+
+def test_empty_store(make):
+    store = make.create(dimension=5, labels=["b", "a"])
+    found = store.search(torch.ones(2, 5), 7)
+    assert (len(store), store.labels, store.dimension) == (0, ("b", "a"), 5)
+    assert store.label_counts() == {"b": 0, "a": 0}
+    assert found.ids == ((), ())
+    assert found.similarity.shape == (2, 0)
+    assert found.offsets.tolist() == [0] and found.label_columns.tolist() == []
+    assert store.add([], torch.zeros(0, 5)) == [] and store.remove([]) == 0 and store.get([]) == []
+
+
+def test_no_queries(make):
+    store = make.create()
+    store.add([Document("a", id="a")], vectors(1))
+    found = store.search(torch.zeros(0, 3), 4)
+    assert found.ids == () and found.similarity.shape == (0, 1) and found.offsets.tolist() == [0]
+
+
+def test_k_larger_than_the_store(make):
+    store = make.create()
+    store.add([Document("a", ("x",), "a"), Document("b", (), "b")], torch.tensor([[1.0, 0, 0], [0, 1, 0]]))
+    found = store.search(torch.tensor([[0.0, 2, 0], [3, 1, 0]]), 10)
+    assert found.k == 2 and found.ids == (("b", "a"), ("a", "b"))
+    assert found.similarity.dtype == torch.float32
+    assert torch.allclose(found.similarity, torch.tensor([[1, 0], [3 / 10**0.5, 1 / 10**0.5]]))
+    assert [labels_of(store, found, 0, place) for place in (0, 1)] == [(), ("x",)]
+
+
+@pytest.mark.parametrize("k", [0, -1])
+def test_k_below_one_is_an_error(make, k):
+    with pytest.raises(StoreError, match="at least one"):
+        make.create().search(torch.ones(1, 3), k)
+
+
+def test_duplicate_texts_stay_apart(make):
+    store = make.create()
+    ids = store.add([Document("same", ("x",)), Document("same", ("y",)), Document("same")], torch.ones(3, 3))
+    assert len(set(ids)) == 3 and len(store) == 3
+    assert [document.labels for document in store.get(ids)] == [("x",), ("y",), ()]
+    assert store.search(torch.ones(1, 3), 3).ids == (tuple(ids),)  # equal similarities in the order of adding
+
+
+def test_zero_and_extreme_vectors(make):
+    store = make.create()
+    rows = torch.tensor([[0.0, 0, 0], [1e-30, 0, 0], [0, 1e30, 1e30]])
+    store.add([Document(name, id=name) for name in ("zero", "tiny", "huge")], rows)
+    found = store.search(torch.tensor([[1.0, 0, 0], [0, 5, 5], [0, 0, 0]]), 3)
+    assert found.similarity[0].tolist() == [1, 0, 0] and found.ids[0] == ("tiny", "zero", "huge")
+    assert found.ids[1][0] == "huge" and found.similarity[1, 0].item() == pytest.approx(1)
+    assert found.similarity[2].tolist() == [0, 0, 0]
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.float16, torch.bfloat16])
+def test_any_float_dtype(make, dtype):
+    store = make.create()
+    store.add([Document("a", id="a"), Document("b", id="b")], torch.tensor([[3, 4, 0], [0, 0, 9]], dtype=dtype))
+    found = store.search(torch.tensor([[6, 8, 0]], dtype=dtype), 2)
+    assert found.ids == (("a", "b"),) and found.similarity.tolist() == [[pytest.approx(1), 0]]
+
+
+ODD = ["", " ", "a,b;c|d", "né\u0301e", "日本語", "👩‍🔬", "line\nbreak", "nul\0inside", "'; DROP TABLE labels;--", "x" * 20_000]
+
+
+def test_odd_labels_ids_and_texts_survive(make):
+    store = make.create()
+    documents = [Document(odd, (odd, "common"), odd) for odd in ODD]
+    assert store.add(documents, vectors(len(ODD))) == ODD
+    store = make.reopen()
+    assert store.get(ODD) == documents
+    assert store.labels == (ODD[0], "common", *ODD[1:])
+    assert store.label_counts() == {odd: 1 for odd in ODD} | {"common": len(ODD)}
+
+
+def test_text_that_is_not_unicode_is_an_error(make):
+    store = make.create()
+    with pytest.raises(StoreError, match="Unicode"):
+        store.add([Document("fine", id="a"), Document("half a pair \ud800", id="b")], vectors(2))
+    assert len(store) == 0
+
+
+def test_many_labels(make):
+    names = [f"label {i}" for i in range(4271)]
+    store = make.create(labels=names)
+    store.add([Document("all", tuple(names), "all"), Document("one", (names[-1],), "one")], torch.eye(3)[:2])
+    store = make.reopen()
+    counts = store.label_counts()
+    assert list(counts) == names and [counts[names[0]], counts[names[-1]]] == [1, 2]
+    found = store.search(torch.eye(3)[:1], 2)
+    assert labels_of(store, found, 0, 0) == tuple(names) and labels_of(store, found, 0, 1) == (names[-1],)
+
+
+def test_replace_by_id(make):
+    store = make.create()
+    store.add([Document("old", ("x",), "a"), Document("other", ("x",), "b")], torch.eye(3)[:2])
+    assert store.add([Document("new", ("y", "x"), "a")], torch.eye(3)[2:]) == ["a"]
+    for opened in (store, make.reopen()):
+        assert len(opened) == 2
+        assert opened.get(["a"]) == [Document("new", ("y", "x"), "a")]
+        assert opened.label_counts() == {"x": 2, "y": 1}
+        found = opened.search(torch.eye(3), 1)
+        assert found.ids[1:] == (("b",), ("a",)) and found.similarity[0].tolist() == [0]
+
+
+def test_same_id_twice_in_one_add_is_an_error(make):
+    store = make.create()
+    with pytest.raises(StoreError, match="'a' more than once"):
+        store.add([Document("1", id="a"), Document("2"), Document("3", id="a")], vectors(3))
+    assert len(store) == 0
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_add_is_all_or_nothing(make, value):
+    store = make.create(labels=["x"])
+    store.add([Document("kept", ("x",), "a")], vectors(1))
+    before = everything(store)
+    rows = vectors(3)
+    rows[2, 1] = value
+    with pytest.raises(StoreError, match="vector 2 .*not finite"):
+        store.add([Document("changed", id="a"), Document("new", ("y",)), Document("bad")], rows)
+    assert everything(store) == before == everything(make.reopen())
+
+
+@pytest.mark.parametrize("shape", [(2, 4), (2,), (3, 3)])
+def test_embeddings_of_another_shape_are_an_error(make, shape):
+    store = make.create()
+    with pytest.raises(StoreError, match="expected"):
+        store.add([Document("a"), Document("b")], torch.ones(shape))
+    assert len(store) == 0
+
+
+@pytest.mark.parametrize("shape", [(2, 4), (3,)])
+def test_queries_of_another_shape_are_an_error(make, shape):
+    with pytest.raises(StoreError, match=r"expected \(n, 3\)"):
+        make.create().search(torch.ones(shape), 1)
+
+
+def test_unknown_ids_are_errors_and_change_nothing(make):
+    store = make.create()
+    store.add([Document("a", ("x",), "a")], vectors(1))
+    before = everything(store)
+    for call in (
+        lambda: store.remove(["a", "b"]),
+        lambda: store.relabel("b", ["y"]),
+        lambda: store.get(["a", "b"]),
+    ):
+        with pytest.raises(StoreError, match="'b'"):
+            call()
+    assert everything(store) == before == everything(make.reopen())
+
+
+def test_remove(make):
+    store = make.create()
+    store.add([Document(id, (f"label {id}", "all"), id) for id in "abcdef"], torch.eye(6, 3))
+    assert store.remove(["b", "e", "b"]) == 2
+    for opened in (store, make.reopen()):
+        assert len(opened) == 4
+        assert opened.label_counts() == {"label a": 1, "all": 4} | {f"label {id}": int(id in "acdf") for id in "bcdef"}
+        assert set(opened.search(torch.ones(1, 3), 9).ids[0]) == set("acdf")
+
+
+def test_relabel(make):
+    store = make.create(labels=["x", "y"])
+    store.add([Document("a", ("x",), "a"), Document("b", ("y",), "b")], torch.eye(3)[:2])
+    store.relabel("a", ["new", "y", "new"])
+    for opened in (store, make.reopen()):
+        assert opened.labels == ("x", "y", "new")
+        assert opened.get(["b", "a"]) == [Document("b", ("y",), "b"), Document("a", ("new", "y"), "a")]
+        assert opened.label_counts() == {"x": 0, "y": 2, "new": 1}
+        found = opened.search(torch.eye(3)[:1], 2)
+        assert found.ids == (("a", "b"),) and labels_of(opened, found, 0, 0) == ("new", "y")
+    make.open().relabel("a", [])
+    assert make.open().get(["a"])[0].labels == ()
+
+
+def test_labels_given_as_one_string_are_an_error(make):
+    store = make.create()
+    store.add([Document("a", id="a")], vectors(1))
+    with pytest.raises(TypeError, match="list of strings"):
+        store.relabel("a", "sport")
+    assert store.labels == ()
+
+
+def test_get_follows_the_order_of_the_ids(make):
+    store = make.create()
+    store.add([Document(f"text {id}", (id,), id) for id in "abc"], vectors(3))
+    assert [document.text for document in store.get(["c", "a", "c"])] == ["text c", "text a", "text c"]
+
+
+def test_ids_are_never_given_twice(make):
+    store = make.create()
+    store.add([Document("taken", id="doc-2"), Document("taken too", id="doc-4")], vectors(2))
+    given = []
+    for _ in range(4):
+        given += store.add([Document("nameless"), Document("nameless too")], vectors(2))
+        store.remove(given[-2:])
+        store = make.reopen()
+    assert len(set(given)) == 8 and not {"doc-2", "doc-4"} & set(given)
+    assert [document.text for document in store.get(["doc-2", "doc-4"])] == ["taken", "taken too"]
+
+
+def test_exclude(make):
+    store = make.create()
+    store.add([Document(id, id=id) for id in "abcd"], torch.tensor([[1.0, 0, 0], [2, 1, 0], [1, 1, 0], [0, 1, 0]]))
+    query = torch.tensor([[1.0, 0, 0]])
+    assert store.search(query, 2, exclude=["a", "unknown"]).ids == (("b", "c"),)
+    assert store.search(query, 9, exclude={"a", "c"}).ids == (("b", "d"),)
+    nothing = store.search(query, 9, exclude=list("abcd"))
+    assert nothing.ids == ((),) and nothing.similarity.shape == (1, 0)
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(seed=st.integers(0, 2**32), n=st.integers(1, 60), d=st.integers(1, 20), k=st.integers(1, 70))
+def test_search_agrees_with_brute_force(make, seed, n, d, k):
+    make.close()
+    for file in make.path.parent.iterdir():
+        file.unlink()
+    store = make.create(d)
+    rows, queries = vectors(n, d, seed).double(), vectors(4, d, seed + 1).double()
+    ids = store.add([Document(str(i), id=f"id {i}") for i in range(n)], rows)
+    gone = ids[:: 1 + seed % 7][: n - 1]
+    store.remove(gone)
+    excluded = ids[1 :: 2 + seed % 5]
+    left = [i for i in range(n) if ids[i] not in gone and ids[i] not in excluded]
+    found = store.search(queries.float(), k, exclude=excluded)
+    assert found.k == min(k, len(left))
+    for query, similarity, names in zip(queries, found.similarity, found.ids, strict=True):
+        exact = {ids[i]: float(query @ rows[i] / (query.norm() * rows[i].norm())) for i in left}
+        best = sorted(exact.values(), reverse=True)[:k]
+        assert similarity.tolist() == pytest.approx(best, abs=1e-5)
+        assert [exact[name] for name in names] == pytest.approx(best, abs=1e-5)
+        assert len(set(names)) == len(names)
+
+
+def test_everything_survives_reopening(make):
+    store = make.create(labels=["seed"])
+    store.add([Document(f"text {i}", (f"l{i % 3}",), f"id {i}") for i in range(20)], vectors(20))
+    store.remove(["id 3", "id 19"])
+    store.relabel("id 4", ["seed", "fresh"])
+    store.add([Document("again", ("l1",), "id 3")], vectors(1, seed=9))
+    assert everything(store) == everything(make.reopen())
+
+
+def test_two_openings_see_each_other(make):
+    one = make.create()
+    two = make.open()
+    one.add([Document("a", ("x",), "a"), Document("b", ("x",), "b")], torch.eye(3)[:2])
+    assert two.search(torch.eye(3)[:1], 1).ids == (("a",),)
+    two.add([Document("c", ("y", "x"), "c")], torch.eye(3)[2:])
+    two.relabel("b", ["z"])
+    two.remove(["a"])
+    assert one.refresh() and not one.refresh()
+    assert everything(one) == everything(two)
+    assert one.labels == ("x", "y", "z") and one.get(["b", "c"])[0].labels == ("z",)
+
+
+def test_a_reader_never_sees_half_an_add(make):
+    batch, rounds = 40, 30
+    writer, reader = make.create(dimension=8), make.open()
+    done = threading.Event()
+
+    def write() -> None:
+        try:
+            for turn in range(rounds):
+                writer.add([Document("t", (f"l{i}",)) for i in range(batch)], vectors(batch, 8, turn))
+        finally:
+            done.set()
+
+    thread = threading.Thread(target=write)
+    thread.start()
+    seen = set()
+    while not done.is_set():
+        seen |= {store.search(torch.ones(1, 8), 10**6).k for store in (reader, writer)}
+        seen |= {reader.label_counts().get(f"l{i}", 0) * batch for i in (0, batch - 1)}
+    thread.join()
+    assert {count % batch for count in seen} == {0}
+    assert len(reader) == len(writer) == batch * rounds
