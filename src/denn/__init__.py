@@ -1,1 +1,47 @@
-"""denn."""
+"""denn: multi-label text classification with nearest neighbours."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from denn.build import train
+    from denn.data.corpus import read_corpus
+    from denn.errors import DennError
+    from denn.model import Model, load
+    from denn.types import Corpus, Document, Neighbour, Prediction
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "Corpus",
+    "DennError",
+    "Document",
+    "Model",
+    "Neighbour",
+    "Prediction",
+    "__version__",
+    "load",
+    "read_corpus",
+    "train",
+]
+
+_HOMES = {
+    "Corpus": "denn.types",
+    "DennError": "denn.errors",
+    "Document": "denn.types",
+    "Model": "denn.model",
+    "Neighbour": "denn.types",
+    "Prediction": "denn.types",
+    "load": "denn.model",
+    "read_corpus": "denn.data.corpus",
+    "train": "denn.build",
+}
+
+
+def __getattr__(name: str) -> object:
+    """Import a public name when it is first asked for, so that `import denn` costs nothing."""
+    if name not in _HOMES:
+        raise AttributeError(f"module 'denn' has no attribute {name!r}")
+    return getattr(import_module(_HOMES[name]), name)

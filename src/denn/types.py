@@ -1,4 +1,4 @@
-"""The nouns: documents, label spaces, corpora, neighbours, scores, predictions; protocols for what can be plugged in."""
+"""The nouns: documents, label spaces, corpora, neighbours, predictions; protocols for what can be plugged in."""
 
 from __future__ import annotations
 
@@ -204,8 +204,8 @@ class Method(Protocol):
         """Learn the corpus, keeping resumable state in `workdir`; return facts about the training for the bundle."""
         ...
 
-    def scores(self, texts: Sequence[str], exclude: Collection[str] = ()) -> Scores:
-        """Score texts in order."""
+    def scores(self, texts: Sequence[str], own_ids: Sequence[str | None] | None = None) -> Scores:
+        """Score texts in order; a text is no evidence for itself where `own_ids` names its stored document."""
         ...
 
     def save(self, folder: Path) -> None:

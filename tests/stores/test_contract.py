@@ -137,7 +137,18 @@ def test_any_float_dtype(make, dtype):
     assert found.ids == (("a", "b"),) and found.similarity.tolist() == [[pytest.approx(1), 0]]
 
 
-ODD = ["", " ", "a,b;c|d", "né\u0301e", "日本語", "👩‍🔬", "line\nbreak", "nul\0inside", "'; DROP TABLE labels;--", "x" * 20_000]
+ODD = [
+    "",
+    " ",
+    "a,b;c|d",
+    "né\u0301e",
+    "日本語",
+    "👩‍🔬",
+    "line\nbreak",
+    "nul\0inside",
+    "'; DROP TABLE labels;--",
+    "x" * 20_000,
+]
 
 
 def test_odd_labels_ids_and_texts_survive(make):
@@ -172,7 +183,7 @@ def test_replace_by_id(make):
     store = make.create()
     store.add([Document("old", ("x",), "a"), Document("other", ("x",), "b")], torch.eye(3)[:2])
     assert store.add([Document("new", ("y", "x"), "a")], torch.eye(3)[2:]) == ["a"]
-    for opened in (store, make.reopen()):
+    for opened in (store, make.open()):
         assert len(opened) == 2
         assert opened.get(["a"]) == [Document("new", ("y", "x"), "a")]
         assert opened.label_counts() == {"x": 2, "y": 1}
@@ -194,7 +205,7 @@ def test_add_is_all_or_nothing(make, value):
     before = everything(store)
     rows = vectors(3)
     rows[2, 1] = value
-    with pytest.raises(StoreError, match="vector 2 .*not finite"):
+    with pytest.raises(StoreError, match=r"vector 2 .*not finite"):
         store.add([Document("changed", id="a"), Document("new", ("y",)), Document("bad")], rows)
     assert everything(store) == before == everything(make.reopen())
 
@@ -231,7 +242,7 @@ def test_remove(make):
     store = make.create()
     store.add([Document(id, (f"label {id}", "all"), id) for id in "abcdef"], torch.eye(6, 3))
     assert store.remove(["b", "e", "b"]) == 2
-    for opened in (store, make.reopen()):
+    for opened in (store, make.open()):
         assert len(opened) == 4
         assert opened.label_counts() == {"label a": 1, "all": 4} | {f"label {id}": int(id in "acdf") for id in "bcdef"}
         assert set(opened.search(torch.ones(1, 3), 9).ids[0]) == set("acdf")
@@ -241,7 +252,7 @@ def test_relabel(make):
     store = make.create(labels=["x", "y"])
     store.add([Document("a", ("x",), "a"), Document("b", ("y",), "b")], torch.eye(3)[:2])
     store.relabel("a", ["new", "y", "new"])
-    for opened in (store, make.reopen()):
+    for opened in (store, make.open()):
         assert opened.labels == ("x", "y", "new")
         assert opened.get(["b", "a"]) == [Document("b", ("y",), "b"), Document("a", ("new", "y"), "a")]
         assert opened.label_counts() == {"x": 0, "y": 2, "new": 1}

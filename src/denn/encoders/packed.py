@@ -17,7 +17,8 @@ from torch import Tensor, nn
 
 Linear = Callable[[Tensor], Tensor]
 
-FIRST_POSITION = {"bert": 0, "roberta": 2, "xlm-roberta": 2, "camembert": 2, "mpnet": 2}  # model type → position of [CLS]
+# Model type → position of [CLS]
+FIRST_POSITION = {"bert": 0, "roberta": 2, "xlm-roberta": 2, "camembert": 2, "mpnet": 2}
 
 
 class Layer(NamedTuple):
@@ -48,12 +49,13 @@ class Parts(NamedTuple):
 
 def parts_of(layer: Any, model_type: str) -> Parts:
     """Name the modules of a Hugging Face layer."""
-    feed = (layer.intermediate.dense, layer.intermediate.intermediate_act_fn, layer.output.dense, layer.output.LayerNorm)
+    up, output = layer.intermediate, layer.output
+    feed = (up.dense, up.intermediate_act_fn, output.dense, output.LayerNorm)
     if model_type == "mpnet":
         attention = layer.attention.attn
         return Parts(attention.q, attention.k, attention.v, attention.o, layer.attention.LayerNorm, *feed)
-    attention, output = layer.attention.self, layer.attention.output
-    return Parts(attention.query, attention.key, attention.value, output.dense, output.LayerNorm, *feed)
+    attention, mixed = layer.attention.self, layer.attention.output
+    return Parts(attention.query, attention.key, attention.value, mixed.dense, mixed.LayerNorm, *feed)
 
 
 def fused_qkv(parts: Parts) -> tuple[Tensor, Tensor]:

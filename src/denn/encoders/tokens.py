@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import islice
 from pathlib import Path
+from typing import cast
 
 import torch
 from tokenizers import Tokenizer
@@ -14,7 +14,7 @@ from torch import Tensor
 
 from denn.encoders.packed import Layout
 
-CHARACTERS_PER_TOKEN = 100  # no word piece spans more; texts are cut there first, so that 10 MB cost no more than a page
+CHARACTERS_PER_TOKEN = 100  # no word piece spans more; texts are cut there first, so 10 MB cost no more than a page
 
 
 @dataclass(frozen=True)
@@ -32,6 +32,11 @@ class Tokens:
     def lengths(self) -> Tensor:
         """The (n,) number of tokens of each text."""
         return self.offsets.diff()
+
+    def first(self, count: int) -> Tokens:
+        """Return the first texts."""
+        offsets = self.offsets[: count + 1]
+        return Tokens(self.flat[: int(offsets[-1])], offsets)
 
     def to(self, device: torch.device) -> Tokens:
         """Move the ids, not the offsets, to a device."""
@@ -63,8 +68,11 @@ def tokenize(tokenizer: Tokenizer, texts: Sequence[str], max_length: int) -> Tok
     tokenizer.no_padding()
     tokenizer.enable_truncation(max_length)
     limit = max_length * CHARACTERS_PER_TOKEN
-    chunks, sizes, cut = [], [], 0
-    for some in batched(texts, 1024):
+    chunks: list[Tensor] = []
+    sizes: list[int] = []
+    cut = 0
+    for start in range(0, len(texts), 1024):
+        some = texts[start : start + 1024]
         encodings = tokenizer.encode_batch([text[:limit] for text in some])
         cut += sum(bool(e.overflowing) or len(text) > limit for e, text in zip(encodings, some, strict=True))
         sizes.extend(len(e.ids) for e in encodings)
@@ -80,4 +88,4 @@ def load_tokenizer(folder: Path) -> Tokenizer:
         return Tokenizer.from_file(str(folder / "tokenizer.json"))
     from transformers import AutoTokenizer
 
-    return AutoTokenizer.from_pretrained(folder, use_fast=True).backend_tokenizer
+    return cast(Tokenizer, AutoTokenizer.from_pretrained(folder, use_fast=True).backend_tokenizer)

@@ -1,1 +1,1 @@
-"""methods."""
+"""Multi-label systems: one self-contained file each."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 import threading
-from collections import Counter
+from collections import ChainMap, Counter
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
@@ -284,10 +284,8 @@ class EmbeddedStore:
 
     def _number(self, writer: sqlite3.Connection, labels: Sequence[Sequence[str]]) -> list[bytes]:
         """Return the label columns of each document as stored, appending the labels that are new."""
-        new = {name: 0 for names in labels for name in names if name not in self._columns}
-        columns = dict(zip(new, range(len(self._labels), len(self._labels) + len(new)), strict=True))
-        writer.executemany(
-            "INSERT INTO labels(column, name) VALUES (?, ?)", ((at, name) for name, at in columns.items())
-        )
-        columns = self._columns | columns
-        return [np.array([columns[name] for name in names], "<i4").tobytes() for names in labels]
+        fresh = dict.fromkeys(name for names in labels for name in names if name not in self._columns)
+        new = {name: column for column, name in enumerate(fresh, len(self._labels))}
+        writer.executemany("INSERT INTO labels(name, column) VALUES (?, ?)", new.items())
+        lookup = ChainMap(new, self._columns)
+        return [np.array([lookup[name] for name in names], "<i4").tobytes() for names in labels]

@@ -85,10 +85,10 @@ def explained(path: Path) -> Iterator[None]:
         yield
     except sqlite3.Error as error:
         code = getattr(error, "sqlite_errorcode", None)
-        reason = REASONS.get(code & 0xFF) if code is not None else None  # the low byte is the kind of error
-        raise StoreError(f"cannot use the datastore {path}: {reason or error}.") from error
+        reason = str(error).rstrip(".") if code is None else REASONS.get(code & 0xFF, str(error))  # & 0xFF: its kind
+        raise StoreError(f"cannot use the datastore {path}: {reason}.") from error
     except OSError as error:
-        raise StoreError(f"cannot use the datastore {path}: {error.strerror}.") from error
+        raise StoreError(f"cannot use the datastore {path}: {error.strerror or error}.") from error
     except UnicodeEncodeError as error:
         raise StoreError(
             f"got a text, id or label that is not valid Unicode ({error.reason}). Mend it first."

@@ -1,1 +1,1 @@
-"""training."""
+"""Training: one loop for every method that learns by gradients."""

@@ -1,0 +1,137 @@
+"""From a corpus to a bundle: train a method, tune thresholds on validation, write the folder in one move."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import shutil
+from collections import Counter
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from denn import bundle
+from denn.config import Recipe, make_recipe
+from denn.errors import DataError, TrainingError
+from denn.evaluation import evaluate, tune, untuned
+from denn.model import Model, load
+from denn.types import Corpus, Progress
+
+log = logging.getLogger(__name__)
+
+STOPPERS = {"epochs", "patience", "time_budget", "checkpoint_seconds"}  # may change when a run is taken up again
+
+
+class Silent:
+    """Progress that nobody watches; notes go to the log."""
+
+    def start(self, what: str, total: int | None) -> None:
+        """Ignore a new stage."""
+
+    def advance(self, done: int, **values: object) -> None:
+        """Ignore progress."""
+
+    def note(self, message: str) -> None:
+        """Log a line."""
+        log.info(message)
+
+
+def train(
+    corpus: Corpus,
+    *,
+    out: str | Path,
+    method: str = "denn",
+    progress: Progress | None = None,
+    restart: bool = False,
+    **parameters: Any,
+) -> Model:
+    """Train a method on a corpus and write the model's folder.
+
+    A run that was killed is taken up where it stood when the same call is made again; `restart` begins anew. The
+    folder appears, or replaces an older model, only when everything is done.
+    """
+    folder, shown = Path(out), progress or Silent()
+    recipe = make_recipe(method, parameters)
+    _check(corpus, folder)
+    workdir = folder.with_name(folder.name + ".training")
+    _open_workdir(workdir, _fingerprint(corpus, recipe), restart)
+    built = recipe.build()
+    facts = built.fit(corpus, workdir, shown)
+    staging = workdir / "bundle"
+    shutil.rmtree(staging, ignore_errors=True)
+    staging.mkdir()
+    shown.start("writing the model", None)
+    built.save(staging)
+    bundle.write_labels(staging, corpus.labels)
+    _finish(staging, corpus, recipe, facts)
+    bundle.replace(staging, folder)
+    shutil.rmtree(workdir)
+    return load(folder)
+
+
+def _check(corpus: Corpus, folder: Path) -> None:
+    """Refuse what cannot be trained or written, before any time is spent."""
+    if not any(document.labels for document in corpus.train):
+        raise DataError(f"None of the {len(corpus.train)} training documents has a label; there is nothing to learn.")
+    bundle.recover(folder)
+    if not bundle.is_bundle_or_free(folder):
+        raise TrainingError(f"{folder} exists and is no model; expected a new folder. Give another --out.")
+    folder.parent.mkdir(parents=True, exist_ok=True)
+
+
+def _fingerprint(corpus: Corpus, recipe: Recipe) -> str:
+    """Digest all that decides a run, so that a checkpoint is never taken up by another one."""
+    content = recipe.as_dict()
+    kept = {name: value for name, value in content["parameters"].items() if name not in STOPPERS}
+    digest = hashlib.sha256(json.dumps([content["method"], kept, corpus.labels.names]).encode())
+    for part in (corpus.train, corpus.valid):
+        for document in part:
+            digest.update(json.dumps([document.id, document.text, document.labels]).encode())
+    return digest.hexdigest()
+
+
+def _open_workdir(workdir: Path, fingerprint: str, restart: bool) -> None:
+    """Make the folder of resumable state, or take up the one that belongs to this very run."""
+    if restart:
+        shutil.rmtree(workdir, ignore_errors=True)
+    file = workdir / "run.json"
+    if file.exists() and json.loads(file.read_text())["fingerprint"] != fingerprint:
+        raise TrainingError(
+            f"{workdir} holds an unfinished training of other data or other settings. Repeat that one's command to "
+            "finish it, or pass --restart to throw it away."
+        )
+    workdir.mkdir(exist_ok=True)
+    file.write_text(json.dumps({"fingerprint": fingerprint}))
+
+
+def _finish(staging: Path, corpus: Corpus, recipe: Recipe, facts: Mapping[str, object]) -> None:
+    """Tune thresholds on the model as it was written, and write bundle.json last."""
+    counts = Counter(label for document in corpus.train for label in document.labels)
+    card = bundle.Card(
+        method=recipe.method,
+        parameters=recipe.as_dict()["parameters"],
+        corpus={
+            "name": corpus.name,
+            "train": len(corpus.train),
+            "valid": len(corpus.valid),
+            "label_counts": [counts[name] for name in corpus.labels.names],
+        },
+        thresholds=untuned((), len(corpus.labels)),
+        metrics={},
+        training=dict(facts),
+        digests=bundle.digests(staging),
+        versions=bundle.versions(),
+        created=datetime.now(UTC).isoformat(timespec="seconds"),
+    )
+    bundle.write_card(staging, card)
+    with load(staging) as model:
+        if corpus.valid:
+            scores = model.scores([document.text for document in corpus.valid])
+            thresholds = tune(scores, corpus.valid)
+            metrics = dict(evaluate(scores, corpus.valid, thresholds, counts).headline)
+        else:
+            log.warning("there is no validation part: thresholds stay at 0.5")
+            thresholds, metrics = untuned(tuple(model.scores([""]).parts), len(corpus.labels)), {}
+    bundle.write_card(staging, card.model_copy(update={"thresholds": thresholds, "metrics": metrics}))

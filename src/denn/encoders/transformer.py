@@ -1,0 +1,183 @@
+"""The text encoder: tokens in, one vector per text out; the same in training and in inference."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Literal, cast
+
+import torch
+import torch.nn.functional as F
+from tokenizers import Tokenizer
+from torch import Tensor, nn
+
+from denn.encoders import packed
+from denn.encoders.packed import Layout
+from denn.encoders.tokens import Tokens, load_tokenizer, tokenize
+from denn.encoders.weights import default_pooling, locate
+from denn.errors import EncoderError
+
+log = logging.getLogger(__name__)
+
+Pooling = Literal["mean", "cls"]
+Precision = Literal["auto", "float32", "bfloat16"]
+
+# Tokens a pass: small enough for a CPU's caches, large enough to fill an accelerator.
+INFERENCE_TOKENS = {"cpu": 1024, "cuda": 65_536}
+
+
+class TransformerEncoder(nn.Module):
+    """A pre-trained transformer with its tokenizer and its way of pooling."""
+
+    def __init__(
+        self, model: Any, tokenizer: Tokenizer, *, pooling: Pooling, max_length: int, precision: Precision = "auto"
+    ) -> None:
+        super().__init__()
+        self.model = model
+        self.tokenizer = tokenizer
+        self.pooling = pooling
+        self.first_position = packed.FIRST_POSITION.get(model.config.model_type)
+        self.max_length = min(max_length, model.config.max_position_embeddings - (self.first_position or 0))
+        self.precision = precision
+        self._prepared: tuple[torch.dtype, list[packed.Layer]] | None = None
+
+    @classmethod
+    def load(
+        cls, name: str, *, pooling: Pooling | None = None, max_length: int = 320, precision: Precision = "auto"
+    ) -> TransformerEncoder:
+        """Load an encoder by its name, local folder or hub name; `pooling` defaults to what it was trained with."""
+        folder = locate(name)
+        model, tokenizer = _load_model(folder), load_tokenizer(folder)
+        chosen = pooling or cast(Pooling, default_pooling(folder))
+        return cls(model, tokenizer, pooling=chosen, max_length=max_length, precision=precision)
+
+    def save(self, folder: Path) -> None:
+        """Write weights, tokenizer and pooling so that `load` reads them back."""
+        self.model.save_pretrained(folder)
+        self.tokenizer.no_padding()
+        self.tokenizer.no_truncation()
+        self.tokenizer.save(str(folder / "tokenizer.json"))
+        (folder / "1_Pooling").mkdir()
+        modes = {"pooling_mode_mean_tokens": self.pooling == "mean", "pooling_mode_cls_token": self.pooling == "cls"}
+        (folder / "1_Pooling" / "config.json").write_text(json.dumps(modes))
+
+    @property
+    def width(self) -> int:
+        """The dimension d of the embeddings."""
+        return int(self.model.config.hidden_size)
+
+    @property
+    def device(self) -> torch.device:
+        """Where the weights are."""
+        return cast(torch.device, self.model.device)
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The precision of the matrix products on the current device."""
+        if self.precision != "auto":
+            return torch.bfloat16 if self.precision == "bfloat16" else torch.float32
+        return torch.bfloat16 if _fast_bfloat16(self.device) else torch.float32
+
+    def tokenize(self, texts: Sequence[str]) -> Tokens:
+        """Turn texts into ids on the CPU; `cut` counts those longer than the maximum length."""
+        return tokenize(self.tokenizer, texts, self.max_length)
+
+    def train(self, mode: bool = True) -> TransformerEncoder:
+        """Switch dropout on or off; the weights may have changed since, so copies for inference are dropped."""
+        self._prepared = None
+        return super().train(mode)
+
+    def forward(self, ids: Tensor, layout: Layout) -> Tensor:
+        """Embed packed (T,) ids: one float32 (n,d) row per document."""
+        with torch.autocast(self.device.type, self.dtype, enabled=self.dtype != torch.float32):
+            if self.first_position is None:
+                states = self._padded_states(ids, layout)
+            else:
+                config = self.model.config
+                dropouts = (config.hidden_dropout_prob, config.attention_probs_dropout_prob)
+                layers = [packed.trainable(parts) for parts in self._parts()]
+                states = self._states(ids, layout, layers, dropouts if self.training else (0.0, 0.0))
+        return packed.pool(states, layout, self.pooling)
+
+    @torch.inference_mode()
+    def encode(self, tokens: Tokens, report: Callable[[int], None] | None = None) -> Tensor:
+        """Embed all texts without dropout, in their order: float32 (n,d) on the CPU; `report` hears texts done."""
+        was_training = self.training
+        self.eval()
+        out = torch.empty(len(tokens), self.width)
+        on_device, done = tokens.to(self.device), 0
+        for rows in tokens.by_length(INFERENCE_TOKENS[self.device.type]):
+            out[rows] = self._embed(*on_device.pack(rows)).cpu()
+            done += len(rows)
+            if report:
+                report(done)
+        self.train(was_training)
+        return out
+
+    def _embed(self, ids: Tensor, layout: Layout) -> Tensor:
+        """Embed one chunk on weights prepared for inference."""
+        if self.first_position is None:
+            return cast(Tensor, self(ids, layout))
+        if self._prepared is None or self._prepared[0] != self.dtype:
+            self._prepared = self.dtype, [packed.prepared(parts, self.dtype) for parts in self._parts()]
+        states = self._states(ids, layout, self._prepared[1], (0.0, 0.0))
+        return packed.pool(states, layout, self.pooling)
+
+    def _parts(self) -> list[packed.Parts]:
+        """Name the modules of every layer."""
+        return [packed.parts_of(layer, self.model.config.model_type) for layer in self.model.encoder.layer]
+
+    def _states(
+        self, ids: Tensor, layout: Layout, layers: Sequence[packed.Layer], dropouts: tuple[float, float]
+    ) -> Tensor:
+        """Run packed ids through embeddings and layers: (T,d)."""
+        embeddings = self.model.embeddings
+        x = embeddings.word_embeddings(ids) + embeddings.position_embeddings(
+            layout.positions + (self.first_position or 0)
+        )
+        if hasattr(embeddings, "token_type_embeddings"):
+            x = x + embeddings.token_type_embeddings.weight[0]
+        x = F.dropout(embeddings.LayerNorm(x), dropouts[0], training=dropouts[0] > 0).to(self.dtype)
+        bias = None
+        if self.model.config.model_type == "mpnet":
+            longest = torch.empty(1, max(layout.lengths), 0, device=ids.device)
+            bias = self.model.encoder.compute_position_bias(longest)[0].to(self.dtype)  # (heads, longest, longest)
+        return packed.run_layers(x, layers, layout, self.model.config.num_attention_heads, bias, dropouts)
+
+    def _padded_states(self, ids: Tensor, layout: Layout) -> Tensor:
+        """Run an architecture without a packed form through its own forward, padded to the longest."""
+        longest = max(layout.lengths)
+        padded = ids.new_zeros(len(layout.lengths), longest)
+        padded[layout.document, layout.positions] = ids
+        mask = torch.arange(longest, device=ids.device) < torch.tensor(layout.lengths, device=ids.device)[:, None]
+        states = self.model(input_ids=padded, attention_mask=mask.long()).last_hidden_state
+        return cast(Tensor, states[layout.document, layout.positions])
+
+
+def _fast_bfloat16(device: torch.device) -> bool:
+    """Say whether the device multiplies bfloat16 matrices faster than float32: CUDA from Ampere on, CPUs with AMX."""
+    if device.type == "cuda":
+        return bool(torch.cuda.is_bf16_supported(including_emulation=False))
+    return bool(torch.cpu._is_amx_tile_supported())
+
+
+def _load_model(folder: Path) -> Any:
+    """Read the Hugging Face model in float32, without a pooler where the packed forward needs none."""
+    from transformers import AutoConfig, AutoModel
+    from transformers.utils import logging as hf_logging
+
+    hf_logging.disable_progress_bar()
+    verbosity = hf_logging.get_verbosity()
+    hf_logging.set_verbosity_error()
+    try:
+        config = AutoConfig.from_pretrained(folder)
+        without_pooler = {"add_pooling_layer": False} if config.model_type in packed.FIRST_POSITION else {}
+        return AutoModel.from_pretrained(folder, dtype=torch.float32, **without_pooler)
+    except (OSError, ValueError) as error:
+        raise EncoderError(
+            f"The encoder in {folder} cannot be read: {error} Expected config.json, model.safetensors and a tokenizer."
+        ) from error
+    finally:
+        hf_logging.set_verbosity(verbosity)

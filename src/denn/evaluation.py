@@ -1,0 +1,128 @@
+"""Evaluation: each part of a score at each threshold, on labelled documents."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from denn.bundle import Thresholds
+from denn.core.metrics import LabelTable, all_scores, frequency_bands, label_table
+from denn.core.thresholds import decide, tune_global, tune_per_label
+from denn.types import Document, LabelSpace, Scores
+
+BAND_EDGES = (1, 10, 50, 500)  # training documents of a label
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """How well a model tags labelled documents."""
+
+    names: tuple[str, ...]  # the model's labels, then those that only the documents carry
+    documents: int
+    unknown_labels: int  # labels of the documents that the model cannot give; each counts as missed
+    systems: Mapping[str, Mapping[str, Mapping[str, float]]]  # part → threshold → metric → value
+    bands: Sequence[Mapping[str, Any]]  # of the final score at the tuned threshold
+    table: LabelTable  # likewise
+    confidence: float | None  # mean λ
+
+    @property
+    def headline(self) -> Mapping[str, float]:
+        """The final score at the one threshold tuned on validation."""
+        return self.systems["final"]["tuned"]
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return plain values for JSON: the headline's metrics by name, then everything else."""
+        rows = zip(*(column.tolist() for column in vars(self.table).values()), strict=True)
+        keys = ("label", *vars(self.table))
+        return {
+            **self.headline,
+            "documents": self.documents,
+            "labels": len(self.names),
+            "unknown_labels": self.unknown_labels,
+            "mean_confidence": self.confidence,
+            "systems": self.systems,
+            "bands": list(self.bands),
+            "per_label": [
+                dict(zip(keys, (name, *row), strict=True)) for name, row in zip(self.names, rows, strict=True)
+            ],
+        }
+
+
+def tune(scores: Scores, documents: Sequence[Document]) -> dict[str, Thresholds]:
+    """Tune the thresholds of the final score and of each part on labelled documents."""
+    gold = LabelSpace(scores.names).matrix(documents)
+    tuned = {}
+    for name, values in _systems(scores).items():
+        overall = tune_global(values, gold)
+        tuned[name] = Thresholds(overall=overall, per_label=tuple(tune_per_label(values, gold, overall).tolist()))
+    return tuned
+
+
+def untuned(parts: Sequence[str], labels: int) -> dict[str, Thresholds]:
+    """Return 0.5 everywhere, where there is no validation part to tune on."""
+    return {name: Thresholds(overall=0.5, per_label=(0.5,) * labels) for name in ("final", *parts)}
+
+
+def label_thresholds(thresholds: Thresholds, labels: int) -> Tensor:
+    """Return the (L,) per-label thresholds; labels that came later get the overall one."""
+    later = labels - len(thresholds.per_label)
+    return torch.tensor(list(thresholds.per_label) + [thresholds.overall] * later, dtype=torch.float32)
+
+
+def evaluate(
+    scores: Scores,
+    documents: Sequence[Document],
+    thresholds: Mapping[str, Thresholds],
+    train_counts: Mapping[str, int],
+    min_labels: int = 0,
+) -> Evaluation:
+    """Score predictions against the documents' labels, at 0.5, at the tuned threshold and at those per label."""
+    known = LabelSpace(scores.names)
+    unknown = sorted({label for document in documents for label in document.labels if label not in known})
+    space = LabelSpace((*known.names, *unknown))
+    gold = space.matrix(documents)
+    systems: dict[str, dict[str, dict[str, float]]] = {}
+    final = torch.zeros_like(gold)
+    for name, values in _systems(scores).items():
+        chosen: dict[str, float | Tensor] = {
+            "0.5": 0.5,
+            "tuned": thresholds[name].overall,
+            "per_label": label_thresholds(thresholds[name], len(known)),
+        }
+        systems[name] = {}
+        for kind, threshold in chosen.items():
+            predicted = _widen(decide(values, threshold, min_labels), len(unknown))
+            systems[name][kind] = all_scores(predicted, gold, _widen(values, len(unknown)))
+            if not isinstance(threshold, Tensor):
+                systems[name][kind]["threshold"] = threshold
+            if (name, kind) == ("final", "tuned"):
+                final = predicted
+    counts = torch.tensor([train_counts.get(name, 0) for name in space.names])
+    bands = [asdict(band) for band in frequency_bands(counts, final, gold, BAND_EDGES)]
+    confidence = None if scores.confidence is None else float(scores.confidence.mean())
+    return Evaluation(space.names, len(documents), len(unknown), systems, bands, label_table(final, gold), confidence)
+
+
+def _systems(scores: Scores) -> dict[str, Tensor]:
+    return {**scores.parts, "final": scores.final}
+
+
+def _widen(matrix: Tensor, columns: int) -> Tensor:
+    return torch.nn.functional.pad(matrix, (0, columns))
+
+
+def concatenate(batches: Sequence[Scores]) -> Scores:
+    """Join the scores of batches, without their neighbours; later batches may know more labels."""
+    names = max((batch.names for batch in batches), key=len)
+
+    def join(tensors: Sequence[Tensor]) -> Tensor:
+        return torch.cat([_widen(tensor, len(names) - tensor.shape[1]) for tensor in tensors])
+
+    parts = {name: join([batch.parts[name] for batch in batches]) for name in batches[0].parts}
+    confidences = [batch.confidence for batch in batches if batch.confidence is not None]
+    confidence = torch.cat(confidences) if confidences else None
+    return Scores(join([batch.final for batch in batches]), names, parts, confidence)

@@ -1,0 +1,38 @@
+"""A start for the linear head: a few epochs on embeddings that stay as they are."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+RATE = 0.01  # of Adam, over inputs whose columns are scaled to unit size
+BATCH = 256
+
+
+def start_head(head: nn.Linear, embeddings: Tensor, labels: Tensor, epochs: int, seed: int) -> None:
+    """Fit W and b of sigmoid(W h + b) to (n,d) embeddings and (n,L) bool labels by binary cross-entropy.
+
+    The bias begins at the log-odds of each label, so that nothing has to be learnt to say "rare".
+    """
+    device = head.weight.device
+    share = labels.float().mean(0).clamp(0.5 / len(labels), 1 - 0.5 / len(labels))
+    with torch.no_grad():
+        head.bias.copy_(torch.logit(share))
+    if not epochs:
+        return
+    size = embeddings.norm(dim=1).mean() / embeddings.shape[1] ** 0.5  # a typical entry of h
+    optimiser = torch.optim.Adam(
+        [{"params": [head.weight], "lr": RATE / float(size)}, {"params": [head.bias], "lr": RATE}], fused=True
+    )
+    embeddings = embeddings.to(device)
+    total = epochs * -(-len(labels) // BATCH)
+    decay = torch.optim.lr_scheduler.LambdaLR(optimiser, lambda step: 1 - step / total)
+    generator = torch.Generator().manual_seed(seed)
+    for _ in range(epochs):
+        for rows in torch.split(torch.randperm(len(labels), generator=generator).to(device), BATCH):
+            value = F.binary_cross_entropy_with_logits(head(embeddings[rows]), labels[rows].float())
+            optimiser.zero_grad(set_to_none=True)
+            value.backward()  # type: ignore[no-untyped-call]
+            optimiser.step()
+            decay.step()

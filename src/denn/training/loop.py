@@ -1,0 +1,221 @@
+"""The training loop: loss → step → validate → keep the best → stop; resumes exactly after a kill."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from denn.errors import TrainingError
+from denn.training import checkpoint
+from denn.types import Progress
+
+CHECK_EVERY = 10  # steps between looks at the loss: each look waits for the device
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """How to train: flat, and the same for every method."""
+
+    batch_size: int = 32
+    epochs: int = 10
+    optimiser: Literal["adam", "adamw"] = "adam"
+    weight_decay: float = 0.0
+    schedule: Literal["constant", "linear"] = "constant"
+    warmup: float = 0.05  # share of the run, for the linear schedule
+    clip: float = 0.0  # largest gradient norm; 0: no clipping
+    evaluate_every: int = 0  # steps between validations; 0: once an epoch
+    patience: int = 10  # validations without improvement before stopping; 0: never stop early
+    time_budget: float | None = None  # seconds for the whole training, earlier tries included
+    checkpoint_seconds: float = 60.0
+    seed: int = 0
+
+
+@dataclass
+class State:
+    """Where a run stands; with the weights and the optimiser this is all that a resume needs."""
+
+    step: int = 0
+    seconds: float = 0.0
+    best_score: float = -math.inf
+    best_step: int = 0
+    failures: int = 0
+    history: list[dict[str, float]] = field(default_factory=list)
+
+
+Loss = Callable[[Tensor], Tensor]  # rows of the training part → mean loss
+Validate = Callable[[], Mapping[str, float]]  # → scores; "score" is the one to maximise
+
+
+def fit(
+    module: nn.Module,
+    groups: Iterable[dict[str, Any]],
+    loss: Loss,
+    validate: Validate,
+    size: int,
+    plan: Plan,
+    workdir: Path,
+    progress: Progress,
+) -> State:
+    """Train `module` on `size` rows and leave it with the weights of the best validation.
+
+    Every step seeds the generators from (seed, step) and every epoch's order from (seed, epoch), so a run that is
+    killed and resumed takes the same steps as one that is not.
+    """
+    run = _Run(module, groups, size, plan, workdir)
+    if run.resume():
+        progress.note(f"resuming at step {run.state.step} of {run.total}")
+    progress.start("training", run.total * run.batch)
+    with torch.random.fork_rng(devices=_cuda_devices(module)):
+        done = run.done()
+        while not done:
+            run.advance(loss)
+            done = run.done()
+            if done or run.state.step % run.every == 0:
+                run.check()
+                progress.note(run.judge(validate()))
+                done = run.done()
+            elif run.state.step % CHECK_EVERY == 0:
+                run.check()
+                run.save_if_due()
+            progress.advance(run.state.step * run.batch, loss=run.shown_loss, seconds_left=run.seconds_left())
+    if run.state.best_step:
+        checkpoint.load_module(module, checkpoint.read(run.best)[0])
+    return run.state
+
+
+class _Run:
+    """One run of the loop: module, optimiser, state and the files they are kept in."""
+
+    def __init__(
+        self, module: nn.Module, groups: Iterable[dict[str, Any]], size: int, plan: Plan, workdir: Path
+    ) -> None:
+        self.module, self.plan, self.size = module, plan, size
+        kind = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW}[plan.optimiser]
+        self.optimiser = kind(groups, weight_decay=plan.weight_decay, fused=True)
+        self.rates = [group["lr"] for group in self.optimiser.param_groups]
+        self.batch = min(plan.batch_size, size)
+        self.steps_per_epoch = (
+            size // self.batch
+        )  # the rest of an epoch is left out, as a batch of one has no negatives
+        self.total = self.steps_per_epoch * plan.epochs
+        self.every = plan.evaluate_every or self.steps_per_epoch
+        self.budget = math.inf if plan.time_budget is None else plan.time_budget
+        self.state = State()
+        self.last, self.best = workdir / "last.safetensors", workdir / "best.safetensors"
+        self.begun = self.saved = time.monotonic()
+        self.began_at = 0.0  # seconds spent before this process
+        self.began_step = 0
+        self.epoch_order: tuple[int, Tensor] | None = None
+        self.losses: list[Tensor] = []
+        self.shown_loss = math.nan
+
+    def resume(self) -> bool:
+        """Take up the last checkpoint, if there is one."""
+        if not self.last.exists():
+            return False
+        tensors, facts = checkpoint.read(self.last)
+        checkpoint.load_module(self.module, tensors)
+        checkpoint.load_optimiser(self.optimiser, tensors)
+        self.state = State(**facts)
+        self.began_at, self.began_step = self.state.seconds, self.state.step
+        return True
+
+    def done(self) -> bool:
+        """Say whether the steps, the time or the patience are used up."""
+        tired = 0 < self.plan.patience <= self.state.failures
+        return tired or self.state.step >= self.total or self.elapsed() >= self.budget
+
+    def elapsed(self) -> float:
+        """Seconds spent in the loop, earlier processes included."""
+        return self.began_at + time.monotonic() - self.begun
+
+    def seconds_left(self) -> float:
+        """Estimate the time to the last step or to the end of the budget, whichever comes first."""
+        taken = self.state.step - self.began_step
+        pace = (time.monotonic() - self.begun) / max(taken, 1)
+        return max(0.0, min(pace * (self.total - self.state.step), self.budget - self.elapsed()))
+
+    def advance(self, loss: Loss) -> None:
+        """Take one optimiser step on the next batch."""
+        self.module.train()
+        torch.manual_seed((self.plan.seed << 32) + self.state.step)
+        for group, rate in zip(self.optimiser.param_groups, self.rates, strict=True):
+            group["lr"] = rate * self.rate_factor()
+        value = loss(self.next_rows())
+        self.optimiser.zero_grad(set_to_none=True)
+        value.backward()  # type: ignore[no-untyped-call]
+        if self.plan.clip:
+            nn.utils.clip_grad_norm_(self.module.parameters(), self.plan.clip)
+        self.optimiser.step()
+        self.losses.append(value.detach())
+        self.state.step += 1
+
+    def next_rows(self) -> Tensor:
+        """Return the rows of the next batch; the order of an epoch depends on the seed and the epoch alone."""
+        epoch, place = divmod(self.state.step, self.steps_per_epoch)
+        if self.epoch_order is None or self.epoch_order[0] != epoch:
+            generator = torch.Generator().manual_seed((self.plan.seed << 32) + epoch)
+            self.epoch_order = epoch, torch.randperm(self.size, generator=generator)
+        return self.epoch_order[1][place * self.batch : (place + 1) * self.batch]
+
+    def rate_factor(self) -> float:
+        """Return the share of the learning rate for this step: warm-up and decay run by steps or by the time budget."""
+        if self.plan.schedule == "constant":
+            return 1.0
+        spent = self.elapsed() / self.budget if self.budget > 0 else 1.0
+        share = max((self.state.step + 1) / (self.total + 1), min(spent, 1.0))
+        return min(share / self.plan.warmup if self.plan.warmup else 1.0, (1 - share) / (1 - self.plan.warmup))
+
+    def check(self) -> None:
+        """Look at the losses since the last look; one that is not a number ends the run."""
+        if self.losses:
+            self.shown_loss = float(torch.stack(self.losses).mean())
+            self.losses = []
+        if not math.isfinite(self.shown_loss):
+            kept = (
+                f"the best weights, of step {self.state.best_step}, are kept" if self.state.best_step else "none kept"
+            )
+            raise TrainingError(
+                f"The loss became {self.shown_loss} by step {self.state.step}; {kept} in {self.best.parent}. Lower the "
+                "learning rate and train with --restart, or keep those weights by training on with --time-budget 0s."
+            )
+
+    def judge(self, scores: Mapping[str, float]) -> str:
+        """Keep the weights if they are the best so far, save the state, and say so in one line."""
+        state = self.state
+        state.seconds = self.elapsed()
+        state.history.append({"step": state.step, "seconds": round(state.seconds, 3), **scores})
+        better = scores["score"] >= state.best_score
+        if better:
+            state.best_score, state.best_step, state.failures = scores["score"], state.step, 0
+            checkpoint.write(self.best, checkpoint.module_tensors(self.module), {"step": state.step})
+        else:
+            state.failures += 1
+        self.save()
+        shown = ", ".join(f"{name} {100 * value:.1f}" for name, value in scores.items() if name != "score")
+        return f"step {state.step}: loss {self.shown_loss:.4f}, {shown}{' (best)' if better else ''}"
+
+    def save_if_due(self) -> None:
+        """Save the state when the last save is long enough ago."""
+        if time.monotonic() - self.saved >= self.plan.checkpoint_seconds:
+            self.save()
+
+    def save(self) -> None:
+        """Write weights, optimiser and state."""
+        self.state.seconds = self.elapsed()
+        tensors = checkpoint.module_tensors(self.module) | checkpoint.optimiser_tensors(self.optimiser)
+        checkpoint.write(self.last, tensors, asdict(self.state))
+        self.saved = time.monotonic()
+
+
+def _cuda_devices(module: nn.Module) -> list[torch.device]:
+    """List the accelerator whose generator the loop seeds, to be restored afterwards."""
+    device = next(module.parameters()).device
+    return [device] if device.type == "cuda" else []

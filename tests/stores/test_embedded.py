@@ -1,0 +1,249 @@
+"""What is particular to the embedded datastore: its file, its processes, its memory."""
+
+import sqlite3
+import threading
+from contextlib import closing
+
+import numpy as np
+import pytest
+import torch
+
+from denn.errors import StoreError
+from denn.stores.embedded import EmbeddedStore
+from denn.stores.memory import MemoryIndex, unit_rows
+from denn.types import Document
+
+
+@pytest.fixture(name="path")
+def store_path(tmp_path):
+    return tmp_path / "folder" / "store #1?.sqlite"  # characters with a meaning in addresses
+
+
+@pytest.fixture(name="store")
+def small_store(path):
+    with EmbeddedStore.create(path, 3, ["x"]) as store:
+        store.add([Document(f"text {id}", ("x", id), id) for id in "abc"], torch.eye(3))
+        yield store
+
+
+def sql(path, statement, *values):
+    with closing(sqlite3.connect(path)) as connection, connection:
+        return connection.execute(statement, values).fetchall()
+
+
+def test_one_file_is_left_after_closing(store, path):
+    with EmbeddedStore.open(path, read_only=True) as reader:
+        assert len(reader) == 3
+    store.close()
+    assert list(path.parent.iterdir()) == [path]
+    with EmbeddedStore.open(path, read_only=True) as reader:
+        assert reader.ids() == ["a", "b", "c"]
+    assert list(path.parent.iterdir()) == [path]
+
+
+def test_file_says_what_it_holds(store, path):
+    store.add([Document("long", ("y",), "d")], torch.tensor([[0.0, 3, 4]]))
+    assert sql(path, "PRAGMA journal_mode") == [("wal",)]
+    assert dict(sql(path, "SELECT key, value FROM meta")) == {"format": 1, "dimension": 3, "version": 2}
+    (embedding, labels), *_ = sql(path, "SELECT embedding, labels FROM documents WHERE id = 'd'")
+    assert np.frombuffer(embedding, "<f4").tolist() == pytest.approx([0, 0.6, 0.8])
+    assert np.frombuffer(labels, "<i4").tolist() == [4] and store.labels == ("x", "a", "b", "c", "y")
+
+
+def test_info(store, path):
+    on_disk = sum(path.with_name(path.name + end).stat().st_size for end in ("", "-wal"))
+    assert store.info() == {
+        "path": "store #1?.sqlite",
+        "documents": 3,
+        "labels": 4,
+        "dimension": 3,
+        "bytes": on_disk,
+    }
+
+
+def test_ids_come_oldest_first(store):
+    store.relabel("a", ["z"])
+    store.remove(["b"])
+    store.add([Document("again", id="b"), Document("changed", id="c")], torch.eye(3)[:2])
+    assert store.ids() == ["a", "c", "b"]
+
+
+def test_equal_similarities_come_oldest_first_after_changes_and_reopening(store, path):
+    store.add([Document("same", id=id) for id in "cab"], torch.ones(3, 3))
+    with EmbeddedStore.open(path) as reopened:
+        for opened in (store, reopened):
+            assert opened.search(torch.ones(1, 3), 3).ids == (("a", "b", "c"),)
+
+
+def test_create_where_something_is(store, path, tmp_path):
+    with pytest.raises(StoreError, match="already"):
+        EmbeddedStore.create(path, 3)
+    assert len(store) == 3
+    other = tmp_path / "notes.txt"
+    other.write_text("my notes " * 100)
+    with pytest.raises(StoreError, match="not a denn datastore"):
+        EmbeddedStore.create(other, 3)
+    with pytest.raises(StoreError, match="cannot use the datastore"):
+        EmbeddedStore.create(other / "store", 3)
+    assert other.read_text() == "my notes " * 100
+
+
+def test_dimension_must_be_positive(path):
+    with pytest.raises(StoreError, match="dimension 0"):
+        EmbeddedStore.create(path, 0)
+    assert not path.exists()
+
+
+def test_open_what_is_not_a_store(tmp_path):
+    with pytest.raises(StoreError, match="there is no datastore at"):
+        EmbeddedStore.open(tmp_path / "missing")
+    text, empty, foreign = tmp_path / "text", tmp_path / "empty", tmp_path / "foreign"
+    text.write_text("my notes " * 100)
+    empty.touch()
+    sql(foreign, "CREATE TABLE meta(key, value)")
+    for file in (text, empty, foreign):
+        before = file.read_bytes()
+        with pytest.raises(StoreError, match="is not a denn datastore"):
+            EmbeddedStore.open(file)
+        assert file.read_bytes() == before
+
+
+def test_open_another_format(store, path):
+    store.close()
+    sql(path, "UPDATE meta SET value = 99 WHERE key = 'format'")
+    with pytest.raises(StoreError, match="format 99, expected 1"):
+        EmbeddedStore.open(path)
+
+
+def test_open_damaged(store, path):
+    store.add([Document("t" * 3000) for _ in range(50)], torch.ones(50, 3))
+    store.close()
+    whole = path.read_bytes()
+    path.write_bytes(whole[:4096] + b"\xff" * (len(whole) - 4096))
+    with pytest.raises(StoreError, match="damaged"):
+        EmbeddedStore.open(path)
+
+
+def test_open_with_embeddings_cut_short(store, path):
+    store.close()
+    sql(path, "UPDATE documents SET embedding = x'00000000' WHERE id = 'b'")
+    with pytest.raises(StoreError, match="another width"):
+        EmbeddedStore.open(path)
+
+
+def test_read_only(store, path):
+    with EmbeddedStore.open(path, read_only=True) as reader:
+        for call in (
+            lambda: reader.add([Document("d")], torch.ones(1, 3)),
+            lambda: reader.remove(["a"]),
+            lambda: reader.relabel("a", []),
+        ):
+            with pytest.raises(StoreError, match="reading only"):
+                call()
+        store.remove(["a"])
+        assert reader.ids() == ["b", "c"]
+
+
+def test_second_writer_is_told_to_wait(store, path):
+    with EmbeddedStore.open(path, patience=0.01) as second, closing(sqlite3.connect(path)) as first:
+        first.execute("BEGIN IMMEDIATE")
+        with pytest.raises(StoreError, match="another process is writing"):
+            second.add([Document("d")], torch.ones(1, 3))
+        assert len(second) == 3  # reading goes on
+        first.rollback()
+        second.add([Document("d", id="d")], torch.ones(1, 3))
+    assert store.ids() == ["a", "b", "c", "d"]
+
+
+def test_closed_store_says_so(store):
+    store.close()
+    with pytest.raises(StoreError, match="closed"):
+        store.search(torch.ones(1, 3), 1)
+    store.close()
+
+
+def test_refresh_reads_only_what_changed(store, path):
+    with EmbeddedStore.open(path) as reader:
+        sql(path, "UPDATE documents SET embedding = zeroblob(12) WHERE id = 'a'")  # a change that is not declared
+        store.add([Document("d", ("y",), "d")], -torch.ones(1, 3))
+        store.remove(["b"])
+        found = reader.search(torch.eye(3)[:1], 9)
+        assert found.ids == (("a", "c", "d"),) and found.similarity[0, 0] == 1
+
+
+def test_documents_that_came_and_went_between_two_looks(store, path):
+    with EmbeddedStore.open(path) as reader:
+        store.add([Document("short-lived", id="d")], torch.ones(1, 3))
+        store.remove(["a", "d"])
+        store.add([Document("back", ("back",), "a")], torch.ones(1, 3))
+        assert reader.ids() == store.ids() == ["b", "c", "a"]
+        assert reader.get(["a"]) == [Document("back", ("back",), "a")]
+
+
+def test_threads_share_one_store(path):
+    workers, turns, size = 4, 12, 5
+    problems = []
+
+    def work(number):
+        try:
+            for turn in range(turns):
+                ids = store.add([Document(f"{number}", (f"l{number}",)) for _ in range(size)], torch.ones(size, 4))
+                store.remove(ids[: turn % 2])
+                found = store.search(torch.ones(1, 4), 1000)
+                assert set(ids[turn % 2 :]) <= set(found.ids[0])
+                assert [document.text for document in store.get(ids[turn % 2 :])] == [f"{number}"] * (size - turn % 2)
+        except (AssertionError, StoreError) as problem:
+            problems.append(problem)
+
+    with EmbeddedStore.create(path, 4) as store:
+        threads = [threading.Thread(target=work, args=(number,)) for number in range(workers)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert not problems
+        expected = turns * size - turns // 2
+        assert store.label_counts() == {f"l{number}": expected for number in range(workers)}
+
+
+def test_long_queries_are_searched_in_chunks(store, monkeypatch):
+    whole = store.search(torch.randn(50, 3, generator=torch.Generator().manual_seed(0)), 2)
+    monkeypatch.setattr("denn.stores.memory.SCORES_BYTES", 7 * 3 * 4)  # seven queries at one time
+    chunked = store.search(torch.randn(50, 3, generator=torch.Generator().manual_seed(0)), 2)
+    assert chunked.ids == whole.ids and torch.allclose(chunked.similarity, whole.similarity)
+    assert torch.equal(chunked.label_columns, whole.label_columns)
+
+
+def put(index: MemoryIndex, row: int, id: str, columns: list[int]) -> None:
+    vector = unit_rows(torch.tensor([[float(row % 7 + 1), float(row % 5), 1.0]]), 3)
+    index.put(torch.tensor([row]), [id], vector, torch.tensor([len(columns)]), torch.tensor(columns, dtype=torch.int32))
+
+
+def test_index_forgets_dead_slots_and_a_snapshot_keeps_them():
+    index, expected = MemoryIndex(3), {}
+    for row in range(30):
+        put(index, row, f"id {row}", [row % 4] * (row % 3))
+        expected[row] = (f"id {row}", row % 3)
+    snapshot = index.snapshot()
+    before = snapshot.search(torch.eye(3), 40)
+    for row in range(0, 30, 2):
+        index.drop([row, 1000 + row])
+        del expected[row]
+    for row in range(1, 30, 4):
+        put(index, row, f"id {row}", [3])
+        expected[row] = (f"id {row}", 1)
+    after = index.snapshot().search(torch.eye(3), 40)
+    assert index.ids() == [expected[row][0] for row in sorted(expected)]
+    assert {id: int(after.offsets[place + 1] - after.offsets[place]) for place, id in enumerate(after.ids[0])} == dict(
+        expected.values()
+    )
+    assert len(index.snapshot().rows) < 20  # 15 live; 53 were put
+    again = snapshot.search(torch.eye(3), 40)
+    assert again.ids == before.ids and torch.equal(again.label_columns, before.label_columns)
+
+
+def test_unit_rows_do_not_touch_their_input():
+    given = torch.tensor([[3.0, 4, 0], [0, 0, 0]], requires_grad=True)
+    rows = unit_rows(given, 3)
+    assert rows.tolist() == [[pytest.approx(0.6), pytest.approx(0.8), 0], [0, 0, 0]]
+    assert given.tolist() == [[3, 4, 0], [0, 0, 0]] and not rows.requires_grad
