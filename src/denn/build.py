@@ -52,7 +52,7 @@ def train(
     A run that was killed is taken up where it stood when the same call is made again; `restart` begins anew. The
     folder appears, or replaces an older model, only when everything is done.
     """
-    folder, shown = Path(out), progress or Silent()
+    folder, shown = Path(out).resolve(), progress or Silent()
     recipe = make_recipe(method, parameters)
     _check(corpus, folder)
     workdir = folder.with_name(folder.name + ".training")
@@ -67,7 +67,7 @@ def train(
     bundle.write_labels(staging, corpus.labels)
     _finish(staging, corpus, recipe, facts)
     bundle.replace(staging, folder)
-    shutil.rmtree(workdir)
+    _discard(workdir)
     return load(folder)
 
 
@@ -75,6 +75,9 @@ def _check(corpus: Corpus, folder: Path) -> None:
     """Refuse what cannot be trained or written, before any time is spent."""
     if not any(document.labels for document in corpus.train):
         raise DataError(f"None of the {len(corpus.train)} training documents has a label; there is nothing to learn.")
+    broken = [name for name in corpus.labels.names if name.splitlines() != [name]]
+    if broken:
+        raise DataError(f"Got the label {broken[0]!r}, expected a name on one line.")
     bundle.recover(folder)
     if not bundle.is_bundle_or_free(folder):
         raise TrainingError(f"{folder} exists and is no model; expected a new folder. Give another --out.")
@@ -94,16 +97,30 @@ def _fingerprint(corpus: Corpus, recipe: Recipe) -> str:
 
 def _open_workdir(workdir: Path, fingerprint: str, restart: bool) -> None:
     """Make the folder of resumable state, or take up the one that belongs to this very run."""
+    file, beside = workdir / "run.json", workdir / "run.json.part"
+    if workdir.exists() and not file.exists() and any(path != beside for path in workdir.iterdir()):
+        raise TrainingError(f"{workdir} exists and is no unfinished training. Move it away or give another --out.")
     if restart:
-        shutil.rmtree(workdir, ignore_errors=True)
-    file = workdir / "run.json"
-    if file.exists() and json.loads(file.read_text())["fingerprint"] != fingerprint:
-        raise TrainingError(
-            f"{workdir} holds an unfinished training of other data or other settings. Repeat that one's command to "
-            "finish it, or pass --restart to throw it away."
-        )
+        _discard(workdir)
+    if file.exists():
+        if json.loads(file.read_text())["fingerprint"] != fingerprint:
+            raise TrainingError(
+                f"{workdir} holds an unfinished training of other data or other settings. Repeat that one's command "
+                "to finish it, or pass --restart to throw it away."
+            )
+        return
     workdir.mkdir(exist_ok=True)
-    file.write_text(json.dumps({"fingerprint": fingerprint}))
+    beside.write_text(json.dumps({"fingerprint": fingerprint}))
+    beside.replace(file)
+
+
+def _discard(workdir: Path) -> None:
+    """Remove the folder of resumable state, moved aside first, so that a kill leaves all of it or nothing."""
+    aside = workdir.with_name(f".{workdir.name}.discarded")
+    shutil.rmtree(aside, ignore_errors=True)
+    if workdir.exists():
+        workdir.rename(aside)
+        shutil.rmtree(aside, ignore_errors=True)
 
 
 def _finish(staging: Path, corpus: Corpus, recipe: Recipe, facts: Mapping[str, object]) -> None:

@@ -12,11 +12,12 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
+from denn import __version__
 from denn.errors import BundleError
 from denn.types import LabelSpace
 
 FORMAT = 1
-VERSIONED = ("denn", "torch", "transformers", "tokenizers", "numpy")
+VERSIONED = ("torch", "transformers", "tokenizers", "numpy")
 
 
 class Thresholds(BaseModel):
@@ -47,7 +48,7 @@ class Card(BaseModel):
 
 def versions() -> dict[str, str]:
     """Return the versions of the packages that shape a model."""
-    return {name: metadata.version(name) for name in VERSIONED}
+    return {"denn": __version__, **{name: metadata.version(name) for name in VERSIONED}}
 
 
 def digests(folder: Path) -> dict[str, str]:
@@ -122,7 +123,8 @@ def recover(target: Path) -> None:
 
 
 def _old(target: Path) -> Path:
-    return target.with_name(target.name + ".old")
+    target = target.resolve()  # "." has no name
+    return target.with_name(f".{target.name}.replaced")
 
 
 def _sync(folder: Path) -> None:

@@ -58,7 +58,12 @@ def read_recipe(path: Path) -> tuple[str | None, dict[str, Any]]:
     unknown = set(content) - {"method", "parameters"}
     if unknown:
         raise ConfigError(f"The recipe {path} has {sorted(unknown)}; expected `method` and a `[parameters]` table.")
-    return content.get("method"), content.get("parameters", {})
+    method, parameters = content.get("method"), content.get("parameters", {})
+    if not isinstance(method, str | None) or not isinstance(parameters, dict):
+        raise ConfigError(
+            f"The recipe {path} has method = {method!r} and parameters = {parameters!r}; expected a name and a table."
+        )
+    return method, parameters
 
 
 def parse_settings(settings: Sequence[str]) -> dict[str, Any]:

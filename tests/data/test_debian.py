@@ -152,3 +152,15 @@ def test_a_system_without_apt_or_without_tags_is_told_what_to_do_instead(tmp_pat
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(DataError, match=r"apt-get is not installed.*denn train your\.jsonl"):
         debian.fetch(tmp_path)
+
+
+def test_the_corpus_is_split_in_tenths_and_always_alike(tmp_path):
+    cached(tmp_path, [(f"p{i}", [f"t{i % 3}", "all"][: i % 4]) for i in range(400)])
+    corpus = debian.load(tmp_path)
+    parts = (corpus.train, corpus.valid, corpus.test)
+    assert [len(part) for part in parts] == [240, 30, 30]
+    ids = [{document.id for document in part} for part in parts]
+    assert ids[0] | ids[1] | ids[2] == {f"p{i}" for i in range(400) if i % 4}
+    assert sum(map(len, ids)) == 300
+    assert set(corpus.labels.names) == {"t0", "t1", "t2", "all"}
+    assert debian.load(tmp_path) == corpus

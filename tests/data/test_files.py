@@ -221,8 +221,8 @@ def test_texts_of_ten_megabytes_are_read(tmp_path, name):
 
 
 def test_texts_come_from_plain_and_json_lines_alike(tmp_path):
-    content = '\ufeffplain\r\n\n{"text": "js\\non", "id": 7}\n  spaced\u2028out \n'
-    expected = [("plain", None), ("js\non", "7"), ("  spaced\u2028out ", None)]
+    content = '\ufeffplain\r\n\n{"text": "js\\non", "id": 7}\n\n  spaced\u2028out \n \n'
+    expected = [("plain", None), ("", None), ("js\non", "7"), ("  spaced\u2028out ", None), ("", None)]
     assert list(iterate_texts(write(tmp_path, "a.txt", content.encode()))) == expected
     assert list(iterate_texts(write(tmp_path, "b.txt.gz", gzip.compress(content.encode())))) == expected
     assert list(iterate_texts(write(tmp_path, "noextension", content.encode()))) == expected

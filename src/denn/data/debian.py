@@ -13,10 +13,10 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from denn.data.corpus import read_documents
+from denn.data.corpus import read_documents, split_documents
 from denn.data.files import open_bytes
 from denn.errors import DataError
-from denn.types import Document
+from denn.types import Corpus, Document
 
 FILE = "debian.jsonl"
 SECONDS = 300
@@ -25,6 +25,14 @@ EXTRA_INDEXES = (
     "CNF Contents-deb DEP-11 DEP-11-icons DEP-11-icons-small DEP-11-icons-hidpi DEP-11-icons-large "
     "DEP-11-icons-large-hidpi"
 ).split()
+
+
+def load(folder: Path) -> Corpus:
+    """Return the tagged packages, fetched into the folder where it has none; a tenth each is `valid` and `test`."""
+    tagged, _ = load_debian(folder)
+    rest, test = split_documents(tagged, 0.1)
+    train, valid = split_documents(rest, 1 / 9)
+    return Corpus(train, valid, test, name="debian")
 
 
 def load_debian(cache: Path, min_count: int = 20) -> tuple[list[Document], list[Document]]:

@@ -33,10 +33,10 @@ def read_table(path: str | Path, columns: Columns) -> Table:
 def iterate_texts(
     source: str | Path | IO[str] | IO[bytes], *, text_column: str = "text", id_column: str = "id"
 ) -> Iterator[tuple[str, str | None]]:
-    """Yield (text, id or None) from a file or a stream in constant memory; blank lines are skipped.
+    """Yield (text, id or None) from a file or a stream in constant memory.
 
     In a stream, a .txt file or a file without extension, a line that starts with { is a JSON object, any other is
-    the text itself.
+    the text itself; a blank line is an empty text, but is skipped after a JSON object as it is in .jsonl files.
     """
     columns = Columns(text_column, id=id_column, needs_labels=False)
     if isinstance(source, str | Path):
@@ -189,16 +189,19 @@ def _json_rows(path: Path, columns: Columns) -> Rows:
 
 
 def _text_rows(stream: Iterable[str | bytes], columns: Columns) -> Rows:
+    objects = False  # whether the last line that was not blank held a JSON object
     for number, line in enumerate(stream, 1):
         try:
             text = _decoded(line).removeprefix("\ufeff" if number == 1 else "").rstrip("\r\n")
         except DataError as error:
             yield number, error
             continue
-        if text.lstrip().startswith("{"):
+        blank = not text.strip()
+        objects = objects if blank else text.lstrip().startswith("{")
+        if not objects:
+            yield number, {columns.text: "" if blank else text}
+        elif not blank:
             yield number, _json_row(text)
-        elif text.strip():
-            yield number, {columns.text: text}
 
 
 def _text_file_rows(path: Path, columns: Columns) -> Rows:

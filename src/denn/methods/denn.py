@@ -7,10 +7,11 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import torch
 import torch.nn.functional as F
+from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 from torch import Tensor
 
 from denn.core.combine import combine, debiased_confidence, vote_sparse
@@ -41,20 +42,20 @@ class DennParameters(Plan):
 
     encoder: str = "minilm"
     pooling: Pooling | None = None  # None: what the encoder was trained with
-    max_length: int = 320
+    max_length: Annotated[int, Field(ge=3)] = 320  # [CLS], one token, [SEP]
     precision: Precision = "auto"
     device: str = "auto"
-    learning_rate: float = 5e-5
-    head_learning_rate: float | None = None  # None: the same as the encoder's
-    embedding_norm: float | None = None  # mean length of h at the start; None: as the encoder gives it
-    head_start: int = 0  # epochs of the head alone, on frozen embeddings, before the encoder trains too
-    dropout: float = 0.1  # before the head
-    alpha: float = 0.1  # α: weight of the contrastive loss; 0: a plain classifier with neighbours
+    learning_rate: PositiveFloat = 5e-5
+    head_learning_rate: PositiveFloat | None = None  # None: the same as the encoder's
+    embedding_norm: PositiveFloat | None = None  # mean length of h at the start; None: as the encoder gives it
+    head_start: NonNegativeInt = 0  # epochs of the head alone, on frozen embeddings, before the encoder trains too
+    dropout: Annotated[float, Field(ge=0, lt=1)] = 0.1  # before the head
+    alpha: NonNegativeFloat = 0.1  # α: weight of the contrastive loss; 0: a plain classifier with neighbours
     loss: Literal["debiased"] = "debiased"
     view: Literal["dropout"] = "dropout"
-    temperature: float = 0.05  # τ₁, of the contrastive loss
-    vote_temperature: float = 0.05  # τ₂, of the neighbours' votes
-    k: int = 30
+    temperature: PositiveFloat = 0.05  # τ₁, of the contrastive loss
+    vote_temperature: PositiveFloat = 0.05  # τ₂, of the neighbours' votes
+    k: PositiveInt = 30
     gamma: float = 0.7  # γ: what the classifier must give a label for it to count in λ
     select: Literal["classifier", "combined"] = "classifier"  # which validation score picks the weights
 
@@ -118,7 +119,7 @@ class DENN:
         known = self.network.probabilities(embeddings)  # (n,L)
         found = self.store.search(embeddings, p.k + (own_ids is not None))
         if own_ids is not None:
-            found = _without_own(found, own_ids)
+            found = _without_own(found, own_ids, p.k)
         names = self.store.labels
         votes = vote_sparse(found.similarity, found.offsets, found.label_columns, len(names), p.vote_temperature)
         confidence = debiased_confidence(known, votes[:, : known.shape[1]], p.gamma)
@@ -249,13 +250,13 @@ class _Training:
         return combine(known, votes, debiased_confidence(known, votes, p.gamma))
 
 
-def _without_own(found: Neighbours, own_ids: Sequence[str | None]) -> Neighbours:
-    """Give each text's own document no weight in the vote."""
-    own = torch.zeros_like(found.similarity, dtype=torch.bool)
+def _without_own(found: Neighbours, own_ids: Sequence[str | None], k: int) -> Neighbours:
+    """Leave k of k + 1 neighbours in the vote: without each text's own document, or else without the farthest."""
+    dropped = torch.zeros_like(found.similarity, dtype=torch.bool)
     for row, (ids, own_id) in enumerate(zip(found.ids, own_ids, strict=True)):
-        if own_id in ids:
-            own[row, ids.index(own_id)] = True
-    return replace(found, similarity=found.similarity.masked_fill(own, float("-inf")))
+        place = ids.index(own_id) if own_id in ids else k
+        dropped[row, place : place + 1] = True
+    return replace(found, similarity=found.similarity.masked_fill(dropped, float("-inf")))
 
 
 def _micro_f1(scores: Tensor, gold: Tensor, threshold: float) -> float:

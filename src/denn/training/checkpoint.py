@@ -29,7 +29,7 @@ def read(path: Path, device: torch.device | str = "cpu") -> tuple[dict[str, Tens
     """Read tensors and facts back."""
     try:
         with safe_open(path, framework="pt", device=str(device)) as file:
-            facts = json.loads(file.metadata()["facts"])
+            facts = json.loads((file.metadata() or {})["facts"])
             return {name: file.get_tensor(name) for name in file.keys()}, facts
     except (SafetensorError, OSError, KeyError) as error:
         raise TrainingError(f"The checkpoint {path} cannot be read ({error}). Train again with --restart.") from error

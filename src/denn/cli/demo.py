@@ -1,0 +1,280 @@
+"""`denn demo`: learn Debian's tagged packages, measure against a plain system, suggest tags for untagged packages."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import random
+import re
+import shlex
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from importlib import metadata
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from denn.cli import show
+from denn.types import Corpus, Document, Prediction
+
+if TYPE_CHECKING:
+    from denn.model import Model
+
+Packages = Callable[[], tuple[list[Document], list[Document]]]  # → tagged and untagged documents
+
+DOCUMENTS = 3000  # packages to learn from
+BUDGET = 210.0  # seconds of training
+VALID, TEST = 500, 1500  # packages at most
+SETTINGS: Mapping[str, Any] = {
+    "encoder": "minilm",
+    "max_length": 96,  # half of the descriptions are shorter
+    "embedding_norm": 6.0,
+    "head_start": 10,
+    "learning_rate": 2e-4,
+    "head_learning_rate": 1e-3,
+    "alpha": 0.01,
+    "batch_size": 16,
+    "epochs": 4,
+    "schedule": "linear",
+    "k": 30,
+    "vote_temperature": 0.05,
+    "gamma": 0.5,
+}
+SUGGESTED, EVIDENCE = 5, 3  # untagged packages shown, and neighbours of each
+WORDS = range(30, 151)  # of a description worth showing
+HELPERS = re.compile(r"^lib|-(data|dbg|dbgsym|dev|doc|docs|l10n)$")  # names of packages that only serve others
+SYSTEMS = {
+    "SVM at 0": "TF-IDF + SVM, at 0",
+    "SVM tuned": "TF-IDF + SVM, tuned",
+    "classifier": "classifier alone",
+    "neighbours": "neighbours alone",
+    "average": "their average",
+    "final": "DENN",
+}
+METRICS = {
+    "P": "micro_precision",
+    "R": "micro_recall",
+    "micro\nF1": "micro_f1",
+    "macro\nF1": "macro_f1",
+    "supp.\nF1": "supported_macro_f1",
+    "doc.\nF1": "example_f1",
+    "empty": "empty_predictions",
+}
+LEGEND = (
+    "All in per cent, thresholds tuned on the validation packages. P, R: micro precision and recall; macro F1: mean "
+    "over all tags, supp. F1: over those that occur in the test; doc. F1: mean over packages; empty: packages without "
+    "a suggestion."
+)
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """How well each system tags the test packages."""
+
+    systems: Mapping[str, Mapping[str, float]]  # system → metric → value
+    bands: Mapping[str, Sequence[Mapping[str, Any]]]  # tags by training frequency, for "SVM tuned" and "final"
+
+
+@dataclass(frozen=True)
+class Suggestion:
+    """Tags for a package that has none."""
+
+    package: str
+    description: str  # its first line
+    prediction: Prediction
+
+
+def run(
+    out: Path,
+    *,
+    budget: float,
+    documents: int,
+    seed: int,
+    quiet: bool,
+    packages: Packages | None = None,
+    settings: Mapping[str, Any] = SETTINGS,
+) -> None:
+    """Train on at most `documents` packages for `budget` seconds, and show how good that is and what it is good for.
+
+    The model and `report.json`, which holds all that is shown, go to `out`. `packages` and `settings` take the place
+    of Debian's packages and of the settings found for them.
+    """
+    from denn.build import Silent, train
+    from denn.cli.progress import watching
+
+    begun = time.monotonic()
+    stages: dict[str, float] = {}
+
+    def reached(stage: str) -> None:
+        stages[stage] = round(time.monotonic() - begun - sum(stages.values()), 1)
+
+    tagged, untagged = (packages or _debian)()
+    corpus = parts(tagged, documents, seed)
+    reached("corpus")
+    _show_corpus(corpus, len(tagged), len(untagged))
+    out.mkdir(parents=True, exist_ok=True)
+    with nullcontext(Silent()) if quiet else watching() as progress:
+        chosen = {**settings, "time_budget": budget, "seed": seed}
+        model = train(corpus, out=out / "model", progress=progress, restart=True, **chosen)
+    reached("training")
+    with model:
+        comparison = compare(model, corpus)
+        reached("comparison")
+        _show_comparison(comparison, len(corpus.test))
+        suggestions = suggest(model, untagged, seed)
+        reached("suggestions")
+        _show_suggestions(suggestions, model.card.thresholds["final"].overall)
+        report = _report(model, corpus, len(untagged), comparison, suggestions) | {"seed": seed, "seconds": stages}
+    (out / "report.json").write_text(json.dumps(report, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    _show_end(out, sum(stages.values()))
+
+
+def _debian() -> tuple[list[Document], list[Document]]:
+    from denn.data.debian import load_debian
+    from denn.encoders.weights import cache_folder
+
+    return load_debian(cache_folder() / "debian")
+
+
+def parts(tagged: Sequence[Document], documents: int, seed: int) -> Corpus:
+    """Draw test, validation and training packages; small corpora give a fifth to the test and a tenth to validation."""
+    drawn = random.Random(seed).sample(list(tagged), len(tagged))
+    test = min(TEST, len(drawn) // 5)
+    train = test + min(VALID, len(drawn) // 10)
+    return Corpus(drawn[train : train + documents], drawn[test:train], drawn[:test], name="debian")
+
+
+def compare(model: Model, corpus: Corpus) -> Comparison:
+    """Measure DENN, its parts and a support vector machine on the test packages; all learnt the same ones."""
+    from denn.bench.svm import decision_scores, tune_decision
+    from denn.core.metrics import all_scores, frequency_bands
+    from denn.evaluation import BAND_EDGES
+
+    found = model.evaluate(corpus.test)
+    decisions = decision_scores(
+        corpus.train, [document.text for document in (*corpus.valid, *corpus.test)], corpus.labels
+    )
+    valid, test = decisions[: len(corpus.valid)], decisions[len(corpus.valid) :]
+    cuts = {"SVM at 0": 0.0, "SVM tuned": tune_decision(valid, corpus.labels.matrix(corpus.valid))}
+    gold = corpus.labels.matrix(corpus.test)
+    systems = {name: all_scores(test > cut, gold, test) | {"threshold": cut} for name, cut in cuts.items()}
+    counts = corpus.labels.matrix(corpus.train).sum(0)
+    bands = frequency_bands(counts, test > cuts["SVM tuned"], gold, BAND_EDGES)
+    return Comparison(
+        systems | {name: thresholds["tuned"] for name, thresholds in found.systems.items()},
+        {"SVM tuned": [asdict(band) for band in bands], "final": list(found.bands)},
+    )
+
+
+def suggest(model: Model, untagged: Sequence[Document], seed: int) -> list[Suggestion]:
+    """Suggest tags for packages drawn from those with a description of some length that do not only serve others."""
+    worth = [d for d in untagged if len(d.text.split()) in WORDS and not HELPERS.search(str(d.id))]
+    drawn = random.Random(seed).sample(worth, min(SUGGESTED, len(worth)))
+    predictions = model.predict([document.text for document in drawn], min_labels=1, evidence=EVIDENCE)
+    return [
+        Suggestion(str(document.id), document.text.split("\n", 1)[0], prediction)
+        for document, prediction in zip(drawn, predictions, strict=True)
+    ]
+
+
+def _show_corpus(corpus: Corpus, tagged: int, untagged: int) -> None:
+    """Say what is learnt and where it comes from."""
+    show.console().print(
+        f"Debian's packages, from apt's own lists: {tagged:,} with tags, {untagged:,} without. Drawn from the tagged "
+        f"ones: {len(corpus.train):,} to learn from, {len(corpus.valid):,} to tune on, {len(corpus.test):,} to test "
+        f"on; {len(corpus.labels)} tags in all."
+    )
+
+
+def _show_comparison(comparison: Comparison, documents: int) -> None:
+    """Print the systems beside each other, then the tags by their frequency."""
+    say = show.console().print
+    say(f"\nOn {documents:,} packages that no system has seen:")
+    rows = [
+        [title, *(f"{100 * comparison.systems[name][metric]:.1f}" for metric in METRICS.values())]
+        for name, title in SYSTEMS.items()
+        if name in comparison.systems
+    ]
+    show.table(["", *METRICS], rows)
+    say(LEGEND)
+    lead = {metric: 100 * lead_over_svm(comparison, metric) for metric in ("micro_f1", "macro_f1")}
+    say(
+        f"DENN against the better of the two SVMs: micro F1 {lead['micro_f1']:+.1f}, macro F1 "
+        f"{lead['macro_f1']:+.1f}.\n\nThe tags by the number of packages to learn them from:"
+    )
+    rows = [
+        [svm["name"], str(svm["labels"]), str(svm["supported"])]
+        + [f"{100 * band[metric]:.1f}" for metric in ("micro_f1", "macro_f1") for band in (svm, denn)]
+        for svm, denn in zip(comparison.bands["SVM tuned"], comparison.bands["final"], strict=True)
+        if svm["labels"]
+    ]
+    columns = [f"{metric} F1\n{system}" for metric in ("micro", "macro") for system in ("SVM", "DENN")]
+    show.table(["packages", "tags", "of them\ntested", *columns], rows)
+
+
+def lead_over_svm(comparison: Comparison, metric: str) -> float:
+    """Return by how much DENN is ahead of the better of the two support vector machines."""
+    systems = comparison.systems
+    return systems["final"][metric] - max(systems["SVM at 0"][metric], systems["SVM tuned"][metric])
+
+
+def _show_suggestions(suggestions: Sequence[Suggestion], threshold: float) -> None:
+    """Print the tags of each package beside the nearest tagged packages and the tags that these carry."""
+    say = show.console().print
+    say(
+        f"\nSuggestions for {len(suggestions)} packages without tags, drawn by chance from those with {WORDS[0]} to "
+        f"{WORDS[-1]} words of description, without libraries, documentation and data. Tags above {threshold:.2f}, at "
+        "least one; λ is the weight of the neighbours beside the classifier; ● marks a tag that a neighbour carries."
+    )
+    for suggestion in suggestions:
+        prediction = suggestion.prediction
+        say(f"\n{suggestion.description}")
+        names = [f"{_short(one.id)}\n{one.similarity:.2f}" for one in prediction.neighbours]
+        rows = [
+            [
+                label,
+                f"{prediction.scores[label]:.2f}",
+                *("●" if label in n.labels else "" for n in prediction.neighbours),
+            ]
+            for label in prediction.labels
+        ]
+        show.table(
+            [f"suggested tag\nλ {prediction.confidence:.2f}", "score", *names], rows, {0, *range(2, 2 + len(names))}
+        )
+
+
+def _short(name: str, width: int = 18) -> str:
+    return name if len(name) <= width else f"{name[: width - 1]}…"
+
+
+def _show_end(out: Path, seconds: float) -> None:
+    """Say where everything is and what to do next."""
+    model, report = shlex.quote(str(out / "model")), out / "report.json"
+    say = show.console().print
+    say(f"\nDone in {show.span(seconds)}. The model is in {model}, all numbers are in {report}. Next:")
+    say(f"  echo 'a text editor for the terminal' | denn predict {model} --evidence", soft_wrap=True)
+    say(
+        f"  denn store add {model} yours.jsonl   # more packages, and tags of your own, without training",
+        soft_wrap=True,
+    )
+
+
+def _report(
+    model: Model, corpus: Corpus, untagged: int, comparison: Comparison, suggestions: Sequence[Suggestion]
+) -> dict[str, Any]:
+    """Return all that is shown, and what it depends on, as plain values."""
+    sizes = {name: len(getattr(corpus, name)) for name in ("train", "valid", "test", "labels")}
+    return {
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        "machine": {"system": platform.platform(), "processor": platform.machine(), "cores": os.cpu_count()},
+        "versions": {**model.card.versions, "scikit-learn": metadata.version("scikit-learn")},
+        "corpus": {"name": corpus.name, "untagged": untagged, **sizes},
+        "settings": model.card.parameters,
+        "training": model.card.training,
+        "systems": comparison.systems,
+        "bands": comparison.bands,
+        "suggestions": [asdict(suggestion) for suggestion in suggestions],
+    }

@@ -1,0 +1,78 @@
+"""`denn evaluate`: how good a model is on labelled documents."""
+
+from __future__ import annotations
+
+import csv
+import json
+import logging
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from denn.cli.options import (
+    DataDir,
+    IdColumn,
+    LabelsColumn,
+    MinLabels,
+    Model,
+    Quiet,
+    Separator,
+    SkipBad,
+    TextColumn,
+    Verbose,
+)
+
+if TYPE_CHECKING:
+    from denn.evaluation import Evaluation
+
+log = logging.getLogger(__name__)
+
+
+def evaluate(
+    model: Model,
+    corpus: Annotated[
+        str, typer.Argument(metavar="CORPUS", help="A file, or a name from `denn data list` for its test part.")
+    ],
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    stored: Annotated[
+        bool, typer.Option("--stored", help="The documents lie in the datastore; none is evidence for itself.")
+    ] = False,
+    min_labels: MinLabels = 0,
+    per_label: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Write counts and scores of each label, tab-separated.")
+    ] = None,
+    data_dir: DataDir = None,
+    text_column: TextColumn = "text",
+    labels_column: LabelsColumn = "labels",
+    id_column: IdColumn = "id",
+    separator: Separator = None,
+    skip_bad: SkipBad = False,
+    quiet: Quiet = False,
+    verbose: Verbose = False,
+) -> None:
+    """Measure a model on labelled documents it has not seen."""
+    from denn.cli import show
+    from denn.cli.sources import Reading, open_documents
+    from denn.model import load
+
+    with show.interruptible("interrupted"), load(model) as loaded:
+        reading = Reading(text_column, labels_column, id_column, separator, skip_bad)
+        documents = open_documents(corpus, data_dir, reading)
+        log.info(f"scoring {len(documents)} documents")
+        found = loaded.evaluate(documents, stored=stored, min_labels=min_labels)
+    if per_label is not None:
+        _write_labels(per_label, found)
+    if as_json:
+        typer.echo(json.dumps(found.as_dict()))
+    else:
+        show.evaluation(found, loaded.card.method)
+
+
+def _write_labels(path: Path, found: Evaluation) -> None:
+    """Write one line per label, with a header."""
+    rows = found.as_dict()["per_label"]
+    with path.open("w", encoding="utf-8", newline="") as file:
+        writer = csv.DictWriter(file, ["label", *vars(found.table)], dialect="excel-tab", lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)

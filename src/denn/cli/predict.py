@@ -1,0 +1,96 @@
+"""`denn predict`: texts in, JSON lines out, in order and in constant memory."""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+from collections import deque
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from denn.cli.options import IdColumn, MinLabels, Model, Quiet, TextColumn, Verbose
+from denn.errors import DataError
+
+if TYPE_CHECKING:
+    from denn.types import Prediction
+
+log = logging.getLogger(__name__)
+
+
+def predict(
+    model: Model,
+    file: Annotated[str, typer.Argument(metavar="[FILE|-]", help="Texts; - is the standard input.")] = "-",
+    evidence: Annotated[bool, typer.Option("--evidence", help="Show the documents that speak for the labels.")] = False,
+    neighbours: Annotated[int, typer.Option(min=1, help="How many of them.")] = 3,
+    threshold: Annotated[
+        float | None, typer.Option(min=0, max=1, help="The score that makes a label; else the tuned one.")
+    ] = None,
+    per_label: Annotated[bool, typer.Option("--per-label", help="Use the threshold tuned for each label.")] = False,
+    min_labels: MinLabels = 0,
+    output: Annotated[Path | None, typer.Option(metavar="FILE", help="Write here; appears when complete.")] = None,
+    text_column: TextColumn = "text",
+    id_column: IdColumn = "id",
+    quiet: Quiet = False,
+    verbose: Verbose = False,
+) -> None:
+    """Tag texts, with the documents that speak for the tags.
+
+    A text is a line, or the "text" of a JSON object on a line; a row of CSV, TSV or Parquet in files that end so. For
+    each text one JSON object is written on a line, in order.
+    """
+    if per_label and threshold is not None:
+        raise typer.BadParameter("give either --threshold or --per-label")
+    from denn.cli.output import writing
+    from denn.cli.show import interruptible
+    from denn.data.files import iterate_texts
+    from denn.model import load
+
+    if file == "-" and sys.stdin.isatty():
+        log.info("Type or paste texts, one a line; end with Ctrl-D.")
+    source = sys.stdin.buffer if file == "-" else file
+    texts = Texts(iterate_texts(source, text_column=text_column, id_column=id_column))
+    limit = neighbours if evidence else 0
+    with interruptible("interrupted"), load(model) as loaded, writing(output) as out:
+        decided = loaded.stream(texts, threshold=threshold, per_label=per_label, min_labels=min_labels, evidence=limit)
+        for prediction in decided:
+            row = as_row(texts.ids.popleft(), prediction, evidence)
+            out.write(json.dumps(row, ensure_ascii=False).encode() + b"\n")
+            if not texts.ids:  # all that was read is answered
+                out.flush()
+        if texts.error is not None:
+            raise texts.error
+
+
+class Texts:
+    """Texts up to the first bad row, which is kept until those before it are answered; ids wait for their answers."""
+
+    def __init__(self, rows: Iterable[tuple[str, str | None]]) -> None:
+        self.rows = rows
+        self.ids: deque[str | None] = deque()
+        self.error: DataError | None = None
+
+    def __iter__(self) -> Iterator[str]:
+        try:
+            for text, id in self.rows:
+                self.ids.append(id)
+                yield text
+        except DataError as error:
+            self.error = error
+
+
+def as_row(id: str | None, prediction: Prediction, evidence: bool) -> dict[str, Any]:
+    """Return what is printed of a prediction."""
+    row: dict[str, Any] = {} if id is None else {"id": id}
+    row["labels"] = prediction.labels
+    row["scores"] = {label: round(score, 4) for label, score in prediction.scores.items()}
+    row["confidence"] = None if prediction.confidence is None else round(prediction.confidence, 4)
+    if evidence:
+        row["neighbours"] = [
+            {"id": n.id, "similarity": round(n.similarity, 4), "labels": n.labels, "text": n.text}
+            for n in prediction.neighbours
+        ]
+    return row

@@ -1,0 +1,104 @@
+"""Progress of long work on stderr: a bar on a terminal, plain lines elsewhere, nothing when it should be quiet."""
+
+from __future__ import annotations
+
+import logging
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from denn.build import Silent
+from denn.cli.show import console, span
+
+if TYPE_CHECKING:
+    import rich.progress
+
+    from denn.types import Progress
+
+log = logging.getLogger(__name__)
+
+
+@contextmanager
+def watching() -> Iterator[Progress]:
+    """Give the progress that suits where stderr goes."""
+    if not log.isEnabledFor(logging.INFO):
+        yield Silent()
+    elif not sys.stderr.isatty():
+        yield Plain()
+    else:
+        from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
+
+        columns = (
+            TextColumn("{task.description}"),
+            BarColumn(12),
+            TaskProgressColumn(),
+            TextColumn("{task.fields[pace]}"),
+        )
+        with Progress(*columns, console=console(stderr=True), transient=True) as display:
+            yield Bar(display)
+
+
+class Pace:
+    """How fast one stage goes, and what is left of it."""
+
+    def __init__(self, total: int | None) -> None:
+        self.total, self.begun = total, time.monotonic()
+        self.first: int | None = None  # done before this process, or at its first report
+
+    def describe(self, done: int, values: dict[str, object]) -> str:
+        """Say rate, loss and time left, as far as they are known."""
+        if self.first is None:
+            self.first, self.begun = done, time.monotonic()
+        seconds = time.monotonic() - self.begun
+        rate = (done - self.first) / seconds if seconds > 0 else 0.0
+        loss, left = values.get("loss"), values.get("seconds_left")
+        if left is None and self.total is not None and rate > 0:
+            left = (self.total - done) / rate
+        said = [f"{rate:.0f} documents/s"] if rate > 0 else []
+        said += [f"loss {loss:.3f}"] if isinstance(loss, float) and loss == loss else []
+        said += [f"{span(left)} left"] if isinstance(left, float | int) else []
+        return ", ".join(said)
+
+
+class Plain:
+    """A line for each stage and each note."""
+
+    def __init__(self) -> None:
+        self.pace, self.said = Pace(None), ""
+
+    def start(self, what: str, total: int | None) -> None:
+        """Say what begins."""
+        self.pace, self.said = Pace(total), ""
+        log.info(what if total is None else f"{what}: {total} documents")
+
+    def advance(self, done: int, **values: object) -> None:
+        """Remember the pace for the next note."""
+        self.said = self.pace.describe(done, {**values, "loss": None})
+
+    def note(self, message: str) -> None:
+        """Say a line, with the pace."""
+        log.info(f"{message} ({self.said})" if self.said else message)
+
+
+class Bar:
+    """A bar for the stage that runs; notes stay above it."""
+
+    def __init__(self, display: rich.progress.Progress) -> None:
+        self.display, self.pace = display, Pace(None)
+
+    def start(self, what: str, total: int | None) -> None:
+        """Put a new bar in the place of the last."""
+        for task in self.display.task_ids:
+            self.display.remove_task(task)
+        self.pace = Pace(total)
+        self.task = self.display.add_task(what, total=total, pace="")
+
+    def advance(self, done: int, **values: object) -> None:
+        """Move the bar."""
+        self.display.update(self.task, completed=done, pace=self.pace.describe(done, values))
+
+    def note(self, message: str) -> None:
+        """Print a line above the bar."""
+        self.display.console.print(message)

@@ -1,0 +1,87 @@
+"""Where a command's documents come from: a file, or a corpus known by its name."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from denn.data.corpus import read_corpus, read_documents
+from denn.data.known import KNOWN
+from denn.errors import ConfigError, DataError
+from denn.registry import CORPORA, did_you_mean, lookup
+from denn.types import Corpus, Document
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Reading:
+    """How to read a file of documents."""
+
+    text_column: str = "text"
+    labels_column: str = "labels"
+    id_column: str = "id"
+    separator: str | None = None
+    skip_bad: bool = False
+
+
+def data_folder(given: Path | None) -> Path:
+    """Return the folder of known corpora: the one given, or one in the user's cache."""
+    return given or Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "denn"
+
+
+def files_of(name: str) -> str:
+    """List the files that the folder of a published corpus has."""
+    known = KNOWN.get(name)
+    return ", ".join(f"{part}.jsonl" for part in ("train", "valid", "test") if known is None or getattr(known, part))
+
+
+def open_corpus(
+    source: str, data_dir: Path | None, reading: Reading, valid: Path | None = None, valid_share: float = 0.1
+) -> Corpus:
+    """Read a file, split as asked, or a known corpus, split as published."""
+    if _is_file(source):
+        return read_corpus(source, valid, valid_share=valid_share, **asdict(reading))
+    if (reading, valid, valid_share) != (Reading(), None, 0.1):
+        raise ConfigError(f"{source} has its own columns and parts; leave out the options that say how to read a file.")
+    return _load(source, data_dir)
+
+
+def open_documents(source: str, data_dir: Path | None, reading: Reading) -> Sequence[Document]:
+    """Read a file, or the test part of a known corpus."""
+    return read_file(source, reading) if _is_file(source) else _load(source, data_dir).test
+
+
+def read_file(path: str | Path, reading: Reading, part: str = "document") -> list[Document]:
+    """Read a file of labelled documents and say what is worth knowing of it."""
+    documents, report = read_documents(path, part=part, **asdict(reading))
+    for sentence in report.sentences():
+        log.warning(sentence)
+    return documents
+
+
+def _is_file(source: str) -> bool:
+    """Tell a file from a known corpus; a bare name that is neither is an error."""
+    path = Path(source)
+    if path.exists() or path.suffix or len(path.parts) > 1:
+        return path.is_file() or source not in CORPORA
+    if source not in CORPORA:
+        raise ConfigError(
+            f"There is no file {source!r}, and the corpora known by name are {', '.join(CORPORA)}."
+            f"{did_you_mean(source, CORPORA)}"
+        )
+    return False
+
+
+def _load(name: str, data_dir: Path | None) -> Corpus:
+    folder = data_folder(data_dir) / name
+    if name != "debian" and not folder.is_dir():  # debian is fetched
+        raise DataError(
+            f"The corpus {name} is not at {folder}. Put its files {files_of(name)} there, or say where its folder is "
+            "with --data-dir or DENN_DATA."
+        )
+    loaded: Corpus = lookup(CORPORA, name, "corpus")(folder)
+    return loaded

@@ -1,0 +1,109 @@
+"""`denn train`: from a corpus to a model."""
+
+from __future__ import annotations
+
+import logging
+import shlex
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from denn.cli.options import (
+    DataDir,
+    IdColumn,
+    LabelsColumn,
+    Method,
+    Quiet,
+    Seed,
+    Separator,
+    SkipBad,
+    TextColumn,
+    Verbose,
+    duration,
+)
+
+if TYPE_CHECKING:
+    from denn.model import Model
+
+log = logging.getLogger(__name__)
+
+
+def train(
+    corpus: Annotated[str, typer.Argument(metavar="CORPUS", help="A file, or a name from `denn data list`.")],
+    out: Annotated[Path, typer.Option(help="The folder to write the model to.")],
+    valid: Annotated[Path | None, typer.Option(help="A file to validate on; else a share of CORPUS.")] = None,
+    valid_share: Annotated[float, typer.Option(help="The share of CORPUS to validate on.")] = 0.1,
+    method: Method = None,
+    encoder: Annotated[str | None, typer.Option(help="A name or folder of encoder weights.")] = None,
+    recipe: Annotated[Path | None, typer.Option(help="A TOML file of method and parameters.")] = None,
+    settings: Annotated[
+        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Set any parameter; may be repeated.")
+    ] = None,
+    time_budget: Annotated[
+        float | None, typer.Option(parser=duration, metavar="TIME", help="Stop after 90s, 5m or 1h30m.")
+    ] = None,
+    seed: Seed = None,
+    restart: Annotated[bool, typer.Option("--restart", help="Throw an unfinished training away.")] = False,
+    data_dir: DataDir = None,
+    text_column: TextColumn = "text",
+    labels_column: LabelsColumn = "labels",
+    id_column: IdColumn = "id",
+    separator: Separator = None,
+    skip_bad: SkipBad = False,
+    quiet: Quiet = False,
+    verbose: Verbose = False,
+) -> None:
+    """Learn the labels of a corpus and write a model.
+
+    Parameters come from the recipe, then from the options, then from --set, the last one counts. The same command
+    again takes up a training that was interrupted.
+    """
+    from denn.build import train as build
+    from denn.cli.progress import watching
+    from denn.cli.show import interruptible
+    from denn.cli.sources import Reading, open_corpus
+
+    given = {"encoder": encoder, "time_budget": time_budget, "seed": seed}
+    chosen, parameters = _settings(recipe, method, given, settings or [])
+    reading = Reading(text_column, labels_column, id_column, separator, skip_bad)
+    with interruptible("interrupted; the same command takes it up again"):
+        documents = open_corpus(corpus, data_dir, reading, valid, valid_share)
+        with watching() as progress:
+            model = build(documents, out=out, method=chosen, progress=progress, restart=restart, **parameters)
+    with model:
+        for line in summary(out, model):
+            log.info(line)
+
+
+def _settings(
+    recipe: Path | None, method: str | None, given: dict[str, Any], settings: list[str]
+) -> tuple[str, dict[str, Any]]:
+    """Return the method and its parameters: the recipe's, then the options', then those of --set."""
+    from denn.config import make_recipe, parse_settings, read_recipe
+
+    written, parameters = (None, {}) if recipe is None else read_recipe(recipe)
+    chosen = method or written or "denn"
+    parameters = parameters | {name: value for name, value in given.items() if value is not None}
+    parameters |= parse_settings(settings)
+    make_recipe(chosen, parameters)  # a misspelt name is said before a corpus is read
+    return chosen, parameters
+
+
+def summary(out: Path, model: Model) -> list[str]:
+    """Say where the model is, how good it is, and what to do with it."""
+    card = model.card
+    cut, metrics = card.training.get("documents_cut"), card.metrics
+    lines = [f"The model is in {out}: {card.method}, {len(card.corpus['label_counts'])} labels."]
+    if metrics:
+        lines.append(
+            f"On {card.corpus['valid']} validation documents: micro F1 {100 * metrics['micro_f1']:.1f}, macro F1 "
+            f"{100 * metrics['macro_f1']:.1f}, at the threshold {card.thresholds['final'].overall:.2f} tuned on them."
+        )
+    if cut is not None:
+        lines.append(
+            f"{cut} of {card.corpus['train']} documents were cut at {card.training['max_length']} tokens, the longest "
+            "this model reads."
+        )
+    evidence = " --evidence" if hasattr(model.method, "store") else ""
+    return [*lines, f"Next: denn predict {shlex.quote(str(out))} texts.txt{evidence}"]

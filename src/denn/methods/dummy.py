@@ -1,0 +1,56 @@
+"""A baseline that reads no text: each label's score is its share of the training documents."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from denn.types import Corpus, LabelSpace, Progress, Scores
+
+FILE = "frequencies.json"
+
+
+@dataclass(frozen=True, kw_only=True)
+class DummyParameters:
+    """Nothing is drawn by lot; the seed is there because every method has one."""
+
+    seed: int = 0
+
+
+class Dummy:
+    """What every other method must beat."""
+
+    Parameters = DummyParameters
+
+    def __init__(self, parameters: DummyParameters) -> None:
+        self.parameters = parameters
+        self.names: tuple[str, ...] = ()
+        self.frequencies: list[float] = []
+
+    def fit(self, corpus: Corpus, workdir: Path, progress: Progress) -> Mapping[str, object]:
+        """Count the labels of the training part."""
+        counts = Counter(label for document in corpus.train for label in document.labels)
+        self.names = corpus.labels.names
+        self.frequencies = [counts[name] / len(corpus.train) for name in self.names]
+        progress.note(f"counted {len(self.names)} labels of {len(corpus.train)} documents")
+        return {}
+
+    def scores(self, texts: Sequence[str], own_ids: Sequence[str | None] | None = None) -> Scores:
+        """Score every text alike: (n,L)."""
+        return Scores(torch.tensor(self.frequencies).repeat(len(texts), 1), self.names)
+
+    def save(self, folder: Path) -> None:
+        """Write the frequencies in column order."""
+        (folder / FILE).write_text(json.dumps(self.frequencies))
+
+    @classmethod
+    def load(cls, folder: Path, parameters: DummyParameters, labels: LabelSpace) -> Dummy:
+        """Read what `save` wrote."""
+        self = cls(parameters)
+        self.names, self.frequencies = labels.names, json.loads((folder / FILE).read_text())
+        return self

@@ -1,0 +1,71 @@
+"""`denn evaluate`: tables for people, one JSON object for programs."""
+
+import csv
+import json
+
+import pytest
+
+import denn
+
+
+def test_json_is_the_evaluation_and_nothing_else(run, tiny_model, files, tiny_corpus):
+    ran = run("evaluate", tiny_model, files / "test.jsonl", "--json")
+    assert ran.code == 0
+    with denn.load(tiny_model) as model:
+        expected = model.evaluate(tiny_corpus.test).as_dict()
+    assert json.loads(ran.out) == json.loads(json.dumps(expected))
+    assert "scoring 20 documents" in ran.err
+
+
+def test_tables_fit_80_columns_and_show_the_same_numbers(run, tiny_model, files):
+    found = json.loads(run("evaluate", tiny_model, files / "test.jsonl", "--json").out)
+    ran = run("evaluate", tiny_model, files / "test.jsonl")
+    assert ran.code == 0
+    assert max(len(line.rstrip()) for line in ran.out.splitlines()) <= 80
+    assert "\x1b" not in ran.out
+    lines = [line.split() for line in ran.out.splitlines()]
+    names = [line[0] for line in lines if line[1:2] == ["0.5"]]
+    assert names == ["classifier", "neighbours", "average", "DENN"]
+    metrics = ["micro_precision", "micro_recall", "micro_f1", "macro_f1", "supported_macro_f1", "example_f1"]
+    metrics += ["p_at_1", "p_at_3", "p_at_5", "empty_predictions"]
+    tuned = [line[1:] for line in lines if line[:1] == ["tuned"] and len(line) == 1 + len(metrics)]
+    assert tuned[-1] == [f"{100 * found[metric]:.1f}" for metric in metrics]
+    assert f"Mean confidence λ {found['mean_confidence']:.2f}" in ran.out
+    empty = round(20 * found["empty_predictions"])
+    assert f"{empty} of 20 documents are given no label" in ran.out
+    assert "unknown to the model" not in ran.out
+
+
+def test_a_method_without_parts_is_evaluated(run, dummy, files):
+    ran = run("evaluate", dummy, files / "test.jsonl")
+    assert ran.code == 0
+    assert "dummy" in ran.out
+    assert "classifier" not in ran.out
+    assert "λ" not in ran.out
+
+
+def test_unknown_labels_are_counted(run, dummy, tmp_path):
+    (tmp_path / "new.jsonl").write_text('{"text": "x", "labels": ["[/]", "sport", "b"]}\n')
+    ran = run("evaluate", dummy, tmp_path / "new.jsonl", "--per-label", tmp_path / "labels.tsv")
+    assert "2 labels here are unknown to the model" in ran.out
+    with (tmp_path / "labels.tsv").open(newline="") as file:
+        rows = list(csv.DictReader(file, dialect="excel-tab"))
+    assert {row["label"]: row["support"] for row in rows if row["support"] != "0"} == {
+        "[/]": "1",
+        "b": "1",
+        "sport": "1",
+    }
+    assert list(rows[0]) == ["label", "support", "predicted", "true_positives", "precision", "recall", "f1"]
+
+
+def test_stored_documents_are_no_evidence_for_themselves(run, tiny_model, files):
+    def neighbours(*options):
+        found = json.loads(run("evaluate", tiny_model, files / "train.jsonl", "--json", *options).out)
+        return found["systems"]["neighbours"]["0.5"]["micro_f1"]
+
+    assert neighbours() > neighbours("--stored")
+
+
+def test_at_least_so_many_labels(run, dummy, files):
+    found = json.loads(run("evaluate", dummy, files / "test.jsonl", "--json", "--min-labels", 2).out)
+    assert found["systems"]["final"]["0.5"]["labels_per_text"] == pytest.approx(2)

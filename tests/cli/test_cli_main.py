@@ -1,0 +1,130 @@
+"""Help at once, exit codes, no traceback for what the user can mend."""
+
+import os
+import statistics
+import subprocess
+import sys
+
+import pytest
+import typer
+
+import denn
+from denn.cli.options import duration
+from denn.cli.show import span
+
+COMMANDS = ["demo", "train", "evaluate", "predict", "store", "data"]
+
+
+def python(code, **environment):
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=os.environ | environment)
+
+
+def test_help_imports_nothing_heavy():
+    code = "import sys, atexit; from denn.cli import main; "
+    code += "atexit.register(lambda: sys.stderr.write(' '.join(sys.modules))); main(['--help'])"
+    done = python(code)
+    assert done.returncode == 0
+    assert all(f"\n  {command} " in done.stdout for command in COMMANDS)
+    assert not {"torch", "numpy", "pydantic", "rich", "transformers", "denn.model"} & set(done.stderr.split())
+
+
+def test_help_takes_less_than_four_tenths_of_a_second():
+    def cpu_seconds():
+        before = os.times()
+        python("from denn.cli import main; main(['--help'])")
+        after = os.times()
+        return sum(after[2:4]) - sum(before[2:4])  # of children; other processes' load does not count
+
+    assert statistics.median(cpu_seconds() for _ in range(3)) < 0.4
+
+
+@pytest.mark.parametrize("command", [*COMMANDS, "store add", "store remove", "store relabel", "store info", "data get"])
+def test_every_command_explains_itself_in_80_columns(run, command):
+    ran = run(*command.split(), "--help")
+    assert ran.code == 0
+    assert "Usage: denn " in ran.out
+    assert max(map(len, ran.out.splitlines())) <= 80
+
+
+def test_without_arguments_there_is_help(run):
+    ran = run()
+    assert "Usage: denn" in ran.out + ran.err
+    assert "Commands:" in ran.out + ran.err
+
+
+def test_the_version_is_printed(run):
+    assert run("--version").out == f"denn {denn.__version__}\n"
+
+
+def test_bash_completion_knows_commands_and_methods():
+    def complete(line):
+        words = {"COMP_WORDS": line, "COMP_CWORD": str(len(line.split(" ")) - 1)}
+        return python("from denn.cli import main; main()", _DENN_COMPLETE="complete_bash", **words).stdout.split()
+
+    assert complete("denn ev") == ["evaluate"]
+    assert complete("denn train --method de") == ["denn"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["predict", "nowhere"], "denn: nowhere is no model: no such folder."),
+        (["train", "reuters", "--out", "m"], "Did you mean 'reuters21578'?"),
+        (["train", "missing.jsonl", "--out", "m"], "missing.jsonl: there is no such file"),
+        (["train", "x.jsonl", "--out", "m", "--set", "epoch=3"], "Did you mean 'epochs'?"),
+        (["train", "x.jsonl", "--out", "m", "--set", "epochs"], "expected key=value"),
+        (["train", "x.jsonl", "--out", "m", "--method", "den"], "Did you mean 'denn'?"),
+        (["train", "x.jsonl", "--out", "m", "--recipe", "no.toml"], "no.toml cannot be read"),
+        (["train", "x.jsonl", "--out", "m", "--time-budget", "soon"], "such as 90, 90s, 5m or 1h30m"),
+        (["train", "x.jsonl"], "--out"),
+        (["predict", "m", "--threshold", "0.5", "--per-label"], "either --threshold or --per-label"),
+        (["store", "remove", "m"], "at least one ID"),
+        (["data", "get", "debain"], "Did you mean 'debian'?"),
+        (["frobnicate"], "frobnicate"),
+    ],
+)
+def test_what_the_user_can_mend_is_one_message_and_exit_code_2(run, tmp_path, monkeypatch, arguments, said):
+    monkeypatch.chdir(tmp_path)
+    ran = run(*arguments)
+    assert ran.code == 2
+    assert said in " ".join(ran.err.split())
+    assert "Traceback" not in ran.err
+    assert ran.out == ""
+
+
+def test_a_file_that_cannot_be_written_is_named(run, dummy, files, tmp_path):
+    ran = run("evaluate", dummy, files / "test.jsonl", "--per-label", tmp_path / "no" / "labels.tsv")
+    assert ran.code == 2
+    assert ran.err.splitlines()[-1] == f"denn: {tmp_path}/no/labels.tsv: No such file or directory."
+
+
+FAULT = "import denn.cli.show as s; s.table = lambda *_, **__: [][0]; from denn.cli import main; main({})"
+
+
+def test_our_own_faults_are_exit_code_1_and_a_traceback_only_when_asked_for():
+    done = python(FAULT.format("['data', 'list']"))
+    assert done.returncode == 1
+    assert done.stderr.startswith("denn: This is a fault of denn itself (IndexError: list index out of range)")
+    assert "please report it" in done.stderr
+    assert "Traceback" not in done.stderr
+    done = python(FAULT.format("['data', 'list', '--verbose']"))
+    assert done.returncode == 1
+    assert "Traceback" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [("90", 90), ("90s", 90), ("5m", 300), ("1h30m", 5400), ("1h2m3s", 3723), ("0s", 0), ("0.5s", 0.5)],
+)
+def test_durations(text, seconds):
+    assert duration(text) == seconds
+
+
+@pytest.mark.parametrize("text", ["", "5x", "m", "-3", "1m1h", "5 m"])
+def test_durations_that_are_none(text):
+    with pytest.raises(typer.BadParameter, match="expected a time"):
+        duration(text)
+
+
+def test_spans_are_written_as_they_are_read():
+    assert [span(seconds) for seconds in (0, 59.4, 80, 3900)] == ["0s", "59s", "1m20s", "1h05m"]

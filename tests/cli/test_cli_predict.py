@@ -1,0 +1,119 @@
+"""`denn predict`: a line for each text, in order, as soon as its batch is done."""
+
+import json
+import os
+import subprocess
+import sys
+from types import SimpleNamespace
+
+import pytest
+
+import denn
+from denn.cli import main
+
+BATCH = 256
+
+
+def test_predictions_are_those_of_the_library_in_order(run, tiny_model, tiny_corpus, tmp_path):
+    file = tmp_path / "texts.jsonl"
+    file.write_text("".join(json.dumps({"text": d.text, "id": d.id}) + "\n\n" for d in tiny_corpus.test))
+    ran = run("predict", tiny_model, file, "--evidence", "--neighbours", 2)
+    assert (ran.code, ran.err) == (0, "")
+    with denn.load(tiny_model) as model:
+        expected = model.predict([document.text for document in tiny_corpus.test], evidence=2)
+    assert len(ran.rows) == len(expected)
+    for row, document, prediction in zip(ran.rows, tiny_corpus.test, expected, strict=True):
+        assert list(row) == ["id", "labels", "scores", "confidence", "neighbours"]
+        assert row["id"] == document.id
+        assert tuple(row["labels"]) == prediction.labels
+        assert row["scores"] == {label: round(score, 4) for label, score in prediction.scores.items()}
+        assert row["confidence"] == round(prediction.confidence, 4)
+        assert [n["id"] for n in row["neighbours"]] == [n.id for n in prediction.neighbours]
+        assert set(row["neighbours"][0]) == {"id", "similarity", "labels", "text"}
+
+
+def test_every_plain_line_is_a_text_and_gets_a_line(run, tiny_model):
+    ran = run("predict", tiny_model, stdin="goal match\n\nastroném 電車\n".encode())
+    assert [list(row) for row in ran.rows] == [["labels", "scores", "confidence"]] * 3
+    assert "sport" in ran.rows[0]["labels"]
+
+
+def test_thresholds_and_least_numbers_of_labels_are_obeyed(run, dummy):
+    def labels(*options):
+        (row,) = run("predict", dummy, "-", *options, stdin=b"any text\n").rows
+        return tuple(row["labels"])
+
+    assert len(labels("--threshold", 0)) == 6
+    assert labels("--threshold", 1) == ()
+    assert labels("--threshold", 1, "--min-labels", 2) == labels("--threshold", 0)[:2]
+    with denn.load(dummy) as model:
+        assert labels("--per-label") == model.predict(["any text"], per_label=True)[0].labels
+
+
+def test_a_method_without_neighbours_predicts_too(run, dummy):
+    (row,) = run("predict", dummy, "--evidence", stdin=b"x\n").rows
+    assert row["confidence"] is None
+    assert row["neighbours"] == []
+
+
+def test_each_batch_is_written_before_the_next_is_read(run, dummy, tmp_path, monkeypatch):
+    run("--version")
+    seen = []
+
+    def lines():
+        for number in range(2 * BATCH + 1):
+            if number % BATCH == 0:
+                seen.append((tmp_path / "out").read_bytes().count(b"\n"))
+            yield b"text\n"
+
+    monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=lines(), isatty=lambda: False))
+    with (tmp_path / "out").open("wb") as out, pytest.raises(SystemExit) as stop:
+        monkeypatch.setattr(sys, "stdout", SimpleNamespace(buffer=out))
+        main(["predict", str(dummy)])
+    assert not stop.value.code
+    assert seen == [0, BATCH, 2 * BATCH]
+    assert (tmp_path / "out").read_bytes().count(b"\n") == 2 * BATCH + 1
+
+
+def test_a_bad_line_is_named_and_those_before_it_are_answered(run, dummy, tmp_path):
+    file = tmp_path / "texts.txt"
+    file.write_bytes(b"fine\n" * 300 + b'{"body": "x"}\nfine\n')
+    ran = run("predict", dummy, file)
+    assert ran.code == 2
+    assert len(ran.rows) == 300
+    assert ran.err.startswith(f"denn: {file}, line 301: there is no column 'text'; found: 'body'")
+    out = tmp_path / "out.jsonl"
+    ran = run("predict", dummy, file, "--output", out)
+    assert (ran.code, ran.out) == (2, "")
+    assert not out.exists()
+    assert len((tmp_path / "out.jsonl.part").read_text().splitlines()) == 300
+    assert "out.jsonl.part" in ran.err
+
+
+def test_an_output_file_appears_when_it_is_complete(run, dummy, tmp_path):
+    out = tmp_path / "out.jsonl"
+    ran = run("predict", dummy, "--output", out, stdin=b"a\nb\n")
+    assert (ran.code, ran.out, ran.err) == (0, "", "")
+    assert len(out.read_text().splitlines()) == 2
+    assert [path.name for path in tmp_path.iterdir()] == ["out.jsonl"]
+
+
+def test_someone_at_a_terminal_is_told_what_is_expected(run, dummy, monkeypatch, capsys):
+    run("--version")
+    monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=iter([b"x\n"]), isatty=lambda: True))
+    with pytest.raises(SystemExit):
+        main(["predict", str(dummy)])
+    ran = capsys.readouterr()
+    assert "one a line; end with Ctrl-D" in ran.err
+    assert len(ran.out.splitlines()) == 1
+
+
+def test_a_reader_that_has_enough_ends_it_quietly(dummy, tmp_path):
+    (tmp_path / "texts.txt").write_text("text\n" * 20_000)
+    code = "from denn.cli import main; main()"
+    command = [sys.executable, "-c", code, "predict", str(dummy), str(tmp_path / "texts.txt")]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=os.environ) as process:
+        assert json.loads(process.stdout.readline())["labels"]
+        process.stdout.close()
+        assert process.stderr.read() == b""
+    assert process.returncode == 0

@@ -1,0 +1,172 @@
+"""`denn train`: precedence, the summary, quiet, and a training that is interrupted and taken up."""
+
+import io
+import json
+import signal
+import subprocess
+import sys
+
+import pytest
+
+import denn
+from denn.cli import progress as progress_module
+from denn.cli.progress import Bar, Pace, Plain, watching
+from denn.cli.show import console
+
+
+def options(settings):
+    return [f"--set={name}={value}" for name, value in settings.items()]
+
+
+def card(folder):
+    return json.loads((folder / "bundle.json").read_text())
+
+
+def test_a_training_ends_with_what_one_wants_to_know(run, files, tmp_path, tiny_settings):
+    out = tmp_path / "my model"
+    ran = run("train", files / "train.jsonl", "--valid", files / "valid.jsonl", "--out", out, *options(tiny_settings))
+    assert (ran.code, ran.out) == (0, "")
+    lines = ran.err.splitlines()
+    assert any("documents/s" in line and "left" in line and "micro_f1" in line for line in lines)
+    assert "\x1b" not in ran.err
+    where, scores, cut, following = lines[-4:]
+    assert where == f"The model is in {out}: denn, 6 labels."
+    metrics, threshold = card(out)["metrics"], card(out)["thresholds"]["final"]["overall"]
+    assert f"micro F1 {100 * metrics['micro_f1']:.1f}, macro F1 {100 * metrics['macro_f1']:.1f}" in scores
+    assert f"threshold {threshold:.2f}" in scores
+    assert cut.startswith("0 of 60 documents were cut at 64 tokens")
+    assert following == f"Next: denn predict '{out}' texts.txt --evidence"
+
+
+def test_set_beats_options_which_beat_the_recipe(run, files, tmp_path, tiny_settings):
+    recipe = tmp_path / "recipe.toml"
+    settings = tiny_settings | {"epochs": 1}
+    written = "".join(f"{name} = {json.dumps(value)}\n" for name, value in settings.items())
+    recipe.write_text(f'method = "denn"\n[parameters]\n{written}k = 3\nseed = 1\n'.replace("k = 5\n", ""))
+    out = tmp_path / "model"
+    train = ["train", files / "train.jsonl", "--out", out, "--recipe", recipe]
+    assert run(*train, "--seed", 2, "--time-budget", "1h", "--set", "seed=3", "-q").code == 0
+    parameters = card(out)["parameters"]
+    assert (parameters["k"], parameters["seed"], parameters["time_budget"]) == (3, 3, 3600)
+    assert run(*train, "--seed", 2, "-q").code == 0
+    assert card(out)["parameters"]["seed"] == 2
+    assert run("train", files / "train.jsonl", "--out", out, "--recipe", recipe, "--method", "dummy").code == 2
+
+
+def test_quiet_says_nothing_before_or_after_the_command(run, tmp_path):
+    corpus = tmp_path / "corpus.csv"
+    corpus.write_text("body,tags,key\n" + "".join(f"text {i},a;b,{i}\n" for i in range(20)))
+    columns = ["--text-column", "body", "--labels-column", "tags", "--id-column", "key", "--separator", ";"]
+    out = tmp_path / "model"
+    train = ["train", corpus, "--method", "dummy", "--out", out, *columns, "--valid-share", 0.25]
+    for arguments in (["-q", *train], [*train, "--quiet"]):
+        ran = run(*arguments)
+        assert (ran.code, ran.out, ran.err) == (0, "", "")
+    assert (card(out)["corpus"]["train"], card(out)["corpus"]["valid"]) == (15, 5)
+    assert "Next: denn predict" in run(*train).err
+
+
+def test_bad_rows_are_named_and_can_be_skipped(run, tmp_path):
+    corpus = tmp_path / "corpus.jsonl"
+    corpus.write_text('{"text": "x", "labels": ["a", "b"]}\n' * 9 + "{broken\n")
+    train = ["train", corpus, "--method", "dummy", "--out", tmp_path / "model"]
+    ran = run(*train)
+    assert ran.code == 2
+    assert f"{corpus}, line 10: not JSON" in ran.err
+    ran = run(*train, "--skip-bad")
+    assert ran.code == 0
+    assert "warning:" in ran.err
+    assert "1 of 10 rows left out" in ran.err
+
+
+def test_a_known_corpus_is_found_in_the_data_folder(run, tmp_path, monkeypatch):
+    monkeypatch.setenv("DENN_DATA", str(tmp_path))
+    train = ["train", "reuters21578", "--method", "dummy", "--out", tmp_path / "model"]
+    ran = run(*train)
+    assert ran.code == 2
+    assert f"not at {tmp_path}/reuters21578. Put its files train.jsonl, test.jsonl there" in ran.err
+    assert "leave out the options" in run(*train, "--separator", ";").err
+    (tmp_path / "debian").mkdir()
+    rows = ({"id": str(i), "text": f"package {i}", "labels": [f"tag::{i % 2}"]} for i in range(100))
+    (tmp_path / "debian" / "debian.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert run("train", "debian", "--method", "dummy", "--out", tmp_path / "model").code == 0
+    assert card(tmp_path / "model")["corpus"] == {
+        "name": "debian",
+        "train": 80,
+        "valid": 10,
+        "label_counts": [40, 40],
+    }
+    assert json.loads(run("evaluate", tmp_path / "model", "debian", "--json").out)["documents"] == 10
+
+
+def test_an_interrupted_training_is_taken_up_by_the_same_command(run, files, tmp_path, tiny_settings):
+    settings = options(tiny_settings | {"epochs": 100_000, "patience": 0, "evaluate_every": 2})
+    train = ["train", str(files / "train.jsonl"), "--out", str(tmp_path / "model"), *settings]
+    command = [sys.executable, "-c", "from denn.cli import main; main()", *train]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        for line in process.stderr:
+            if line.startswith("step 4"):
+                process.send_signal(signal.SIGINT)
+                break
+        rest, out = process.stderr.read(), process.stdout.read()
+    assert process.returncode == 130
+    assert rest.splitlines()[-1] == "denn: interrupted; the same command takes it up again"
+    assert "Traceback" not in rest
+    assert out == ""
+    ran = run(*train, "--time-budget", "0s")
+    assert ran.code == 0
+    assert "resuming at step" in ran.err
+    assert denn.load(tmp_path / "model").predict(["goal"])
+
+
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
+
+
+def test_a_terminal_sees_a_bar_and_notes_that_stay(run, monkeypatch):
+    run("--version")  # sets the level
+    terminal = Terminal()
+    monkeypatch.setattr(sys, "stderr", terminal)
+    monkeypatch.setenv("TERM", "xterm")
+    with watching() as shown:
+        assert isinstance(shown, Bar)
+        shown.start("training", 100)
+        shown.advance(10, loss=0.5, seconds_left=80.0)
+        shown.advance(20, loss=0.25, seconds_left=70.0)
+        shown.note("step 1: [/] fine")
+    assert "step 1: [/] fine" in terminal.getvalue()
+    assert "loss 0.250" in terminal.getvalue()
+    assert "1m10s left" in terminal.getvalue()
+
+
+def test_the_pace_counts_what_this_process_did(monkeypatch):
+    now = iter([0.0, 0.0, 0.0, 10.0])
+    monkeypatch.setattr(progress_module.time, "monotonic", lambda: next(now))
+    pace = Pace(2000)
+    assert pace.describe(1000, {}) == ""
+    assert pace.describe(1500, {}) == "50 documents/s, 10s left"
+
+
+def test_labels_that_look_like_markup_are_printed_as_they_are(capsys):
+    console().print("[/] [bold]x[/bold] :smile:")
+    assert capsys.readouterr().out == "[/] [bold]x[/bold] :smile:\n"
+
+
+@pytest.mark.parametrize(("quiet", "kind"), [(False, "Plain"), (True, "Silent")])
+def test_no_terminal_sees_lines_and_quiet_nothing(run, quiet, kind):
+    run(*["-q"][:quiet], "data", "list")
+    with watching() as shown:
+        assert type(shown).__name__ == kind
+
+
+def test_plain_notes_carry_the_pace(run, capsys, monkeypatch):
+    run("data", "list")
+    now = iter([0.0, 0.0, 0.0, 0.0, 2.0])
+    monkeypatch.setattr(progress_module.time, "monotonic", lambda: next(now))
+    plain = Plain()
+    plain.start("training", 400)
+    plain.advance(0)
+    plain.advance(200, loss=0.5)
+    plain.note("step 7")
+    assert capsys.readouterr().err == "training: 400 documents\nstep 7 (100 documents/s, 2s left)\n"

@@ -1,0 +1,174 @@
+"""The demo end to end on a small corpus, and the support vector machine it is measured against."""
+
+import json
+import random
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import denn
+from denn.bench.svm import decision_scores, tune_decision
+from denn.cli import demo
+from denn.core.metrics import multilabel_scores
+from denn.errors import DataError
+from denn.types import LabelSpace
+
+KINDS = {
+    "sport": "goal match team referee stadium coach".split(),
+    "food": "oven butter sauce recipe chef truffle".split(),
+    "music": "violin chord melody concert drum tempo".split(),
+}
+FILLER = "the a of and in with to for on it was is this that by from at very old new".split()
+
+
+def package(chance: random.Random, name: str, tagged: bool) -> denn.Document:
+    """Write a package whose description gives its tags away."""
+    labels = chance.sample(list(KINDS), chance.choice((1, 1, 2)))
+    words = [chance.choice(KINDS[label]) for label in labels for _ in range(8)] + chance.choices(FILLER, k=32)
+    chance.shuffle(words)
+    return denn.Document(f"{name}: {labels[0]}\n{' '.join(words)}", tuple(labels) if tagged else (), name)
+
+
+def packages() -> tuple[list[denn.Document], list[denn.Document]]:
+    chance = random.Random(5)
+    tagged = [package(chance, f"tagged{number}", True) for number in range(150)]
+    untagged = [package(chance, f"bare{number}", False) for number in range(12)]
+    serving = [package(chance, name, False) for name in ("libbare1", "bare-dev", "bare-data")]
+    return tagged, [*untagged, *serving, denn.Document("short: too short", (), "short")]
+
+
+@pytest.fixture(scope="module")
+def settings(tiny_settings: dict[str, object]) -> dict[str, object]:
+    return {**tiny_settings, "epochs": 3, "head_start": 20}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory, settings: dict[str, object]) -> Path:
+    """What the demo makes of the small corpus."""
+    out = tmp_path_factory.mktemp("demo") / "new" / "out"
+    demo.run(out, budget=60, documents=80, seed=3, quiet=True, packages=packages, settings=settings)
+    return out
+
+
+def test_the_model_is_one_to_work_with(folder: Path) -> None:
+    with denn.load(folder / "model") as model:
+        assert set(model.labels.names) == set(KINDS)
+        assert len(model.method.store) == 80
+        model.add([denn.Document("a new kind of text", ("new",), "mine")])
+        assert model.predict(["a new kind of text"])[0].neighbours[0].id == "mine"
+
+
+def test_the_report_holds_what_is_shown(folder: Path) -> None:
+    report = json.loads((folder / "report.json").read_text())
+    assert report["corpus"] == {"name": "debian", "untagged": 16, "train": 80, "valid": 15, "test": 30, "labels": 3}
+    assert set(report["systems"]) == set(demo.SYSTEMS)
+    assert report["settings"]["time_budget"] == 60
+    assert report["seed"] == report["settings"]["seed"] == 3
+    assert list(report["seconds"]) == ["corpus", "training", "comparison", "suggestions"]
+    assert {"denn", "torch", "scikit-learn"} <= set(report["versions"])
+    assert report["machine"]["cores"] >= 1
+    for name in ("SVM tuned", "final"):
+        assert sum(band["labels"] for band in report["bands"][name]) == 3
+
+
+def test_reported_scores_are_those_of_the_model_on_the_drawn_test_part(folder: Path) -> None:
+    report = json.loads((folder / "report.json").read_text())
+    corpus = demo.parts(packages()[0], 80, seed=3)
+    with denn.load(folder / "model") as model:
+        found = model.evaluate(corpus.test)
+    for part in ("classifier", "neighbours", "average", "final"):
+        assert report["systems"][part]["micro_f1"] == pytest.approx(found.systems[part]["tuned"]["micro_f1"])
+    words = [document.text for document in corpus.test]
+    chosen = decision_scores(corpus.train, words, corpus.labels) > report["systems"]["SVM tuned"]["threshold"]
+    expected = multilabel_scores(chosen, corpus.labels.matrix(corpus.test))
+    assert report["systems"]["SVM tuned"]["macro_f1"] == pytest.approx(expected["macro_f1"])
+    assert expected["micro_f1"] > 0.8  # the words give the tags away
+
+
+def test_suggestions_are_for_untagged_packages_worth_showing_with_tagged_neighbours(folder: Path) -> None:
+    tagged = {document.id: set(document.labels) for document in packages()[0]}
+    suggestions = json.loads((folder / "report.json").read_text())["suggestions"]
+    assert len(suggestions) == demo.SUGGESTED
+    for suggestion in suggestions:
+        assert suggestion["package"].startswith("bare") and not suggestion["package"].endswith(("dev", "data"))
+        assert suggestion["description"].startswith(f"{suggestion['package']}: ")
+        prediction = suggestion["prediction"]
+        assert prediction["labels"] and set(prediction["labels"]) <= set(prediction["scores"])
+        assert len(prediction["neighbours"]) == demo.EVIDENCE
+        assert all(set(one["labels"]) == tagged[one["id"]] for one in prediction["neighbours"])
+
+
+def test_a_second_run_trains_anew_and_shows_everything_within_80_columns(
+    folder: Path, settings: dict[str, object], capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = (folder / "report.json").read_text()
+    (folder / "model.training").mkdir()  # a run that was killed
+    (folder / "model.training" / "run.json").write_text('{"fingerprint": "of another run"}')
+    demo.run(folder, budget=60, documents=80, seed=3, quiet=False, packages=packages, settings=settings)
+    lines = capsys.readouterr().out.split("\n")
+    report = json.loads((folder / "report.json").read_text())
+    assert report["systems"] == json.loads(before)["systems"]
+    assert max(map(len, lines[: next(i for i, line in enumerate(lines) if line.startswith("Done in"))])) <= 80
+    row = next(line for line in lines if line.strip().startswith("DENN "))
+    shown = [float(value) for value in row.split()[1:]]
+    final = report["systems"]["final"]
+    assert shown == [round(100 * final[metric], 1) for metric in demo.METRICS.values()]
+    for suggestion in report["suggestions"]:
+        assert suggestion["description"] in lines
+    assert any("●" in line for line in lines)
+    assert any(line.strip().startswith("denn store add") for line in lines)
+
+
+def test_without_apt_the_way_out_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setenv("DENN_CACHE", str(tmp_path / "cache"))
+    with pytest.raises(DataError, match=r"apt-get is not installed.*denn train your\.jsonl"):
+        demo.run(tmp_path / "out", budget=1, documents=100, seed=0, quiet=True)
+    assert not (tmp_path / "out").exists()
+
+
+def test_parts_are_disjoint_drawn_by_the_seed_and_no_larger_than_asked() -> None:
+    tagged, _ = packages()
+    corpus = demo.parts(tagged, 1000, seed=1)
+    names = [document.id for part in (corpus.train, corpus.valid, corpus.test) for document in part]
+    assert sorted(names) == sorted(str(document.id) for document in tagged)
+    assert (len(corpus.train), len(corpus.valid), len(corpus.test)) == (105, 15, 30)
+    fewer = demo.parts(tagged, 40, seed=1)
+    assert (fewer.test, fewer.valid, fewer.train) == (corpus.test, corpus.valid, corpus.train[:40])
+    assert demo.parts(tagged, 1000, seed=2).test != corpus.test
+
+
+def test_decision_scores_agree_with_scikit_learn_one_vs_rest() -> None:
+    from sklearn.feature_extraction.text import TfidfVectorizer
+    from sklearn.multiclass import OneVsRestClassifier
+    from sklearn.svm import LinearSVC
+
+    corpus = demo.parts(packages()[0], 80, seed=0)
+    texts = [document.text for document in corpus.test]
+    vectorizer = TfidfVectorizer(sublinear_tf=True, min_df=2)
+    known = vectorizer.fit_transform([document.text for document in corpus.train])
+    oracle = OneVsRestClassifier(LinearSVC(tol=1e-8, max_iter=100_000, random_state=0))
+    oracle.fit(known, corpus.labels.matrix(corpus.train).numpy().astype(int))
+    expected = oracle.decision_function(vectorizer.transform(texts))
+    found = decision_scores(corpus.train, texts, corpus.labels, jobs=1)
+    np.testing.assert_allclose(found.numpy(), expected, atol=1e-3)
+    assert torch.equal(found, decision_scores(corpus.train, texts, corpus.labels, jobs=2))
+
+
+def test_labels_that_all_or_none_carry_are_decided_without_a_machine() -> None:
+    train = [denn.Document(f"some word{number % 3} and more", ("all", "odd")[: 1 + number % 2]) for number in range(12)]
+    found = decision_scores(train, ["some word1", "nothing known"], LabelSpace(("all", "none", "odd")))
+    assert found[:, 0].tolist() == [1.0, 1.0]
+    assert found[:, 1].tolist() == [-1.0, -1.0]
+    assert found[:, 2].abs().max() < 1
+
+
+def test_the_tuned_decision_value_is_the_best_of_the_grid() -> None:
+    generator = torch.Generator().manual_seed(0)
+    gold = torch.rand(40, 5, generator=generator) < 0.3
+    scores = torch.randn(40, 5, generator=generator) * 0.3 + 0.4 * gold - 0.5
+    best = max(multilabel_scores(scores > step / 50, gold)["micro_f1"] for step in range(-50, 51))
+    assert multilabel_scores(scores > tune_decision(scores, gold), gold)["micro_f1"] == best
+    assert best > multilabel_scores(scores > 0, gold)["micro_f1"]

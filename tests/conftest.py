@@ -1,0 +1,153 @@
+"""What tests share: random two-layer transformers, a corpus that words decide, and a model trained on it."""
+
+import os
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch is imported: test processes share the cores
+os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")  # quiet and safe when a test forks
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+
+import json
+import random
+from pathlib import Path
+
+import pytest
+
+import denn
+
+WORDS = {
+    "sport": "goal match team referee stadium coach",
+    "haute cuisine": "oven butter sauce recipe chef truffle",
+    "Космос": "orbit rocket planet comet астроном galaxy",
+    "日本 旅行": "kyoto temple sakura ryokan 電車 osaka",
+    "music": "violin chord melody concert drum tempo",
+    "rare: weather": "hurricane barometer drizzle",
+}
+FILLER = "the a of and in with to for on it was is this that by from at very old new".split()
+SPECIAL = ["[PAD]", "<pad>", "[UNK]", "[CLS]", "[SEP]"]  # BERT pads with 0, RoBERTa and MPNet with 1
+
+
+def synthetic_documents(part: str, count: int, seed: int) -> list[denn.Document]:
+    """Write documents whose words give their labels away; the second has none and the third has the rare one."""
+    chance = random.Random(seed)
+    documents = []
+    for number in range(count):
+        labels = chance.sample(list(WORDS)[:-1], chance.choice((1, 1, 2, 3)))
+        labels = {1: [], 2: ["rare: weather", "sport"]}.get(number, labels)
+        words = [word for label in labels for word in chance.sample(WORDS[label].split(), 3)]
+        words += chance.choices(FILLER, k=chance.randint(1, 9))
+        chance.shuffle(words)
+        documents.append(denn.Document(" ".join(words), tuple(labels), f"{part}-{number}"))
+    return documents
+
+
+@pytest.fixture(scope="session")
+def tiny_corpus() -> denn.Corpus:
+    """Sixty documents to learn from, twenty to validate and twenty to test."""
+    return denn.Corpus(
+        train=synthetic_documents("train", 60, seed=1),
+        valid=synthetic_documents("valid", 20, seed=2),
+        test=synthetic_documents("test", 20, seed=3),
+        name="tiny",
+    )
+
+
+def write_tokenizer(folder: Path) -> int:
+    """Write a word-piece tokenizer over the words above and single characters; return the vocabulary's size."""
+    from tokenizers import Tokenizer, normalizers, pre_tokenizers
+    from tokenizers.models import WordPiece
+    from tokenizers.processors import TemplateProcessing
+
+    words = sorted({*" ".join(WORDS.values()).split(), *FILLER})
+    letters = "abcdefghijklmnopqrstuvwxyz0123456789.,!?"
+    vocabulary = [*SPECIAL, *words, *letters, *(f"##{letter}" for letter in letters)]
+    numbers = {word: number for number, word in enumerate(dict.fromkeys(vocabulary))}
+    tokenizer = Tokenizer(WordPiece(numbers, unk_token="[UNK]"))
+    tokenizer.normalizer = normalizers.BertNormalizer(handle_chinese_chars=False)
+    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    ends = [(token, numbers[token]) for token in ("[CLS]", "[SEP]")]
+    tokenizer.post_processor = TemplateProcessing(single="[CLS] $A [SEP]", special_tokens=ends)
+    tokenizer.save(str(folder / "tokenizer.json"))
+    return len(numbers)
+
+
+def write_encoder(folder: Path, kind: str) -> Path:
+    """Write a random transformer of a Hugging Face model type, 2 layers, 32 wide, 2 heads, with a mean-pooling file."""
+    import torch
+    from transformers import AutoConfig, AutoModel
+    from transformers.utils import logging
+
+    logging.disable_progress_bar()
+    sizes = {
+        "hidden_size": 32,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 2,
+        "intermediate_size": 64,
+        "max_position_embeddings": 64 if kind == "bert" else 66,  # RoBERTa's and MPNet's first position is 2
+        "vocab_size": write_tokenizer(folder),
+        "pad_token_id": 0 if kind in ("bert", "distilbert") else 1,
+    }
+    if kind == "distilbert":
+        names = {"hidden_size": "dim", "num_hidden_layers": "n_layers", "num_attention_heads": "n_heads"}
+        names["intermediate_size"] = "hidden_dim"
+        sizes = {names.get(name, name): size for name, size in sizes.items()}
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(7)
+        model = AutoModel.from_config(AutoConfig.for_model(kind, **sizes))
+        with torch.no_grad():  # biases and norms start as zeros and ones, which would hide mistakes
+            for parameter in model.parameters():
+                parameter.add_(0.1 * torch.randn_like(parameter))
+    model.save_pretrained(folder)
+    (folder / "1_Pooling").mkdir()
+    (folder / "1_Pooling" / "config.json").write_text(json.dumps({"pooling_mode_mean_tokens": True}))
+    return folder
+
+
+@pytest.fixture(scope="session")
+def tiny_encoder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a random BERT."""
+    return write_encoder(tmp_path_factory.mktemp("bert"), "bert")
+
+
+@pytest.fixture(scope="session")
+def tiny_roberta(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a random RoBERTa."""
+    return write_encoder(tmp_path_factory.mktemp("roberta"), "roberta")
+
+
+@pytest.fixture(scope="session")
+def tiny_mpnet(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a random MPNet."""
+    return write_encoder(tmp_path_factory.mktemp("mpnet"), "mpnet")
+
+
+@pytest.fixture(scope="session")
+def tiny_distilbert(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a random DistilBERT, which has no packed form."""
+    return write_encoder(tmp_path_factory.mktemp("distilbert"), "distilbert")
+
+
+@pytest.fixture(scope="session")
+def tiny_settings(tiny_encoder: Path) -> dict[str, object]:
+    """Parameters with which `denn.train` learns the tiny corpus in about a second."""
+    return {
+        "encoder": str(tiny_encoder),
+        "precision": "float32",
+        "device": "cpu",
+        "epochs": 12,
+        "batch_size": 16,
+        "schedule": "constant",
+        "learning_rate": 5e-3,
+        "head_learning_rate": 5e-2,
+        "k": 5,
+        "gamma": 0.5,
+    }
+
+
+@pytest.fixture(scope="session")
+def tiny_model(
+    tmp_path_factory: pytest.TempPathFactory, tiny_corpus: denn.Corpus, tiny_settings: dict[str, object]
+) -> Path:
+    """The folder of a DENN model of the tiny corpus; copy it before changing it."""
+    folder = tmp_path_factory.mktemp("models") / "tiny"
+    denn.train(tiny_corpus, out=folder, **tiny_settings).close()
+    return folder

@@ -1,0 +1,143 @@
+"""What every method must do: learn, survive disk, repeat itself, and bear every legal corpus and text."""
+
+import shutil
+from importlib.util import find_spec
+
+import pytest
+import torch
+
+import denn
+from denn.registry import METHODS
+
+READS_NO_TEXT = {"dummy"}  # cannot tell documents apart, so cannot learn any by heart
+
+if find_spec("denn.methods.dummy") is None:
+    METHODS = {name: home for name, home in METHODS.items() if name != "dummy"}
+
+
+@pytest.fixture(params=METHODS)
+def method(request) -> str:
+    """The name of each registered method."""
+    return request.param
+
+
+@pytest.fixture
+def settings(method, request) -> dict[str, object]:
+    """Parameters with which the method learns in about a second."""
+    return request.getfixturevalue("tiny_settings") if method == "denn" else {}
+
+
+@pytest.fixture
+def learn(method, settings, tmp_path):
+    """A function that trains the method on a corpus, in a new folder each time."""
+    models = []
+
+    def train(corpus, **extra):
+        folder = tmp_path / f"model-{len(models)}"
+        models.append(denn.train(corpus, method=method, out=folder, **{**settings, **extra}))
+        return models[-1]
+
+    yield train
+    for model in models:
+        model.close()
+
+
+def brief(method: str) -> dict[str, object]:
+    """Settings that make a training as short as can be."""
+    return {} if method in READS_NO_TEXT else {"epochs": 1}
+
+
+def texts_of(documents) -> list[str]:
+    return [document.text for document in documents]
+
+
+def test_learns_a_dozen_documents_by_heart(method, learn, tiny_corpus):
+    if method in READS_NO_TEXT:
+        pytest.skip("reads no text")
+    dozen = tiny_corpus.train[:12]
+    model = learn(denn.Corpus(train=dozen, valid=dozen), epochs=40, batch_size=12, evaluate_every=20)
+    found = model.predict(texts_of(dozen))
+    assert [set(prediction.labels) for prediction in found] == [set(document.labels) for document in dozen]
+
+
+def test_survives_disk(method, learn, tiny_corpus, tmp_path):
+    model = learn(tiny_corpus, **brief(method))
+    texts = texts_of(tiny_corpus.test)
+    expected = model.scores(texts)
+    model.close()
+    copy = tmp_path / "elsewhere"
+    shutil.move(tmp_path / "model-0", copy)
+    with denn.load(copy) as again:
+        found = again.scores(texts)
+        assert found.names == expected.names
+        assert torch.equal(found.final, expected.final)
+        assert found.parts.keys() == expected.parts.keys()
+
+
+def test_the_same_seed_gives_the_same_scores(method, learn, tiny_corpus):
+    texts = texts_of(tiny_corpus.test)
+    first, second, other = (learn(tiny_corpus, seed=seed, **brief(method)).scores(texts).final for seed in (3, 3, 4))
+    assert torch.equal(first, second)
+    assert method in READS_NO_TEXT or not torch.equal(first, other)
+
+
+def test_every_text_and_every_batch(method, learn, tiny_corpus):
+    model = learn(tiny_corpus, **brief(method))
+    texts = ["", " \n\t", "goal", "\0", "🦉 zażółć gęślą jaźń", "word " * 5000, *texts_of(tiny_corpus.test)]
+    together = model.scores(texts)
+    assert together.final.shape == (len(texts), len(together.names))
+    for row, text in enumerate(texts):
+        alone = model.scores([text])
+        assert torch.allclose(alone.final[0], together.final[row], atol=1e-4), text
+    assert len(model.predict(texts)) == len(texts)
+    assert model.predict([]) == []
+
+
+def test_scores_lie_between_0_and_1_and_decide_the_labels(method, learn, tiny_corpus):
+    model = learn(tiny_corpus, **brief(method))
+    texts = texts_of(tiny_corpus.test)
+    scores = model.scores(texts)
+    for values in (scores.final, *scores.parts.values()):
+        assert values.shape == scores.final.shape
+        assert bool(((values >= 0) & (values <= 1)).all())
+    threshold = model.card.thresholds["final"].overall
+    for row, prediction in enumerate(model.predict(texts)):
+        expected = {
+            name for name, score in zip(scores.names, scores.final[row].tolist(), strict=True) if score > threshold
+        }
+        assert set(prediction.labels) == expected
+        assert list(prediction.scores.values()) == sorted(prediction.scores.values(), reverse=True)
+        for name, score in prediction.scores.items():
+            assert score == pytest.approx(float(scores.final[row, scores.names.index(name)]), abs=1e-6)
+    if scores.confidence is not None:
+        assert bool(((scores.confidence >= 0) & (scores.confidence <= 1)).all())
+
+
+def test_documents_without_labels_and_labels_with_odd_names(method, learn):
+    names = ("two words", " 日本 ", "naïve/ß", 'quo"te', "a,b;c|d", "📚")
+    documents = [denn.Document(f"goal text {i}", (names[i % 6],) if i % 3 else (), str(i)) for i in range(12)]
+    model = learn(denn.Corpus(train=documents, valid=documents[:4]), **brief(method))
+    assert set(model.labels.names) == {names[i % 6] for i in range(12) if i % 3}
+    found = model.predict(["goal text 1"], threshold=0.0, min_labels=1)
+    assert set(found[0].labels) <= set(names)
+
+
+def test_labels_that_only_validation_has(method, learn, tiny_corpus):
+    news = [denn.Document("violin goal", ("only in validation", "music"), "v")]
+    model = learn(denn.Corpus(train=tiny_corpus.train, valid=news), **brief(method))
+    assert "only in validation" in model.labels
+    unknown = model.evaluate([denn.Document("violin", ("never seen", "music"), "t")])
+    assert unknown.unknown_labels == 1
+
+
+def test_a_corpus_of_train_alone(method, learn, tiny_corpus):
+    model = learn(denn.Corpus(train=tiny_corpus.train), **brief(method))
+    assert model.card.thresholds["final"].overall == 0.5
+    assert model.card.metrics == {}
+    assert model.predict(["goal"])
+
+
+def test_one_document_and_one_label(method, learn):
+    only = [denn.Document("goal", ("sport",), "0")]
+    model = learn(denn.Corpus(train=only, valid=only), **brief(method))
+    assert model.scores(["goal", "match"]).final.shape == (2, 1)

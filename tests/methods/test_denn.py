@@ -1,0 +1,265 @@
+"""DENN itself: Eq. 7 and Eq. 9-13 written out in loops over what the network and the datastore hold."""
+
+import math
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+import denn
+from denn.build import Silent
+from denn.config import make_recipe
+from denn.encoders.classifier import Classifier
+from denn.encoders.transformer import TransformerEncoder
+from denn.errors import ConfigError
+from denn.methods.denn import DENN, _device, _Training
+from denn.types import Scores
+
+TEXTS = ["goal match coach of the team", "violin and the oven", "", "kyoto 電車 comet", "barometer drizzle referee"]
+
+
+@pytest.fixture
+def model(tiny_model, tmp_path):
+    """A copy of the tiny model that may be changed."""
+    shutil.copytree(tiny_model, tmp_path / "model")
+    with denn.load(tmp_path / "model") as loaded:
+        yield loaded
+
+
+@pytest.fixture
+def training(tiny_corpus, tiny_settings):
+    """A function that makes the training of a tiny network, not yet begun."""
+
+    def make(corpus=tiny_corpus, **extra) -> _Training:
+        parameters = make_recipe("denn", {**tiny_settings, **extra}).parameters
+        torch.manual_seed(0)
+        encoder = TransformerEncoder.load(parameters.encoder, precision="float32")
+        return _Training(Classifier(encoder, len(corpus.labels)), corpus, parameters)
+
+    return make
+
+
+def by_loops(model: denn.Model, folder: Path, text: str, k: int, own_id: str | None = None):
+    """Return classifier, neighbours, λ and final scores of a text by Eq. 2 and 9-13, one number at a time."""
+    parameters, store = model.method.parameters, model.method.store
+    head = {name: tensor.double() for name, tensor in load_file(folder / "head.safetensors").items()}
+    h = model.method.embed([text])[0].double()
+    classifier = {}
+    for column, name in enumerate(model.labels.names):
+        logit = sum(head["scale"] * h[i] * head["weight"][column, i] for i in range(len(h))) + head["bias"][column]
+        classifier[name] = 1 / (1 + math.exp(-float(logit)))
+    found = []
+    for document in store.get(store.ids()):
+        if document.id != own_id:
+            key = model.method.embed([document.text])[0].double()
+            found.append((float(h @ key / (h.norm() * key.norm())), document))
+    nearest = sorted(found, key=lambda pair: -pair[0])[:k]
+    total = sum(math.exp(similarity / parameters.vote_temperature) for similarity, _ in nearest)
+    votes = dict.fromkeys(store.labels, 0.0)
+    for similarity, document in nearest:
+        for label in document.labels:
+            votes[label] += math.exp(similarity / parameters.vote_temperature) / total
+    sure = [votes[name] for name, score in classifier.items() if score >= parameters.gamma]
+    confidence = min(sure) if sure else 1.0
+    if not nearest:
+        confidence = 0.0
+    final = {name: confidence * votes[name] + (1 - confidence) * classifier.get(name, 0.0) for name in votes}
+    final |= {name: votes[name] for name in votes if name not in classifier}
+    return classifier, votes, confidence, final
+
+
+def check(scores: Scores, row: int, expected) -> None:
+    classifier, votes, confidence, final = expected
+    named = {name: dict(zip(scores.names, values[row].tolist(), strict=True)) for name, values in scores.parts.items()}
+    padded = {name: classifier.get(name, 0.0) for name in votes}
+    average = {name: (padded[name] + votes[name]) / 2 if name in classifier else votes[name] for name in votes}
+    assert named["classifier"] == pytest.approx(padded, abs=1e-4)
+    assert named["neighbours"] == pytest.approx(votes, abs=1e-4)
+    assert named["average"] == pytest.approx(average, abs=1e-4)
+    assert float(scores.confidence[row]) == pytest.approx(confidence, abs=1e-4)
+    assert dict(zip(scores.names, scores.final[row].tolist(), strict=True)) == pytest.approx(final, abs=1e-4)
+
+
+@pytest.mark.parametrize("gamma", [0.1, 0.2, 1.0])
+def test_scores_are_equations_9_to_13(model, tmp_path, gamma):
+    model.method.parameters = replace(model.method.parameters, gamma=gamma, vote_temperature=0.5, k=12)
+    scores = model.scores(TEXTS)
+    for row, text in enumerate(TEXTS):
+        check(scores, row, by_loops(model, tmp_path / "model", text, k=12))
+    doubts = [confidence for confidence in scores.confidence.tolist() if confidence < 0.9]
+    assert len(set(doubts)) > 1 if gamma < 1 else not doubts
+
+
+def test_labels_that_only_the_store_knows_are_for_the_neighbours_alone(model, tmp_path):
+    model.add([denn.Document(TEXTS[0], ("brand new", "sport"), "new")])
+    scores = model.scores(TEXTS)
+    assert scores.names == (*model.labels.names, "brand new")
+    for row, text in enumerate(TEXTS):
+        check(scores, row, by_loops(model, tmp_path / "model", text, k=5))
+    assert float(scores.final[0, -1]) > 0.1
+    assert float(scores.parts["classifier"][0, -1]) == 0
+
+
+def test_without_neighbours_the_classifier_speaks_alone(model):
+    model.remove(model.method.store.ids())
+    scores = model.scores(TEXTS)
+    assert torch.equal(scores.final, scores.parts["classifier"])
+    assert scores.confidence.tolist() == [0.0] * len(TEXTS)
+    assert all(prediction.neighbours == () for prediction in model.predict(TEXTS))
+
+
+def test_a_text_is_no_evidence_for_itself(model, tmp_path, tiny_corpus):
+    stored = list(tiny_corpus.train[:4])
+    scores = model.scores(
+        [document.text for document in stored] + ["goal", "goal"],
+        [document.id for document in stored] + [None, "an id that is not stored"],
+    )
+    for row, document in enumerate(stored):
+        check(scores, row, by_loops(model, tmp_path / "model", document.text, k=5, own_id=document.id))
+    for row in (4, 5):  # these too have k neighbours and not one more
+        check(scores, row, by_loops(model, tmp_path / "model", "goal", k=5))
+
+
+def test_the_only_stored_document_is_no_evidence_for_itself(model):
+    model.remove(model.method.store.ids()[1:])
+    (own_id,) = model.method.store.ids()
+    scores = model.scores(["goal", "goal"], [own_id, None])
+    assert scores.confidence.tolist()[0] == 0
+    assert torch.equal(scores.final[0], scores.parts["classifier"][0])
+    assert float(scores.parts["neighbours"][1].sum()) > 0
+
+
+def contrast_by_loops(views: torch.Tensor, labels: torch.Tensor, temperature: float) -> float:
+    """Average Eq. 4-6 over the 2N anchors, one number at a time."""
+    count = len(labels)
+    losses = []
+    for i in range(2 * count):
+        terms = {}
+        for j in set(range(2 * count)) - {i}:
+            a, b = labels[i % count].bool(), labels[j % count].bool()
+            larger = max(int(a.sum()), int(b.sum()))
+            overlap = int((a & b).sum()) / larger if larger else 1.0
+            cosine = float(views[i] @ views[j] / (views[i].norm() * views[j].norm()))
+            terms[j] = (2 - overlap) * math.exp(cosine / temperature)
+        losses.append(-math.log(terms[(i + count) % (2 * count)] / sum(terms.values())))
+    return sum(losses) / len(losses)
+
+
+@pytest.mark.parametrize("scale", [1.0, 0.3])
+def test_the_loss_is_cross_entropy_and_contrast(training, scale):
+    made = training(alpha=0.4, temperature=0.2)
+    made.network.eval()  # no dropout: both views are the same
+    made.network.scale.fill_(scale)
+    rows = torch.tensor([7, 1, 30, 2, 11])
+    h = scale * made.network.encode(made.train_tokens)[rows].double()
+    weight, bias = (p.detach().double() for p in (made.network.head.weight, made.network.head.bias))
+    labels = made.labels[rows]
+    bce = 0.0
+    for n in range(len(rows)):
+        for column in range(len(bias)):
+            p = 1 / (1 + math.exp(-float(weight[column] @ h[n] + bias[column])))
+            bce -= math.log(p if labels[n, column] else 1 - p) / labels.numel()
+    expected = bce + 0.4 * contrast_by_loops(torch.cat([h, h]), labels, 0.2)
+    assert float(made.loss(rows).detach()) == pytest.approx(expected, rel=1e-4)
+
+
+@pytest.mark.parametrize(("alpha", "views"), [(0.0, 1), (0.1, 2)])
+def test_without_contrast_there_is_one_view(training, alpha, views):
+    made = training(alpha=alpha)
+    seen = []
+    made.network.register_forward_hook(lambda module, inputs, output: seen.append(len(output[1])))
+    made.network.train()
+    made.loss(torch.arange(8)).backward()
+    assert seen == [8 * views]
+    assert all(parameter.grad is not None for parameter in made.network.parameters())
+
+
+def test_the_two_views_differ_by_dropout(training):
+    made = training()
+    made.network.train()
+    seen = []
+    made.network.register_forward_hook(lambda module, inputs, output: seen.append(output[0].detach()))
+    made.loss(torch.arange(4))
+    first, second = seen[0][0::2], seen[0][1::2]
+    cosine = torch.cosine_similarity(first[:, None], second[None], dim=2)
+    assert not torch.allclose(first, second, atol=1e-3)
+    assert cosine.argmax(1).tolist() == [0, 1, 2, 3], "each view is nearest to the other of its text"
+
+
+@pytest.mark.parametrize("select", ["classifier", "combined"])
+def test_which_validation_score_selects_the_weights(training, select):
+    made = training(select=select)
+    scores = made.validate()
+    assert scores["score"] == scores["combined_micro_f1" if select == "combined" else "micro_f1"]
+    assert ("combined_micro_f1" in scores) == (select == "combined")
+
+
+def test_the_combined_validation_score_is_that_of_the_model(model, training, tiny_corpus):
+    made = training(select="combined")
+    made.network = model.method.network
+    embeddings = made.network.encode(made.valid_tokens)
+    found = made._combined(embeddings, made.network.probabilities(embeddings))
+    expected = model.scores([document.text for document in tiny_corpus.valid]).final
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-5)
+
+
+def test_no_validation_part_keeps_the_last_weights(training, tiny_corpus):
+    assert training(corpus=denn.Corpus(train=tiny_corpus.train)).validate() == {"score": 0.0}
+
+
+def test_the_head_start_and_the_scale(training, tmp_path):
+    rows, losses = torch.arange(60), []
+    for number, epochs in enumerate((0, 40)):
+        made = training(alpha=0.0, head_start=epochs, embedding_norm=2.5)
+        (tmp_path / str(number)).mkdir()
+        assert made._start(tmp_path / str(number), Silent()) is None
+        losses.append(float(made.network.eval() and made.loss(rows).detach()))
+        norms = (made.network.scale * made.network.encode(made.train_tokens)).norm(dim=1)
+        assert float(norms.mean()) == pytest.approx(2.5, rel=1e-4)
+    assert losses[1] < 0.9 * losses[0]
+
+
+def test_no_time_still_gives_a_model(tiny_corpus, tiny_settings, tmp_path):
+    with denn.train(tiny_corpus, out=tmp_path / "m", **{**tiny_settings, "time_budget": 0.0, "head_start": 5}) as model:
+        assert model.card.training["steps"] == 0
+        assert len(model.predict(TEXTS)) == len(TEXTS)
+
+
+def test_the_time_budget_is_less_what_the_start_took(training, tmp_path):
+    made = training(time_budget=100.0)
+    left = made._start(tmp_path, Silent())
+    assert 90 < left < 100
+    (tmp_path / "last.safetensors").touch()  # a run that is taken up again does not start again
+    assert training(time_budget=100.0)._start(tmp_path, Silent()) == pytest.approx(left)
+
+
+def test_documents_that_are_cut_are_counted(tiny_corpus, tiny_settings, tmp_path):
+    notes = []
+
+    class Heard(Silent):
+        def note(self, message: str) -> None:
+            notes.append(message)
+
+    settings = {**tiny_settings, "max_length": 8, "epochs": 1}
+    with denn.train(tiny_corpus, out=tmp_path / "m", progress=Heard(), **settings) as model:
+        long = sum(len(document.text.split()) > 6 for document in tiny_corpus.train)
+        assert model.card.training["documents_cut"] == long > 0
+        assert f"{long} of 60 documents are cut at 8 tokens" in notes
+
+
+def test_devices():
+    assert _device("cpu") == torch.device("cpu")
+    assert _device("auto").type == ("cuda" if torch.cuda.is_available() else "cpu")
+    with pytest.raises(ConfigError, match="expected auto, cpu or cuda"):
+        _device("quantum")
+    if not torch.cuda.is_available():
+        with pytest.raises(ConfigError, match="no CUDA device is to be seen"):
+            _device("cuda")
+
+
+def test_saving_follows_training(tiny_settings, tmp_path):
+    with pytest.raises(TypeError, match="follows fit"):
+        DENN(make_recipe("denn", tiny_settings).parameters).save(tmp_path)

@@ -1,0 +1,177 @@
+"""From a corpus to a bundle: what is refused, what is taken up again, what is replaced, and nothing else."""
+
+import json
+import logging
+import shutil
+from pathlib import Path
+
+import pytest
+
+import denn
+from denn.errors import ConfigError, DataError, TrainingError
+
+
+@pytest.fixture
+def brief(tiny_settings) -> dict[str, object]:
+    """Parameters of a training of one epoch."""
+    return {**tiny_settings, "epochs": 1}
+
+
+class Interrupting:
+    """Progress that ends the run when a stage begins."""
+
+    def __init__(self, stage: str) -> None:
+        self.stage = stage
+
+    def start(self, what: str, total: int | None) -> None:
+        if what == self.stage:
+            raise KeyboardInterrupt
+
+    def advance(self, done: int, **values: object) -> None:
+        pass
+
+    def note(self, message: str) -> None:
+        pass
+
+
+def interrupt(corpus, out, stage="writing the model", **settings) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        denn.train(corpus, out=out, progress=Interrupting(stage), **settings)
+
+
+def names(folder: Path) -> set[str]:
+    return {path.name for path in folder.iterdir()}
+
+
+def test_a_training_leaves_the_bundle_and_nothing_else(tiny_corpus, brief, tmp_path):
+    with denn.train(tiny_corpus, out=tmp_path / "deep" / "model", **brief) as model:
+        assert model.card.training["steps"] == 3
+    assert names(tmp_path / "deep") == {"model"}
+
+
+def test_a_folder_with_other_content_is_refused_and_untouched(tiny_corpus, brief, tmp_path):
+    (tmp_path / "thesis.txt").write_text("precious")
+    with pytest.raises(TrainingError, match="exists and is no model; expected a new folder"):
+        denn.train(tiny_corpus, out=tmp_path, **brief)
+    file = tmp_path / "thesis.txt"
+    with pytest.raises(TrainingError, match="exists and is no model"):
+        denn.train(tiny_corpus, out=file, **brief)
+    assert names(tmp_path) == {"thesis.txt"}
+    assert file.read_text() == "precious"
+
+
+@pytest.mark.parametrize("restart", [False, True])
+def test_a_folder_that_has_the_name_of_our_workdir_is_refused_and_untouched(tiny_corpus, brief, tmp_path, restart):
+    mine = tmp_path / "model.training"
+    mine.mkdir()
+    (mine / "notes.txt").write_text("precious")
+    with pytest.raises(TrainingError, match="exists and is no unfinished training"):
+        denn.train(tiny_corpus, out=tmp_path / "model", restart=restart, **brief)
+    assert (mine / "notes.txt").read_text() == "precious"
+
+
+def test_an_older_model_stays_until_the_new_one_is_done(tiny_corpus, tiny_model, brief, tmp_path):
+    folder = Path(shutil.copytree(tiny_model, tmp_path / "model"))
+    before = (folder / "bundle.json").read_text()
+    interrupt(tiny_corpus, folder, **brief)
+    assert (folder / "bundle.json").read_text() == before
+    denn.load(folder).close()
+    denn.train(tiny_corpus, out=folder, **brief).close()
+    assert json.loads((folder / "bundle.json").read_text())["parameters"]["epochs"] == 1
+    assert names(tmp_path) == {"model"}
+
+
+def test_an_interrupted_training_is_taken_up(tiny_corpus, brief, tmp_path):
+    with denn.train(tiny_corpus, out=tmp_path / "whole", **brief) as whole:
+        expected = whole.card
+    interrupt(tiny_corpus, tmp_path / "model", **brief)
+    assert names(tmp_path) == {"whole", "model.training"}
+    with denn.train(tiny_corpus, out=tmp_path / "model", **brief) as model:
+        assert model.card.digests == expected.digests
+        assert model.card.thresholds == expected.thresholds
+        assert model.card.training["history"][0]["step"] == 3
+
+
+def test_other_settings_do_not_take_up_an_unfinished_training(tiny_corpus, brief, tmp_path):
+    out = tmp_path / "model"
+    interrupt(tiny_corpus, out, **brief)
+    fewer = denn.Corpus(train=tiny_corpus.train[:-1], valid=tiny_corpus.valid, labels=tiny_corpus.labels)
+    for corpus, settings in ((tiny_corpus, {**brief, "seed": 7}), (fewer, brief)):
+        with pytest.raises(TrainingError, match=r"unfinished training of other data or other settings.*--restart"):
+            denn.train(corpus, out=out, **settings)
+    with denn.train(tiny_corpus, out=out, restart=True, **{**brief, "seed": 7}) as model:
+        assert model.card.parameters["seed"] == 7
+    assert names(tmp_path) == {"model"}
+
+
+def test_more_epochs_go_on_with_an_unfinished_training(tiny_corpus, brief, tmp_path):
+    interrupt(tiny_corpus, tmp_path / "model", **brief)
+    with denn.train(tiny_corpus, out=tmp_path / "model", **{**brief, "epochs": 2}) as model:
+        assert [entry["step"] for entry in model.card.training["history"]] == [3, 6]
+
+
+def test_a_restart_begins_anew(tiny_corpus, brief, tmp_path):
+    interrupt(tiny_corpus, tmp_path / "model", **brief)
+    (tmp_path / "model.training" / "last.safetensors").write_bytes(b"damaged")
+    with pytest.raises(TrainingError, match="--restart"):
+        denn.train(tiny_corpus, out=tmp_path / "model", **brief)
+    denn.train(tiny_corpus, out=tmp_path / "model", restart=True, **brief).close()
+    assert names(tmp_path) == {"model"}
+
+
+def test_a_training_that_was_killed_at_its_very_first_files(tiny_corpus, tmp_path):
+    (tmp_path / "model.training").mkdir()
+    (tmp_path / "model.training" / "run.json.part").write_text('{"fing')
+    denn.train(tiny_corpus, out=tmp_path / "model", method="dummy").close()
+    assert names(tmp_path) == {"model"}
+
+
+def test_nothing_to_learn_is_refused_before_anything_is_written(brief, tmp_path):
+    for documents in ([], [denn.Document("text")]):
+        with pytest.raises(DataError, match=f"None of the {len(documents)} training documents has a label"):
+            denn.train(denn.Corpus(train=documents), out=tmp_path / "model", **brief)
+    assert names(tmp_path) == set()
+
+
+@pytest.mark.parametrize("label", ["two\nlines", "end\n", "carriage\rreturn", ""])
+def test_a_label_of_more_than_one_line_is_refused(brief, tmp_path, label):
+    corpus = denn.Corpus(train=[denn.Document("text", ("good", label))])
+    with pytest.raises(DataError, match="expected a name on one line"):
+        denn.train(corpus, out=tmp_path / "model", **brief)
+    assert names(tmp_path) == set()
+
+
+def test_unknown_parameters_and_methods_are_refused_at_once(tiny_corpus, tmp_path):
+    with pytest.raises(ConfigError, match=r"no parameter 'epoch'\. Did you mean 'epochs'\?"):
+        denn.train(tiny_corpus, out=tmp_path / "model", epoch=3)
+    with pytest.raises(ConfigError, match=r"Got the method 'den'.*Did you mean 'denn'\?"):
+        denn.train(tiny_corpus, out=tmp_path / "model", method="den")
+    assert names(tmp_path) == set()
+
+
+def test_without_validation_thresholds_stay_at_a_half(tiny_corpus, brief, tmp_path, caplog):
+    with (
+        caplog.at_level(logging.INFO, "denn"),
+        denn.train(denn.Corpus(train=tiny_corpus.train), out=tmp_path / "model", **brief) as model,
+    ):
+        assert {thresholds.overall for thresholds in model.card.thresholds.values()} == {0.5}
+        assert set(model.card.thresholds) == {"final", "classifier", "neighbours", "average"}
+        assert model.evaluate(tiny_corpus.test).headline["threshold"] == 0.5
+    assert "there is no validation part: thresholds stay at 0.5" in caplog.text
+    assert "step 3: loss" in caplog.text, "notes go to the log where nobody watches"
+
+
+def test_the_model_that_train_returns_is_the_one_on_disk(tiny_corpus, brief, tmp_path):
+    with denn.train(tiny_corpus, out=tmp_path / "model", **brief) as model:
+        texts = [document.text for document in tiny_corpus.test]
+        with denn.load(tmp_path / "model") as loaded:
+            assert model.predict(texts) == loaded.predict(texts)
+
+
+def test_a_path_relative_to_the_working_folder(tiny_corpus, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    denn.train(tiny_corpus, out="model/", method="dummy").close()
+    assert names(tmp_path) == {"model"}
+    monkeypatch.chdir(tmp_path / "model")
+    denn.train(tiny_corpus, out=".", method="dummy").close()
+    assert names(tmp_path) == {"model"}

@@ -1,0 +1,186 @@
+"""The bundle on disk: what is in it, and what is said when it is not what it was."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+import denn
+from denn import bundle
+from denn.errors import BundleError
+from denn.types import LabelSpace
+
+
+@pytest.fixture
+def copy(tiny_model, tmp_path) -> Path:
+    """A copy of the tiny model that may be broken."""
+    return Path(shutil.copytree(tiny_model, tmp_path / "model"))
+
+
+def edit(folder: Path, **changes: object) -> None:
+    file = folder / "bundle.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | changes))
+
+
+def files(folder: Path) -> set[str]:
+    return {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
+
+
+def test_what_is_in_a_bundle(tiny_model, tiny_corpus):
+    assert files(tiny_model) == {
+        "bundle.json",
+        "labels.txt",
+        "head.safetensors",
+        "encoder/config.json",
+        "encoder/model.safetensors",
+        "encoder/tokenizer.json",
+        "encoder/1_Pooling/config.json",
+        "store/store.sqlite",
+    }
+    assert (tiny_model / "labels.txt").read_text(encoding="utf-8").splitlines() == list(tiny_corpus.labels.names)
+
+
+def test_no_file_of_a_bundle_is_a_pickle(tiny_model):
+    for name in files(tiny_model):
+        start = (tiny_model / name).read_bytes()[:4]
+        assert not start.startswith((b"\x80", b"PK")), f"{name}: pickles begin with \\x80, torch's archives with PK"
+
+
+def test_the_card_says_how_the_model_came_about(tiny_model, tiny_corpus):
+    card, labels = bundle.read(tiny_model)
+    assert labels == tiny_corpus.labels
+    assert (card.format, card.method, card.parameters["k"]) == (1, "denn", 5)
+    assert (card.corpus["name"], card.corpus["train"], card.corpus["valid"]) == ("tiny", 60, 20)
+    counts = [sum(name in document.labels for document in tiny_corpus.train) for name in labels.names]
+    assert card.corpus["label_counts"] == counts
+    assert set(card.thresholds) == {"final", "classifier", "neighbours", "average"}
+    assert all(len(thresholds.per_label) == len(labels) for thresholds in card.thresholds.values())
+    assert card.metrics["micro_f1"] > 0.5
+    assert card.training["best_step"] <= card.training["steps"]
+    assert card.versions.keys() == {"denn", "torch", "transformers", "tokenizers", "numpy"}
+    assert set(card.digests) == files(tiny_model) - {"bundle.json", "store/store.sqlite"}
+
+
+@pytest.mark.parametrize("name", ["labels.txt", "head.safetensors", "encoder/model.safetensors", "encoder/config.json"])
+def test_a_changed_or_missing_file_is_named(copy, name):
+    content = (copy / name).read_bytes()
+    (copy / name).write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+    with pytest.raises(BundleError, match=f"{name} has changed since it was written"):
+        denn.load(copy)
+    (copy / name).unlink()
+    with pytest.raises(BundleError, match=f"{name} is missing"):
+        denn.load(copy)
+
+
+@pytest.mark.parametrize("number", [0, 2, "1", None])
+def test_another_format_is_refused(copy, number):
+    edit(copy, format=number)
+    with pytest.raises(BundleError, match=rf"has the bundle format {number!r}, this denn reads 1"):
+        denn.load(copy)
+
+
+@pytest.mark.parametrize("content", ["", "{", "[]", '{"format": 1}', "null", '{"format": 1, "method": 3}', "\ud800"])
+def test_a_damaged_card_is_refused(copy, content):
+    (copy / "bundle.json").write_bytes(content.encode(errors="surrogatepass"))
+    with pytest.raises(BundleError, match=r"bundle\.json is damaged"):
+        denn.load(copy)
+
+
+def test_what_is_no_bundle(tmp_path):
+    with pytest.raises(BundleError, match=r"is no model: no such folder.*`denn train"):
+        denn.load(tmp_path / "nowhere")
+    with pytest.raises(BundleError, match=r"is no model: no bundle\.json in it"):
+        denn.load(tmp_path)
+    file = tmp_path / "file"
+    file.write_text("text")
+    with pytest.raises(BundleError, match="is no model"):
+        denn.load(file)
+
+
+def test_a_datastore_of_another_model_is_refused(copy):
+    names = (copy / "labels.txt").read_text(encoding="utf-8").splitlines()
+    bundle.write_labels(copy, LabelSpace(tuple(reversed(names))))
+    edit(copy, digests=bundle.digests(copy))
+    with pytest.raises(BundleError, match=r"the datastore's labels are not those of labels\.txt"):
+        denn.load(copy)
+
+
+def test_labels_survive_disk(tmp_path):
+    labels = LabelSpace(("b a", "ä\u2028x", "", "a\tb", "日本"))
+    bundle.write_labels(tmp_path, labels)
+    (tmp_path / "bundle.json").write_text(
+        bundle.Card(
+            method="dummy",
+            parameters={},
+            corpus={},
+            thresholds={},
+            metrics={},
+            training={},
+            digests=bundle.digests(tmp_path),
+            versions=bundle.versions(),
+            created="",
+        ).model_dump_json()
+    )
+    assert bundle.read(tmp_path)[1] == labels
+
+
+def folder_with(path: Path, content: str) -> Path:
+    path.mkdir()
+    (path / "content").write_text(content)
+    return path
+
+
+def test_a_new_folder_takes_the_place_of_an_old_one(tmp_path):
+    new, target = folder_with(tmp_path / "new", "new"), folder_with(tmp_path / "target", "old")
+    bundle.replace(new, target)
+    assert (target / "content").read_text() == "new"
+    assert list(tmp_path.iterdir()) == [target]
+
+
+@pytest.mark.parametrize("renames", [1, 2])
+def test_a_crash_between_or_after_the_renames_is_mended(tmp_path, monkeypatch, renames):
+    new, target = folder_with(tmp_path / "new", "new"), folder_with(tmp_path / "target", "old")
+    rename, done = Path.rename, []
+
+    def crash_after(self: Path, to: Path) -> None:
+        rename(self, to)
+        done.append(to)
+        if len(done) == renames:
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(Path, "rename", crash_after)
+        bundle.replace(new, target)
+    bundle.recover(target)
+    assert (target / "content").read_text() == ("old" if renames == 1 else "new")
+    assert {path.name for path in tmp_path.iterdir()} == ({"new", "target"} if renames == 1 else {"target"})
+    bundle.recover(target)
+    assert target.exists()
+
+
+def test_loading_mends_a_crash_between_the_renames(copy):
+    copy.rename(bundle._old(copy))
+    denn.load(copy).close()
+
+
+def test_a_users_own_copies_beside_the_model_are_left_alone(copy):
+    beside = [folder_with(copy.with_name(f"model{end}"), "mine") for end in (".old", ".bak", ".training", "-old")]
+    denn.load(copy).close()
+    assert all((folder / "content").read_text() == "mine" for folder in beside)
+
+
+def test_the_working_folder_itself_can_be_loaded(copy, monkeypatch):
+    monkeypatch.chdir(copy)
+    with denn.load(".") as model:
+        assert model.predict(["goal"])
+
+
+def test_where_a_model_may_be_written(tmp_path, tiny_model):
+    (tmp_path / "file").touch()
+    assert bundle.is_bundle_or_free(tmp_path / "nowhere")
+    assert bundle.is_bundle_or_free(tiny_model)
+    assert not bundle.is_bundle_or_free(tmp_path)
+    assert not bundle.is_bundle_or_free(tmp_path / "file")
+    (tmp_path / "empty").mkdir()
+    assert bundle.is_bundle_or_free(tmp_path / "empty")

@@ -1,0 +1,90 @@
+"""Recipes: files and overrides in, a checked method out."""
+
+import json
+
+import pytest
+
+from denn.config import make_recipe, parse_settings, read_recipe
+from denn.errors import ConfigError
+from denn.methods.denn import DENN
+
+
+def test_a_recipe_is_complete_and_survives_json():
+    recipe = make_recipe("denn", {"epochs": 3, "learning_rate": 1, "time_budget": "90"})
+    assert (recipe.parameters.epochs, recipe.parameters.learning_rate, recipe.parameters.time_budget) == (3, 1.0, 90.0)
+    assert recipe.parameters.k == 30
+    plain = json.loads(json.dumps(recipe.as_dict()))
+    assert make_recipe(plain["method"], plain["parameters"]) == recipe
+    assert isinstance(recipe.build(), DENN)
+
+
+@pytest.mark.parametrize(
+    ("parameters", "message"),
+    [
+        ({"epoch": 3}, r"'denn' has no parameter 'epoch'\. Did you mean 'epochs'\? It has: .*learning_rate"),
+        ({"zzz": 3}, r"has no parameter 'zzz'\. It has: "),
+        ({"epochs": "many"}, r"Got epochs = 'many': Input should be a valid integer"),
+        ({"epochs": -1}, r"Got epochs = -1: Input should be greater than or equal to 0"),
+        ({"batch_size": 0}, r"Got batch_size = 0"),
+        ({"k": 0}, r"Got k = 0"),
+        ({"temperature": 0}, r"Got temperature = 0: Input should be greater than 0"),
+        ({"warmup": 1.0}, r"Got warmup = 1\.0: Input should be less than 1"),
+        ({"max_length": 2}, r"Got max_length = 2"),
+        ({"pooling": "max"}, r"Got pooling\S* = 'max': Input should be 'mean' or 'cls'"),
+        ({"select": None}, r"Got select = None"),
+    ],
+)
+def test_wrong_parameters_are_named(parameters, message):
+    with pytest.raises(ConfigError, match=message):
+        make_recipe("denn", parameters)
+
+
+def test_an_unknown_method_lists_the_known_ones():
+    with pytest.raises(ConfigError, match=r"Got the method 'dnn', expected one of denn, dummy.*Did you mean 'denn'\?"):
+        make_recipe("dnn", {})
+
+
+def test_recipe_files(tmp_path):
+    file = tmp_path / "recipe.toml"
+    file.write_text('method = "denn"\n[parameters]\nepochs = 4\nselect = "combined"\n')
+    assert read_recipe(file) == ("denn", {"epochs": 4, "select": "combined"})
+    file.write_text("")
+    assert read_recipe(file) == (None, {})
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"method = ", "is not TOML"),
+        (b"\xff", "is not TOML"),
+        (b"epochs = 3", r"has \['epochs'\]; expected `method` and a `\[parameters\]` table"),
+        (b"method = 3", r"method = 3"),
+        (b"parameters = 3", r"parameters = 3"),
+        (None, "cannot be read: No such file"),
+    ],
+)
+def test_broken_recipe_files_say_what_is_wrong(tmp_path, content, message):
+    file = tmp_path / "recipe.toml"
+    if content is not None:
+        file.write_bytes(content)
+    with pytest.raises(ConfigError, match=message):
+        read_recipe(file)
+
+
+def test_overrides_are_json_where_they_can_be():
+    given = ["epochs=5", "alpha=0.5", "select=combined", "pooling=null", 'encoder="a=b"', "path=x=y", "empty="]
+    assert parse_settings(given) == {
+        "epochs": 5,
+        "alpha": 0.5,
+        "select": "combined",
+        "pooling": None,
+        "encoder": "a=b",
+        "path": "x=y",
+        "empty": "",
+    }
+
+
+@pytest.mark.parametrize("setting", ["epochs", "=5", ""])
+def test_an_override_without_a_key_or_value(setting):
+    with pytest.raises(ConfigError, match="expected key=value, for example --set epochs=5"):
+        parse_settings([setting])

@@ -1,0 +1,116 @@
+"""Evaluation: numbers that can be checked by hand."""
+
+import json
+
+import pytest
+import torch
+
+from denn.bundle import Thresholds
+from denn.evaluation import concatenate, evaluate, label_thresholds, tune, untuned
+from denn.types import Document, Scores
+
+FINAL = torch.tensor([[0.9, 0.6, 0.1], [0.7, 0.2, 0.3], [0.1, 0.4, 0.2]])
+PART = torch.tensor([[0.1, 0.1, 0.9], [0.1, 0.1, 0.9], [0.1, 0.1, 0.9]])
+SCORES = Scores(FINAL, ("a", "b", "c"), {"part": PART}, torch.tensor([1.0, 0.5, 0.0]))
+THRESHOLDS = {
+    "final": Thresholds(overall=0.35, per_label=(0.8, 0.35, 0.25)),
+    "part": Thresholds(overall=0.5, per_label=(0.5, 0.5, 0.5)),
+}
+DOCUMENTS = [Document("", ("a", "b")), Document("", ("a", "c")), Document("", ("a",))]
+COUNTS = {"a": 20, "b": 5, "c": 1}
+
+
+def test_numbers_by_hand():
+    # At 0.35: {a,b}, {a}, {b}. Hits: a twice, b once. Given: 4. Gold: 5.
+    found = evaluate(SCORES, DOCUMENTS, THRESHOLDS, COUNTS)
+    headline = found.headline
+    assert headline["threshold"] == 0.35
+    assert headline["micro_precision"] == pytest.approx(3 / 4)
+    assert headline["micro_recall"] == pytest.approx(3 / 5)
+    assert headline["micro_f1"] == pytest.approx(2 * 3 / (4 + 5))
+    a, b = 2 * 2 / (2 + 3), 2 * 1 / (2 + 1)
+    assert headline["macro_f1"] == pytest.approx((a + b + 0) / 3)
+    assert headline["subset_accuracy"] == pytest.approx(1 / 3)
+    assert headline["hamming_loss"] == pytest.approx(3 / 9)
+    assert headline["p_at_1"] == pytest.approx(2 / 3)
+    assert (found.documents, found.unknown_labels, found.confidence) == (3, 0, 0.5)
+    assert found.table.true_positives.tolist() == [2, 1, 0]
+
+
+def test_every_part_at_every_threshold():
+    systems = evaluate(SCORES, DOCUMENTS, THRESHOLDS, COUNTS).systems
+    assert set(systems) == {"part", "final"}
+    assert all(set(kinds) == {"0.5", "tuned", "per_label"} for kinds in systems.values())
+    # At 0.5: {a,b}, {a}, {}. Hits 3, given 3, gold 5.
+    assert systems["final"]["0.5"]["micro_f1"] == pytest.approx(6 / 8)
+    # Each label at its own: {a,b}, {c}, {b}. Hits 3, given 4, gold 5.
+    assert systems["final"]["per_label"]["micro_f1"] == pytest.approx(6 / 9)
+    assert "threshold" not in systems["final"]["per_label"]
+    assert systems["part"]["tuned"]["micro_f1"] == pytest.approx(2 * 1 / (3 + 5))
+
+
+def test_labels_by_their_frequency_in_training():
+    bands = {band["name"]: band for band in evaluate(SCORES, DOCUMENTS, THRESHOLDS, COUNTS).bands}
+    assert {name: band["labels"] for name, band in bands.items()} == {
+        "0": 0, "1-9": 2, "10-49": 1, "50-499": 0, ">=500": 0,
+    }  # fmt: skip
+    assert bands["10-49"]["micro_f1"] == pytest.approx(2 * 2 / (2 + 3))
+
+
+def test_unknown_labels_count_as_missed():
+    documents = [*DOCUMENTS[:2], Document("", ("a", "x", "y"))]
+    found = evaluate(SCORES, documents, THRESHOLDS, COUNTS)
+    assert found.names == ("a", "b", "c", "x", "y")
+    assert found.unknown_labels == 2
+    assert found.headline["micro_recall"] == pytest.approx(3 / 7)
+    assert found.headline["macro_f1"] == pytest.approx((4 / 5 + 2 / 3) / 5)
+    assert found.bands[0]["labels"] == 2
+    assert found.table.support.tolist() == [3, 1, 1, 1, 1]
+    none = evaluate(SCORES, [Document("", ("z",))] * 3, THRESHOLDS, COUNTS)
+    assert none.headline["micro_f1"] == 0
+
+
+def test_at_least_so_many_labels():
+    found = evaluate(SCORES, DOCUMENTS, THRESHOLDS, COUNTS, min_labels=1).systems["final"]["0.5"]
+    assert found["empty_predictions"] == 0
+    assert found["micro_f1"] == pytest.approx(2 * 3 / (4 + 5))  # the third text is now given b
+
+
+def test_a_report_is_plain_json():
+    found = evaluate(SCORES, [*DOCUMENTS[:2], Document("", ("ü",))], THRESHOLDS, COUNTS)
+    report = json.loads(json.dumps(found.as_dict()))
+    assert report["micro_f1"] == found.headline["micro_f1"]
+    assert (report["documents"], report["labels"], report["unknown_labels"]) == (3, 4, 1)
+    assert report["mean_confidence"] == 0.5
+    assert [row["label"] for row in report["per_label"]] == ["a", "b", "c", "ü"]
+    assert report["per_label"][0] == {
+        "label": "a", "support": 2, "predicted": 2, "true_positives": 2, "precision": 1.0, "recall": 1.0, "f1": 1.0,
+    }  # fmt: skip
+    assert report["systems"]["part"]["0.5"]["micro_f1"] == found.systems["part"]["0.5"]["micro_f1"]
+
+
+def test_tuning_finds_a_threshold_that_separates():
+    tuned = tune(Scores(FINAL, ("a", "b", "c"), {"part": PART}), [DOCUMENTS[0], Document("", ("a",)), Document("")])
+    assert set(tuned) == {"final", "part"}
+    assert 0.4 <= tuned["final"].overall < 0.6
+    assert len(tuned["final"].per_label) == 3
+
+
+def test_untuned_is_a_half_everywhere():
+    assert untuned(("part",), 2) == dict.fromkeys(("final", "part"), Thresholds(overall=0.5, per_label=(0.5, 0.5)))
+
+
+def test_labels_that_came_later_get_the_overall_threshold():
+    assert label_thresholds(THRESHOLDS["final"], 5).tolist() == pytest.approx([0.8, 0.35, 0.25, 0.35, 0.35])
+
+
+def test_batches_are_joined_even_when_labels_are_added_between_them():
+    wider = Scores(
+        torch.full((1, 4), 0.7), ("a", "b", "c", "d"), {"part": torch.full((1, 4), 0.2)}, torch.tensor([0.3])
+    )
+    joined = concatenate([SCORES, wider])
+    assert joined.names == ("a", "b", "c", "d")
+    assert joined.final.tolist() == [*([*row, 0.0] for row in FINAL.tolist()), wider.final[0].tolist()]
+    assert joined.parts["part"].shape == (4, 4)
+    assert joined.confidence.tolist() == pytest.approx([1.0, 0.5, 0.0, 0.3])
+    assert concatenate([Scores(FINAL, ("a", "b", "c"))]).confidence is None

@@ -1,0 +1,220 @@
+"""A model in memory: predictions in order with evidence, thresholds, and a datastore that lives."""
+
+import itertools
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+
+import denn
+from denn.errors import ConfigError, DataError, StoreError
+from denn.model import BATCH, SHOWN, WORTH_SHOWING
+
+
+@pytest.fixture
+def model(tiny_model, tmp_path):
+    """A copy of the tiny model that may be changed."""
+    with denn.load(Path(shutil.copytree(tiny_model, tmp_path / "model"))) as loaded:
+        yield loaded
+
+
+@pytest.fixture
+def texts(tiny_corpus) -> list[str]:
+    """Texts the model has not seen."""
+    return [document.text for document in tiny_corpus.test]
+
+
+def test_predictions_are_in_order_and_as_if_alone(model, texts):
+    together = model.predict(texts)
+    assert [prediction.labels for prediction in model.predict(texts[::-1])] == [p.labels for p in together[::-1]]
+    for text, expected in zip(texts, together, strict=True):
+        (alone,) = model.predict([text])
+        assert alone.labels == expected.labels
+        assert dict(alone.scores) == pytest.approx(dict(expected.scores), abs=1e-4)
+        assert [n.id for n in alone.neighbours] == [n.id for n in expected.neighbours]
+
+
+def test_predictions_are_worth_having(model, tiny_corpus):
+    assert model.evaluate(tiny_corpus.test).headline["micro_f1"] > 0.7
+
+
+def test_more_texts_than_one_batch(model, texts):
+    many = list(itertools.islice(itertools.cycle(texts), 2 * BATCH + 3))
+    expected = [prediction.labels for prediction in model.predict(texts)]
+    assert [p.labels for p in model.predict(many)] == [expected[i % len(texts)] for i in range(len(many))]
+    scores = model.scores(many)
+    assert scores.final.shape == (len(many), len(scores.names))
+    assert scores.confidence.shape == (len(many),)
+    assert scores.neighbours is None
+    torch.testing.assert_close(scores.final[-1], scores.final[(len(many) - 1) % len(texts)], rtol=0, atol=1e-5)
+
+
+def test_a_stream_reads_no_further_than_it_must(model):
+    read = []
+
+    def endless():
+        for number in itertools.count():
+            read.append(number)
+            yield f"goal {number}"
+
+    stream = model.stream(endless(), evidence=0)
+    assert read == []
+    for expected in (BATCH, BATCH, 2 * BATCH):
+        for _ in range(BATCH // 2):
+            next(stream)
+        assert len(read) == expected
+
+
+def test_what_is_no_text_is_refused_with_its_number(model):
+    with pytest.raises(DataError, match=r"Got one string, expected a list of texts"):
+        model.predict("one string")
+    with pytest.raises(DataError, match=f"Text {BATCH + 2} is of type int, expected a string"):
+        model.predict(["text"] * (BATCH + 1) + [5])
+    with pytest.raises(DataError, match="Text 1 is of type NoneType"):
+        model.predict([None])
+    with pytest.raises(DataError, match="lone surrogate"):
+        model.predict(["goal \ud800"])
+    with pytest.raises(DataError, match="no texts"):
+        model.scores([])
+    assert model.predict([]) == []
+
+
+def test_a_threshold_of_ones_own(model, texts):
+    scores = model.scores(texts)
+    for threshold in (0.0, 0.2, 0.9, 1.0):
+        for row, prediction in enumerate(model.predict(texts, threshold=threshold)):
+            expected = {name for c, name in enumerate(scores.names) if float(scores.final[row, c]) > threshold}
+            assert set(prediction.labels) == expected
+    for wrong in (-0.1, 1.1, float("nan")):
+        with pytest.raises(ConfigError, match="expected a number from 0 to 1"):
+            model.predict(texts, threshold=wrong)
+
+
+def test_thresholds_per_label(model, texts):
+    tuned = model.card.thresholds["final"]
+    assert len(set(tuned.per_label)) > 1
+    model.add([denn.Document("goal", ("new label",), "new")])
+    scores = model.scores(texts)
+    cuts = [*tuned.per_label, tuned.overall]
+    for row, prediction in enumerate(model.predict(texts, per_label=True)):
+        expected = {name for c, name in enumerate(scores.names) if float(scores.final[row, c]) > torch.tensor(cuts)[c]}
+        assert set(prediction.labels) == expected
+
+
+def test_at_least_so_many_labels(model, texts):
+    scores = model.scores(texts)
+    for row, prediction in enumerate(model.predict(texts, threshold=1.0, min_labels=2)):
+        best = scores.final[row].argsort(descending=True, stable=True)[:2].tolist()
+        assert prediction.labels == tuple(scores.names[column] for column in best)
+    assert all(len(p.labels) == len(scores.names) for p in model.predict(texts, min_labels=99))
+
+
+def test_the_scores_worth_showing(model, texts):
+    model.add([denn.Document(texts[0], tuple(f"label {i}" for i in range(2 * SHOWN)), "many")])
+    scores = model.scores(texts[:3])
+    for row, prediction in enumerate(model.predict(texts[:3])):
+        values = dict(zip(scores.names, scores.final[row].tolist(), strict=True))
+        shown = sorted(values, key=values.get, reverse=True)[:SHOWN]
+        worth = {name for name in shown if values[name] >= WORTH_SHOWING}
+        assert len(prediction.scores) <= max(SHOWN, len(prediction.labels))
+        assert set(prediction.labels) <= set(prediction.scores)
+        lowest = min(values[name] for name in worth)
+        assert all(values[name] >= lowest or name in prediction.labels for name in prediction.scores)
+
+
+def test_neighbours_come_nearest_first_with_their_texts(model, texts, tiny_corpus):
+    stored = {document.id: document for document in tiny_corpus.train}
+    for prediction in model.predict(texts):
+        assert len(prediction.neighbours) == 5
+        similarities = [neighbour.similarity for neighbour in prediction.neighbours]
+        assert similarities == sorted(similarities, reverse=True)
+        for neighbour in prediction.neighbours:
+            document = stored[neighbour.id]
+            assert (neighbour.text, set(neighbour.labels)) == (document.text, set(document.labels))
+    (own,) = model.predict([tiny_corpus.train[0].text])
+    assert own.neighbours[0].text == tiny_corpus.train[0].text
+    assert own.neighbours[0].similarity == pytest.approx(1.0, abs=1e-5)
+
+
+@pytest.mark.parametrize("limit", [0, 1, 3, 99])
+def test_evidence_can_be_limited(model, texts, limit):
+    whole = model.predict(texts[:4])
+    for full, limited in zip(whole, model.predict(texts[:4], evidence=limit), strict=True):
+        assert limited.neighbours == full.neighbours[:limit]
+        assert (limited.labels, limited.scores) == (full.labels, full.scores)
+
+
+def test_new_documents_and_labels_are_seen_at_once_and_survive(model, tmp_path):
+    text = "hurricane violin oven ryokan"
+    documents = [denn.Document(f"{text} {word}", ("brand new", "日本 新"), None) for word in ("", "old", "new", "very")]
+    before = model.predict([text])[0]
+    ids = model.add(documents)
+    assert len(set(ids)) == 4
+    after = model.predict([text])[0]
+    assert "brand new" not in before.scores
+    assert {"brand new", "日本 新"} <= set(after.labels)
+    assert set(ids) & {neighbour.id for neighbour in after.neighbours}
+    with denn.load(tmp_path / "model") as again:
+        assert again.predict([text])[0] == after
+        assert again.labels == model.labels
+    assert model.remove(ids) == 4
+    gone = model.predict([text])[0]
+    assert gone.labels == before.labels
+    assert gone.neighbours == before.neighbours
+    with pytest.raises(StoreError, match="holds no document with the id"):
+        model.remove(ids[:1])
+
+
+def test_an_id_that_exists_is_replaced(model):
+    count = len(model.method.store)
+    model.add([denn.Document("goal", ("changed",), "train-0")])
+    assert len(model.method.store) == count
+    (nearest,) = model.predict(["goal"], evidence=1)[0].neighbours
+    assert (nearest.id, nearest.labels) == ("train-0", ("changed",))
+
+
+def test_a_document_that_goes_between_search_and_text_is_left_out(model, texts):
+    store = model.method.store
+    whole = model.predict(texts[:2])
+    gone = whole[0].neighbours[1].id
+
+    class Racing:
+        """The store, from which another process removes a document after each search."""
+
+        def __getattr__(self, name: str):
+            return getattr(store, name)
+
+        def search(self, *arguments: object):
+            found = store.search(*arguments)
+            if gone in store.ids():
+                store.remove([gone])
+            return found
+
+    model.method.store = Racing()
+    raced = model.predict(texts[:2])
+    for before, after in zip(whole, raced, strict=True):
+        assert after.neighbours == tuple(n for n in before.neighbours if n.id != gone)
+        assert after.labels == before.labels
+
+
+def test_evaluation_can_leave_out_a_documents_own_copy(model, tiny_corpus):
+    copied = model.evaluate(tiny_corpus.train).systems["neighbours"]["tuned"]["micro_f1"]
+    honest = model.evaluate(tiny_corpus.train, stored=True).systems["neighbours"]["tuned"]["micro_f1"]
+    assert copied > honest
+
+
+def test_evaluation_of_nothing_is_refused(model):
+    with pytest.raises(DataError, match="no texts"):
+        model.evaluate([])
+
+
+def test_a_method_without_a_datastore_says_so(tiny_corpus, tmp_path):
+    with denn.train(tiny_corpus, method="dummy", out=tmp_path / "model") as model:
+        (prediction,) = model.predict(["goal"], min_labels=1)
+        assert (prediction.confidence, prediction.neighbours) == (None, ())
+        assert len(prediction.labels) >= 1
+        assert model.evaluate(tiny_corpus.test).confidence is None
+        for change in (lambda: model.add([denn.Document("goal")]), lambda: model.remove(["train-0"])):
+            with pytest.raises(StoreError, match="keeps no datastore; train with the method 'denn'"):
+                change()

@@ -1,0 +1,1 @@
+"""Tests of the training loop, its checkpoints and the start of the head."""

@@ -1,0 +1,309 @@
+"""The loop: the same steps again and after a kill, the best weights, and every way to stop."""
+
+import math
+from itertools import pairwise
+from types import SimpleNamespace
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from denn.build import Silent
+from denn.errors import TrainingError
+from denn.training import checkpoint, loop
+from denn.training.loop import Plan, State, fit
+
+ROWS = 24
+X = torch.randn(ROWS, 4, generator=torch.Generator().manual_seed(0))
+Y = (X @ torch.randn(4, 3, generator=torch.Generator().manual_seed(1)) > 0).float()
+
+
+class Killed(BaseException):
+    """What ends a run here."""
+
+
+class Toy:
+    """A linear classifier with dropout, its loss and its validation; `at` maps a step to what happens there."""
+
+    def __init__(self, workdir, *, at=None, scores=None, rate=0.05) -> None:
+        self.workdir, self.at, self.given = workdir, at or {}, iter(scores) if scores else None
+        with torch.random.fork_rng():
+            torch.manual_seed(5)
+            self.module = nn.Linear(4, 3)
+        self.group = {"params": list(self.module.parameters()), "lr": rate}
+        self.calls, self.batches, self.rates, self.norms = 0, [], [], []
+
+    def loss(self, rows: torch.Tensor) -> torch.Tensor:
+        self.batches.append(rows.tolist())
+        self.rates.append(self.group["lr"])
+        factor = self.at.get(self.calls, lambda: 1.0)()
+        self.calls += 1
+        return factor * F.binary_cross_entropy_with_logits(self.module(F.dropout(X[rows], 0.3)), Y[rows])
+
+    def validate(self) -> dict[str, float]:
+        gradients = torch.cat([p.grad.flatten() for p in self.module.parameters()])
+        self.norms.append(float(gradients.norm()))
+        with torch.no_grad():
+            accuracy = float(((self.module(X) > 0) == (Y > 0)).float().mean())
+        return {"accuracy": accuracy, "score": next(self.given) if self.given else accuracy}
+
+    def run(self, progress=None, **plan) -> State:
+        usual = {"batch_size": 5, "epochs": 6, "schedule": "constant", "patience": 0, "checkpoint_seconds": 0.0}
+        full = Plan(**{**usual, **plan})
+        self.workdir.mkdir(exist_ok=True)
+        return fit(self.module, [self.group], self.loss, self.validate, ROWS, full, self.workdir, progress or Silent())
+
+    def weights(self) -> list[torch.Tensor]:
+        return [parameter.detach().clone() for parameter in self.module.parameters()]
+
+
+def die() -> float:
+    raise Killed
+
+
+def same(a: list[torch.Tensor], b: list[torch.Tensor]) -> bool:
+    return all(torch.equal(x, y) for x, y in zip(a, b, strict=True))
+
+
+@pytest.fixture
+def clock(monkeypatch) -> SimpleNamespace:
+    """A clock of the loop's own that stands still until it is moved."""
+    hands = SimpleNamespace(now=1000.0)
+    hands.move = lambda seconds=1.0: setattr(hands, "now", hands.now + seconds) or 1.0
+    monkeypatch.setattr(loop, "time", SimpleNamespace(monotonic=lambda: hands.now))
+    return hands
+
+
+def test_the_same_seed_takes_the_same_steps(tmp_path):
+    runs = [Toy(tmp_path / name) for name in ("a", "b", "c")]
+    torch.manual_seed(1)
+    for toy, seed in zip(runs, (3, 3, 4), strict=True):
+        torch.rand(7)  # what went before does not matter
+        toy.run(seed=seed, epochs=2)
+    assert runs[0].batches == runs[1].batches
+    assert same(runs[0].weights(), runs[1].weights())
+    assert runs[0].batches != runs[2].batches
+    assert not same(runs[0].weights(), runs[2].weights())
+
+
+def test_the_seed_decides_the_dropout_too(tmp_path):
+    runs = [Toy(tmp_path / name) for name in ("a", "b")]
+    for toy, seed in zip(runs, (0, 1), strict=True):
+        toy.run(seed=seed, epochs=1, batch_size=ROWS)  # one batch of all rows: their order changes rounding at most
+    first, second = (torch.cat([w.flatten() for w in toy.weights()]) for toy in runs)
+    assert (first - second).abs().max() > 1e-3
+
+
+def test_the_generators_of_the_caller_are_left_alone(tmp_path):
+    torch.manual_seed(9)
+    expected = torch.rand(3)
+    torch.manual_seed(9)
+    Toy(tmp_path).run(epochs=1)
+    assert torch.equal(torch.rand(3), expected)
+
+
+def test_an_epoch_visits_each_row_at_most_once_in_another_order(tmp_path):
+    toy = Toy(tmp_path)
+    state = toy.run(epochs=3)
+    assert state.step == 3 * (ROWS // 5)
+    epochs = [[row for batch in toy.batches[start : start + 4] for row in batch] for start in (0, 4, 8)]
+    assert all(len(set(epoch)) == 20 for epoch in epochs)
+    assert epochs[0] != epochs[1] != epochs[2]
+
+
+def test_a_batch_larger_than_the_corpus_takes_all_rows(tmp_path):
+    toy = Toy(tmp_path)
+    assert toy.run(batch_size=1000, epochs=3).step == 3
+    assert [sorted(batch) for batch in toy.batches] == [list(range(ROWS))] * 3
+
+
+@pytest.mark.parametrize("optimiser", ["adam", "adamw"])
+@pytest.mark.parametrize("kills", [(0,), (6,), (13, 3), (21, 2, 0), (23,)])
+def test_killed_and_resumed_ends_at_the_same_bits(tmp_path, optimiser, kills):
+    settings = {"evaluate_every": 7, "optimiser": optimiser, "weight_decay": 0.01, "schedule": "linear", "clip": 1.0}
+    whole = Toy(tmp_path / "whole")
+    expected = whole.run(**settings)
+    for calls in kills:  # after so many steps of its own
+        with pytest.raises(Killed):
+            Toy(tmp_path / "killed", at={calls: die}).run(**settings)
+    resumed = Toy(tmp_path / "killed")
+    found = resumed.run(**settings)
+    assert same(resumed.weights(), whole.weights())
+    assert (found.step, found.best_step, found.best_score) == (expected.step, expected.best_step, expected.best_score)
+    assert without_seconds(found) == without_seconds(expected)
+    for name in ("last", "best"):
+        (a, _), (b, _) = (checkpoint.read(toy.workdir / f"{name}.safetensors") for toy in (whole, resumed))
+        assert a.keys() == b.keys()
+        assert all(torch.equal(a[key], b[key]) for key in a), name
+    moments = checkpoint.read(resumed.workdir / "last.safetensors")[0]
+    assert {"optimiser.0.exp_avg", "optimiser.0.exp_avg_sq", "optimiser.1.step"} <= moments.keys()
+
+
+def without_seconds(state: State) -> list[dict[str, float]]:
+    return [{key: value for key, value in entry.items() if key != "seconds"} for entry in state.history]
+
+
+def test_a_finished_run_is_not_run_again(tmp_path):
+    first, again = Toy(tmp_path), Toy(tmp_path)
+    expected, found = first.run(), again.run()
+    assert again.calls == 0
+    assert same(again.weights(), first.weights())
+    assert found.history == expected.history
+
+
+def test_a_run_goes_on_when_it_is_given_more_epochs(tmp_path):
+    Toy(tmp_path).run(epochs=2)
+    more = Toy(tmp_path)
+    assert more.run(epochs=3).step == 12
+    assert more.calls == 4
+
+
+def test_the_weights_of_the_best_validation_are_left_and_of_equal_ones_the_latest(tmp_path):
+    seen = []
+    toy = Toy(tmp_path, scores=[0.1, 0.9, 0.9, 0.3, 0.2, 0.1])
+    validate = toy.validate
+    toy.validate = lambda: seen.append(toy.weights()) or validate()
+    state = toy.run(epochs=6)
+    assert (state.best_step, state.best_score, state.failures) == (12, 0.9, 3)
+    assert [entry["step"] for entry in state.history] == [4, 8, 12, 16, 20, 24]
+    assert same(toy.weights(), seen[2])
+    assert not same(toy.weights(), seen[-1])
+
+
+def test_patience_counts_validations_without_improvement(tmp_path):
+    toy = Toy(tmp_path, scores=[0.5, 0.4, 0.6, 0.5, 0.5, 0.9])
+    state = toy.run(patience=2, epochs=6)
+    assert (state.step, state.best_step, len(state.history)) == (20, 12, 5)
+    assert Toy(tmp_path).run(patience=2, epochs=6).step == 20
+
+
+def test_validation_every_so_many_steps_and_at_the_end(tmp_path):
+    state = Toy(tmp_path).run(evaluate_every=3, epochs=2)
+    assert [entry["step"] for entry in state.history] == [3, 6, 8]
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_a_loss_that_is_no_number_ends_the_run_and_keeps_the_best(tmp_path, value):
+    toy = Toy(tmp_path, at={9: lambda: value})
+    with pytest.raises(TrainingError, match=r"by step 10; the best weights, of step \d+, are kept") as caught:
+        toy.run()
+    assert "--restart" in str(caught.value)
+    kept, facts = checkpoint.read(tmp_path / "best.safetensors")
+    assert facts["step"] in (4, 8)
+    assert all(tensor.isfinite().all() for tensor in kept.values())
+    rescued = Toy(tmp_path)
+    rescued.run(time_budget=0.0)  # what the message proposes
+    assert same(rescued.weights(), [kept["module.weight"], kept["module.bias"]])
+
+
+def test_a_loss_that_is_no_number_from_the_start_keeps_nothing(tmp_path):
+    with pytest.raises(TrainingError, match=r"became nan by step 4; none kept"):
+        Toy(tmp_path, at={0: lambda: math.nan}).run()
+    assert not list(tmp_path.glob("*.safetensors"))
+
+
+def test_a_loss_that_is_no_number_is_seen_between_validations(tmp_path):
+    with pytest.raises(TrainingError, match="by step 10"):
+        Toy(tmp_path, at={7: lambda: math.nan}).run(evaluate_every=1000)
+
+
+def test_the_time_budget_stops_with_a_validation_and_counts_earlier_tries(tmp_path, clock):
+    with pytest.raises(Killed):
+        Toy(tmp_path, at=dict.fromkeys(range(11), clock.move) | {11: die}).run(time_budget=14.0, evaluate_every=1000)
+    clock.move(500.0)  # the time between two tries is free
+    toy = Toy(tmp_path, at=dict.fromkeys(range(99), clock.move))
+    state = toy.run(time_budget=14.0, evaluate_every=1000)
+    assert (state.step, toy.calls) == (14, 4)
+    assert [(entry["step"], entry["seconds"]) for entry in state.history] == [(14, 14.0)]
+
+
+def test_no_time_at_all_leaves_the_weights_as_they_are(tmp_path):
+    toy = Toy(tmp_path)
+    before = toy.weights()
+    state = toy.run(time_budget=0.0)
+    assert (state.step, state.best_step, toy.calls) == (0, 0, 0)
+    assert same(toy.weights(), before)
+
+
+def test_the_state_is_saved_when_it_is_due_and_not_before(tmp_path, clock):
+    toy = Toy(tmp_path, at=dict.fromkeys(range(39), clock.move) | {39: die})
+    with pytest.raises(Killed):
+        toy.run(epochs=20, evaluate_every=1000, checkpoint_seconds=25.0)
+    assert checkpoint.read(tmp_path / "last.safetensors")[1]["step"] == 30
+
+
+def test_the_linear_schedule_rises_and_falls_by_steps(tmp_path):
+    toy = Toy(tmp_path, rate=0.1)
+    toy.run(epochs=10, schedule="linear", warmup=0.22)
+    assert len(toy.rates) == 40
+    for step, rate in enumerate(toy.rates):
+        share = (step + 1) / 41
+        expected = share / 0.22 if share < 0.22 else (1 - share) / 0.78
+        assert rate == pytest.approx(0.1 * expected)
+    top = toy.rates.index(max(toy.rates))
+    assert all(a < b for a, b in pairwise(toy.rates[: top + 1]))
+    assert all(a > b for a, b in pairwise(toy.rates[top:]))
+
+
+def test_the_linear_schedule_follows_the_time_where_that_is_shorter(tmp_path, clock):
+    toy = Toy(tmp_path, rate=1e-3, at=dict.fromkeys(range(99), clock.move))
+    toy.run(epochs=1000, schedule="linear", warmup=0.0, time_budget=20.0)
+    assert toy.rates == pytest.approx([1e-3 * (1 - max(step / 20, (step + 1) / 4001)) for step in range(20)])
+
+
+def test_the_constant_schedule_is_constant(tmp_path):
+    toy = Toy(tmp_path, rate=0.02)
+    toy.run(epochs=2)
+    assert toy.rates == [0.02] * 8
+
+
+def test_clipping_bounds_the_gradients(tmp_path):
+    free, clipped = Toy(tmp_path / "free"), Toy(tmp_path / "clipped")
+    free.run(evaluate_every=1, epochs=1)
+    clipped.run(evaluate_every=1, epochs=1, clip=0.05)
+    assert min(free.norms) > 0.1
+    assert clipped.norms == pytest.approx([0.05] * 4, rel=1e-3)
+
+
+def test_progress_hears_of_steps_losses_and_validations(tmp_path):
+    heard = []
+    progress = SimpleNamespace(
+        start=lambda what, total: heard.append((what, total)),
+        advance=lambda done, **values: heard.append((done, set(values))),
+        note=lambda line: heard.append(line),
+    )
+    Toy(tmp_path).run(progress, epochs=1)
+    Toy(tmp_path).run(progress, epochs=1)
+    assert heard[0] == ("training", 20)
+    assert heard[1:4] == [(done, {"loss", "seconds_left"}) for done in (5, 10, 15)]
+    assert heard[4].startswith("step 4: loss 0.")
+    assert heard[4].endswith("(best)")
+    assert "accuracy" in heard[4]
+    assert heard[6:] == ["resuming at step 4 of 4", ("training", 20)]
+
+
+@pytest.mark.parametrize("content", [b"", b"no tensors at all", None])
+def test_a_damaged_checkpoint_says_what_to_do(tmp_path, content):
+    Toy(tmp_path).run(epochs=1)
+    last = tmp_path / "last.safetensors"
+    last.write_bytes(last.read_bytes()[:-20] if content is None else content)
+    with pytest.raises(TrainingError, match=r"last\.safetensors cannot be read .* --restart"):
+        Toy(tmp_path).run(epochs=1)
+
+
+def test_tensors_without_facts_are_no_checkpoint(tmp_path):
+    checkpoint.save_file({"module.weight": torch.zeros(1)}, tmp_path / "bare.safetensors")
+    with pytest.raises(TrainingError, match="facts"):
+        checkpoint.read(tmp_path / "bare.safetensors")
+
+
+def test_a_half_written_checkpoint_leaves_the_old_one(tmp_path, monkeypatch):
+    path = tmp_path / "state.safetensors"
+    checkpoint.write(path, {"a": torch.ones(2)}, {"step": 1})
+    monkeypatch.setattr(checkpoint.os, "fsync", lambda _: die())
+    with pytest.raises(Killed):
+        checkpoint.write(path, {"a": torch.zeros(2)}, {"step": 2})
+    tensors, facts = checkpoint.read(path)
+    assert facts == {"step": 1}
+    assert tensors["a"].tolist() == [1.0, 1.0]
