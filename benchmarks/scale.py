@@ -24,17 +24,17 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "as it is": {"embedding_norm": None},
     "norm 5": {"embedding_norm": 5},
     "norm 10": {"embedding_norm": 10},
+    "norm 15": {"embedding_norm": 15},
     "norm 20": {"embedding_norm": 20},
     "norm 40": {"embedding_norm": 40},
     "as it is, head rate x10": {"embedding_norm": None, "head_learning_rate": 5e-4},
     "as it is, head rate x50": {"embedding_norm": None, "head_learning_rate": 2.5e-3},
     "as it is, head start": {"embedding_norm": None, "head_start": 20},
-    "norm 10, head start": {"head_start": 20},
+    "norm 15, head start": {"embedding_norm": 15, "head_start": 20},
     "cls, as it is": {"pooling": "cls", "embedding_norm": None},
-    "cls, norm 10": {"pooling": "cls"},
-    "cls, norm 20": {"pooling": "cls", "embedding_norm": 20},
+    "cls, norm 15": {"pooling": "cls", "embedding_norm": 15},
     "no contrast, as it is": {"alpha": 0.0, "embedding_norm": None},
-    "no contrast, norm 10": {"alpha": 0.0},
+    "no contrast, norm 15": {"alpha": 0.0, "embedding_norm": 15},
 }
 
 

@@ -47,7 +47,7 @@ class DennParameters(Plan):
     device: str = "auto"
     learning_rate: PositiveFloat = 5e-5
     head_learning_rate: PositiveFloat | None = None  # None: the same as the encoder's
-    embedding_norm: PositiveFloat | None = None  # mean length of h at the start; None: as the encoder gives it
+    embedding_norm: PositiveFloat | None = 15.0  # mean length of h at the start; None: as the encoder gives it
     head_start: NonNegativeInt = 0  # epochs of the head alone, on frozen embeddings, before the encoder trains too
     dropout: Annotated[float, Field(ge=0, lt=1)] = 0.1  # before the head
     alpha: NonNegativeFloat = 0.1  # α: weight of the contrastive loss; 0: a plain classifier with neighbours
@@ -99,7 +99,7 @@ class DENN:
         )
         self.network = Classifier(encoder, len(labels), parameters.dropout)
         self.network.load_head(folder)
-        self.network.to(_device(parameters.device)).eval()
+        self.network.to(_device("cpu" if parameters.device == "cpu" else "auto")).eval()
         self.store = EmbeddedStore.open(_store_file(folder))
         return self
 
