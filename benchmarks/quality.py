@@ -16,10 +16,10 @@ from pathlib import Path
 from typing import Any
 
 import denn
-from denn.bench.svm import decision_scores, tune_decision
 from denn.config import parse_settings
 from denn.core.metrics import all_scores
 from denn.core.thresholds import decide
+from denn.methods.br import decision_scores, tune_decision
 from machine import machine
 
 

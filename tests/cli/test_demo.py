@@ -9,10 +9,10 @@ import pytest
 import torch
 
 import denn
-from denn.bench.svm import decision_scores, tune_decision
 from denn.cli import demo
 from denn.core.metrics import multilabel_scores
 from denn.errors import DataError
+from denn.methods.br import decision_scores, tune_decision
 from denn.types import LabelSpace
 
 KINDS = {
@@ -117,6 +117,8 @@ def test_a_second_run_trains_anew_and_shows_everything_within_80_columns(
     assert shown == [round(100 * final[metric], 1) for metric in demo.METRICS.values()]
     for suggestion in report["suggestions"]:
         assert suggestion["description"] in lines
+        for number, one in enumerate(suggestion["prediction"]["neighbours"], 1):
+            assert f" {number}  {one['similarity']:.2f}  {one['text'].splitlines()[0]}" in lines
     assert any("●" in line for line in lines)
     assert any(line.strip().startswith("denn store add") for line in lines)
 

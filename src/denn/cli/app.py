@@ -40,8 +40,8 @@ def denn(
 @app.command()
 def demo(
     out: Annotated[Path, typer.Option(help="The folder for everything the demo makes.")] = Path("demo"),
-    time_budget: Annotated[str, typer.Option(metavar="TIME", help="For the training: 90s, 5m, 1h30m.")] = "2m",
-    documents: Annotated[int, typer.Option(min=100, help="How many documents to learn from, at most.")] = 100_000,
+    time_budget: Annotated[str, typer.Option(metavar="TIME", help="For the training: 90s, 5m, 1h30m.")] = "4m",
+    documents: Annotated[int, typer.Option(min=100, help="How many packages to learn from, at most.")] = 3000,
     seed: Seed = 0,
     quiet: Quiet = False,
     verbose: Verbose = False,

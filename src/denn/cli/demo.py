@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 Packages = Callable[[], tuple[list[Document], list[Document]]]  # → tagged and untagged documents
 
 DOCUMENTS = 3000  # packages to learn from
-BUDGET = 210.0  # seconds of training
+BUDGET = 240.0  # seconds of training
 VALID, TEST = 500, 1500  # packages at most
 SETTINGS: Mapping[str, Any] = {
     "encoder": "minilm",
@@ -147,9 +147,9 @@ def parts(tagged: Sequence[Document], documents: int, seed: int) -> Corpus:
 
 def compare(model: Model, corpus: Corpus) -> Comparison:
     """Measure DENN, its parts and a support vector machine on the test packages; all learnt the same ones."""
-    from denn.bench.svm import decision_scores, tune_decision
     from denn.core.metrics import all_scores, frequency_bands
     from denn.evaluation import BAND_EDGES
+    from denn.methods.br import decision_scores, tune_decision
 
     found = model.evaluate(corpus.test)
     decisions = decision_scores(
@@ -220,32 +220,26 @@ def lead_over_svm(comparison: Comparison, metric: str) -> float:
 
 
 def _show_suggestions(suggestions: Sequence[Suggestion], threshold: float) -> None:
-    """Print the tags of each package beside the nearest tagged packages and the tags that these carry."""
+    """Print the tags of each package, the nearest tagged packages, and which of the tags these carry."""
     say = show.console().print
     say(
         f"\nSuggestions for {len(suggestions)} packages without tags, drawn by chance from those with {WORDS[0]} to "
-        f"{WORDS[-1]} words of description, without libraries, documentation and data. Tags above {threshold:.2f}, at "
-        "least one; λ is the weight of the neighbours beside the classifier; ● marks a tag that a neighbour carries."
+        f"{WORDS[-1]} words of description, without libraries, documentation and data. Tags that score above "
+        f"{threshold:.2f}, at least one; λ is the weight of the neighbours beside the classifier; ● marks a tag that "
+        "the neighbour of this number carries."
     )
     for suggestion in suggestions:
         prediction = suggestion.prediction
         say(f"\n{suggestion.description}")
-        names = [f"{_short(one.id)}\n{one.similarity:.2f}" for one in prediction.neighbours]
         rows = [
-            [
-                label,
-                f"{prediction.scores[label]:.2f}",
-                *("●" if label in n.labels else "" for n in prediction.neighbours),
-            ]
-            for label in prediction.labels
+            [tag, f"{prediction.scores[tag]:.2f}", *("●" if tag in one.labels else "" for one in prediction.neighbours)]
+            for tag in prediction.labels
         ]
-        show.table(
-            [f"suggested tag\nλ {prediction.confidence:.2f}", "score", *names], rows, {0, *range(2, 2 + len(names))}
-        )
-
-
-def _short(name: str, width: int = 18) -> str:
-    return name if len(name) <= width else f"{name[: width - 1]}…"
+        numbers = [str(number) for number, _ in enumerate(prediction.neighbours, 1)]
+        show.table([f"suggested tag, λ {prediction.confidence:.2f}", "score", *numbers], rows)
+        for number, one in zip(numbers, prediction.neighbours, strict=True):
+            line = f" {number}  {one.similarity:.2f}  {one.text.splitlines()[0]}"
+            say(line, no_wrap=True, overflow="ellipsis")
 
 
 def _show_end(out: Path, seconds: float) -> None:

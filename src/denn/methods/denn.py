@@ -33,6 +33,7 @@ View = Callable[[Tensor, Layout, Tensor], Tensor]  # ids, layout, (T,) tokens of
 CONTRASTS: dict[str, Contrast] = {"debiased": debiased_contrastive_loss}
 VIEWS: dict[str, View] = {"dropout": lambda ids, layout, second: ids}  # the encoder's dropout makes the views differ
 
+SAMPLED = 512  # training documents whose embeddings fix the scale
 SEARCHED = 50_000  # training documents that the combined validation score looks for neighbours in
 
 
@@ -74,9 +75,10 @@ class DENN:
     def fit(self, corpus: Corpus, workdir: Path, progress: Progress) -> Mapping[str, object]:
         """Train encoder and head on Eq. 7 and keep the weights of the best validation."""
         p = self.parameters
-        torch.manual_seed(p.seed)
         encoder = TransformerEncoder.load(p.encoder, pooling=p.pooling, max_length=p.max_length, precision=p.precision)
-        self.network = Classifier(encoder, len(corpus.labels), p.dropout).to(_device(p.device))
+        with torch.random.fork_rng(devices=[]):  # the caller's generator stays as it is
+            torch.manual_seed(p.seed)
+            self.network = Classifier(encoder, len(corpus.labels), p.dropout).to(_device(p.device))
         self.training = _Training(self.network, corpus, p)
         return self.training.run(workdir, progress)
 
@@ -172,19 +174,20 @@ class _Training:
         """Fix the scale and start the head on frozen embeddings; return the seconds left for the loop.
 
         A resumed run takes both from its checkpoint. What the loop may use is the budget less this start and less
-        the embedding of the datastore, which takes as long as the embedding here.
+        the embedding of the datastore, foreseen from the embedding here.
         """
         p, file = self.parameters, workdir / "start.json"
         if file.exists() and (workdir / "last.safetensors").exists():
             return self._left(float(json.loads(file.read_text())["seconds"]))
         begun = time.monotonic()
-        progress.start("embedding the training documents", len(self.train_tokens))
-        embeddings = self.network.encoder.encode(self.train_tokens, progress.advance)
-        encoding = time.monotonic() - begun
+        some = self.train_tokens if p.head_start else self.train_tokens.first(SAMPLED)
+        progress.start("embedding training documents", len(some))
+        embeddings = self.network.encoder.encode(some, progress.advance)
+        embedding_all = (time.monotonic() - begun) * len(self.train_tokens.flat) / len(some.flat)
         if p.embedding_norm is not None:
             self.network.scale.fill_(p.embedding_norm / float(embeddings.norm(dim=1).mean().clamp_min(1e-6)))
         start_head(self.network.head, float(self.network.scale) * embeddings, self.labels, p.head_start, p.seed)
-        spent = time.monotonic() - begun + encoding
+        spent = time.monotonic() - begun + embedding_all
         file.write_text(json.dumps({"seconds": spent}))
         return self._left(spent)
 
