@@ -301,3 +301,34 @@ def test_minilm_equals_the_published_model():
     torch.testing.assert_close(found, expected, rtol=0, atol=1e-5)
     similar = F.cosine_similarity(found[0], found[1:])
     assert similar[0] > 0.4 > 0.1 > similar[1], "sentences that mean the same lie closer"
+
+
+@pytest.mark.parametrize("share", [0.1, 0.5])
+def test_dropout_zeroes_its_share_and_keeps_the_mean(share):
+    torch.manual_seed(0)
+    x = torch.ones(1001, 333)
+    dropped = packed.dropout(x, share)
+    kept = dropped != 0
+    assert float(kept.float().mean()) == pytest.approx(1 - share, abs=0.004)
+    assert float(dropped.mean()) == pytest.approx(1, abs=0.005)
+    assert dropped[kept].unique().numel() == 1
+    rows, columns = kept.float().mean(0), kept.float().mean(1)  # no place is dropped more often than another
+    assert float(rows.std()) < 0.03 and float(columns.std()) < 0.05
+
+
+def test_dropout_of_nothing_is_the_input_and_a_seed_repeats_it():
+    x = torch.randn(7, 5)
+    assert torch.equal(packed.dropout(x, 0.0), x)
+    torch.manual_seed(3)
+    first = packed.dropout(x, 0.3)
+    torch.manual_seed(3)
+    assert torch.equal(packed.dropout(x, 0.3), first)
+
+
+def test_attention_with_dropout_is_attention_in_the_mean():
+    torch.manual_seed(0)
+    layout = packed.Layout.of([5, 5, 3], torch.device("cpu"))
+    qkv, bias = torch.randn(13, 24), torch.randn(2, 5, 5)
+    expected = packed.attend(qkv, layout, 2, bias, 0.0)
+    mean = torch.stack([packed.attend(qkv, layout, 2, bias, 0.2) for _ in range(4000)]).mean(0)
+    assert torch.allclose(mean, expected, atol=0.06)

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any, Literal, cast
 
 import torch
-import torch.nn.functional as F
 from safetensors import SafetensorError
 from tokenizers import Tokenizer
 from torch import Tensor, nn
@@ -143,7 +142,7 @@ class TransformerEncoder(nn.Module):
         )
         if hasattr(embeddings, "token_type_embeddings"):
             x = x + embeddings.token_type_embeddings.weight[0]
-        x = F.dropout(embeddings.LayerNorm(x), dropouts[0], training=dropouts[0] > 0).to(self.dtype)
+        x = packed.dropout(embeddings.LayerNorm(x), dropouts[0]).to(self.dtype)
         bias = None
         if self.model.config.model_type == "mpnet":
             longest = torch.empty(1, max(layout.lengths), 0, device=ids.device)
