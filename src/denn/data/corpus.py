@@ -39,7 +39,6 @@ class ReadReport:
             f"{self.bad} of {self.rows} rows left out as bad: {'; '.join(self.reasons)}": self.bad > 0,
             f"{self.unlabelled} documents without labels": self.unlabelled > 0,
             f"{self.empty} documents with an empty text": self.empty > 0,
-            "there is only one label, so there is little to tell apart": self.labels == 1,
             f"label strings were split at {self.separator!r}": self.separator is not None,
         }
         return [f"{self.name}: {sentence}." for sentence, holds in said.items() if holds]
@@ -183,6 +182,8 @@ def read_corpus(
         usual_separator = usual_separator or report.separator  # what train is split at holds for all parts
         for sentence in report.sentences():
             log.warning(sentence)
+        if part == "train" and report.labels == 1:
+            log.warning("%s: there is only one label, so there is little to tell apart.", report.name)
         if part == "train" and not report.labels:
             raise DataError(f"{report.name}: no document has a label, so there is nothing to learn. Add labels.")
     if "valid" not in documents and valid_share:
