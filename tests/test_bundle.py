@@ -47,6 +47,13 @@ def test_no_file_of_a_bundle_is_a_pickle(tiny_model):
         assert not start.startswith((b"\x80", b"PK")), f"{name}: pickles begin with \\x80, torch's archives with PK"
 
 
+def test_who_may_read_one_file_may_read_all(tiny_model):
+    modes = {
+        path.stat().st_mode for path in Path(tiny_model).rglob("*") if path.is_file() and path.parent.name != "store"
+    }
+    assert len(modes) == 1
+
+
 def test_the_card_says_how_the_model_came_about(tiny_model, tiny_corpus):
     card, labels = bundle.read(tiny_model)
     assert labels == tiny_corpus.labels

@@ -63,8 +63,11 @@ def digests(folder: Path) -> dict[str, str]:
 
 
 def write_card(folder: Path, card: Card) -> None:
-    """Write bundle.json, the last file of a new bundle."""
-    (folder / "bundle.json").write_text(card.model_dump_json(indent=1), encoding="utf-8")
+    """Write bundle.json, the last file of a new bundle; who may read it may read all files."""
+    file = folder / "bundle.json"
+    file.write_text(card.model_dump_json(indent=1), encoding="utf-8")
+    for path in folder.rglob("*.safetensors"):  # written for their owner alone
+        path.chmod(file.stat().st_mode)
 
 
 def write_labels(folder: Path, labels: LabelSpace) -> None:
