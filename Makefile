@@ -1,10 +1,11 @@
-# `make demo` and `make test` set everything up in .venv; nothing else is needed but Python 3.11, make and git.
+# `make demo` and `make test` set everything up in .venv from Python 3.11, make, git and a package index; the demo's
+# corpus comes from apt.
 PYTHON ?= python3
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 WORKERS ?= 2
 
-.PHONY: demo test check lint types fast coverage bench clean help
+.PHONY: demo test check lint types fast clean help
 
 help:  ## show this list
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12

@@ -175,3 +175,42 @@ def test_a_path_relative_to_the_working_folder(tiny_corpus, tmp_path, monkeypatc
     monkeypatch.chdir(tmp_path / "model")
     denn.train(tiny_corpus, out=".", method="dummy").close()
     assert names(tmp_path) == {"model"}
+
+
+def test_what_a_datastore_has_learnt_is_not_thrown_away_unasked(tiny_corpus, brief, tmp_path):
+    out = tmp_path / "model"
+    with denn.train(tiny_corpus, out=out, **brief) as model:
+        model.add([denn.Document("a violin", ("taught",), "mine")])
+    with pytest.raises(TrainingError, match="datastore was changed since its training"):
+        denn.train(tiny_corpus, out=out, **brief)
+    with denn.load(out) as model:
+        assert "mine" in model.method.store.ids()
+    with denn.train(tiny_corpus, out=out, replace=True, **brief) as model:
+        assert "mine" not in model.method.store.ids()
+
+
+def test_two_trainings_of_one_folder_are_one_too_many(tiny_corpus, brief, tmp_path):
+    class Second:
+        refused = None
+
+        def start(self, what, total):
+            if self.refused is None:
+                with pytest.raises(TrainingError, match="Another training writes to") as self.refused:
+                    denn.train(tiny_corpus, out=tmp_path / "model", **brief)
+
+        def advance(self, done, **values):
+            pass
+
+        def note(self, message):
+            pass
+
+    second = Second()
+    denn.train(tiny_corpus, out=tmp_path / "model", progress=second, **brief).close()
+    assert second.refused is not None
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["model"]
+
+
+def test_an_id_twice_is_refused_before_training(brief, tmp_path):
+    twice = [denn.Document("x", ("a",), "1"), denn.Document("y", ("b",), "1")]
+    with pytest.raises(DataError, match="the id '1' twice"):
+        denn.train(denn.Corpus(train=twice), out=tmp_path / "model", **brief)

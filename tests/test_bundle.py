@@ -191,3 +191,13 @@ def test_where_a_model_may_be_written(tmp_path, tiny_model):
     assert not bundle.is_bundle_or_free(tmp_path / "file")
     (tmp_path / "empty").mkdir()
     assert bundle.is_bundle_or_free(tmp_path / "empty")
+
+
+def test_a_model_of_another_major_version_is_read_with_a_warning(tiny_model, tmp_path, caplog):
+    folder = tmp_path / "model"
+    shutil.copytree(tiny_model, folder)
+    card = json.loads((folder / "bundle.json").read_text())
+    card["versions"]["torch"] = "1.13.1"
+    (folder / "bundle.json").write_text(json.dumps(card))
+    denn.load(folder).close()
+    assert "was written with torch 1.13.1" in caplog.text

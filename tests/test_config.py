@@ -88,3 +88,8 @@ def test_overrides_are_json_where_they_can_be():
 def test_an_override_without_a_key_or_value(setting):
     with pytest.raises(ConfigError, match="expected key=value, for example --set epochs=5"):
         parse_settings([setting])
+
+
+def test_numbers_without_end_are_refused():
+    with pytest.raises(ConfigError, match="Got gamma = inf, expected a finite number"):
+        make_recipe("denn", {"gamma": float("inf")})

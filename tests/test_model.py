@@ -119,6 +119,7 @@ def test_the_scores_worth_showing(model, texts):
         worth = {name for name in shown if values[name] >= WORTH_SHOWING}
         assert len(prediction.scores) <= max(SHOWN, len(prediction.labels))
         assert set(prediction.labels) <= set(prediction.scores)
+        assert len(prediction.scores) >= len(worth)
         lowest = min(values[name] for name in worth)
         assert all(values[name] >= lowest or name in prediction.labels for name in prediction.scores)
 

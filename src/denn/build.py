@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import json
 import logging
 import shutil
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -17,6 +19,7 @@ from denn.config import Recipe, make_recipe
 from denn.errors import DataError, TrainingError
 from denn.evaluation import evaluate, tune, untuned
 from denn.model import Model, load
+from denn.stores.sqlite import version
 from denn.types import Corpus, Progress
 
 log = logging.getLogger(__name__)
@@ -45,16 +48,25 @@ def train(
     method: str = "denn",
     progress: Progress | None = None,
     restart: bool = False,
+    replace: bool = False,
     **parameters: Any,
 ) -> Model:
     """Train a method on a corpus and write the model's folder.
 
     A run that was killed is taken up where it stood when the same call is made again; `restart` begins anew. The
-    folder appears, or replaces an older model, only when everything is done.
+    folder appears, or replaces an older model, only when everything is done; one whose datastore was changed since
+    its training is replaced only where `replace` says so.
     """
     folder, shown = Path(out).resolve(), progress or Silent()
     recipe = make_recipe(method, parameters)
-    _check(corpus, folder)
+    _check(corpus)
+    with _alone(folder):
+        _check_place(folder, replace)
+        return _train(corpus, recipe, folder, shown, restart)
+
+
+def _train(corpus: Corpus, recipe: Recipe, folder: Path, shown: Progress, restart: bool) -> Model:
+    """Train and write; nobody else writes to the folder meanwhile."""
     workdir = folder.with_name(folder.name + ".training")
     _open_workdir(workdir, _fingerprint(corpus, recipe), restart)
     built = recipe.build()
@@ -71,17 +83,45 @@ def train(
     return load(folder)
 
 
-def _check(corpus: Corpus, folder: Path) -> None:
-    """Refuse what cannot be trained or written, before any time is spent."""
+def _check(corpus: Corpus) -> None:
+    """Refuse what cannot be trained or stored, before any time is spent."""
     if not any(document.labels for document in corpus.train):
         raise DataError(f"None of the {len(corpus.train)} training documents has a label; there is nothing to learn.")
     broken = [name for name in corpus.labels.names if name.splitlines() != [name]]
     if broken:
         raise DataError(f"Got the label {broken[0]!r}, expected a name on one line.")
+    ids = Counter(document.id for document in corpus.train if document.id is not None)
+    if repeated := [id for id, count in ids.items() if count > 1]:
+        raise DataError(f"Got the id {repeated[0]!r} twice in the training documents, ids must differ.")
+
+
+@contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    """Keep other trainings away from a folder; the lock ends with the process, however it ends."""
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    path = folder.with_name(f".{folder.name}.lock")
+    with path.open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise TrainingError(f"Another training writes to {folder}. Wait for it, or give another --out.") from error
+        try:
+            yield
+        finally:
+            path.unlink(missing_ok=True)
+
+
+def _check_place(folder: Path, replace: bool) -> None:
+    """Refuse a folder that is no model, or a model that would lose what its datastore learnt since."""
     bundle.recover(folder)
     if not bundle.is_bundle_or_free(folder):
         raise TrainingError(f"{folder} exists and is no model; expected a new folder. Give another --out.")
-    folder.parent.mkdir(parents=True, exist_ok=True)
+    store = folder / "store" / "store.sqlite"
+    if store.is_file() and not replace and version(store) > 1:
+        raise TrainingError(
+            f"{folder} holds a model whose datastore was changed since its training; a new one would lose that. Give "
+            "another --out, or pass --replace."
+        )
 
 
 def _fingerprint(corpus: Corpus, recipe: Recipe) -> str:

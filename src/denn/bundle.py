@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 import os
 import shutil
+import time
 from importlib import metadata
 from pathlib import Path
 from typing import Any, Literal
@@ -16,7 +18,10 @@ from denn import __version__
 from denn.errors import BundleError
 from denn.types import LabelSpace
 
+log = logging.getLogger(__name__)
+
 FORMAT = 1
+PATIENCE = 100  # hundredths of a second
 VERSIONED = ("torch", "transformers", "tokenizers", "numpy")
 
 
@@ -77,6 +82,10 @@ def write_labels(folder: Path, labels: LabelSpace) -> None:
 
 def read(folder: Path) -> tuple[Card, LabelSpace]:
     """Read and check a bundle; what is wrong with it is said in one sentence."""
+    for _ in range(PATIENCE):  # between its two renames a replacement has no folder for a moment
+        if folder.exists() or not _old(folder).exists():
+            break
+        time.sleep(0.01)
     recover(folder)
     file = folder / "bundle.json"
     if not file.is_file():
@@ -93,6 +102,11 @@ def read(folder: Path) -> tuple[Card, LabelSpace]:
     except (json.JSONDecodeError, UnicodeDecodeError, ValidationError, AttributeError) as error:
         raise BundleError(f"{file} is damaged ({type(error).__name__}). Restore the folder or train again.") from error
     _check_digests(folder, card)
+    for name, here in versions().items():
+        if (there := card.versions.get(name, "")).split(".")[0] != here.split(".")[0]:
+            log.warning(
+                "%s was written with %s %s, here is %s; scores may differ.", folder, name, there or "none", here
+            )
     return card, LabelSpace(tuple((folder / "labels.txt").read_text(encoding="utf-8").split("\n")[:-1]))
 
 

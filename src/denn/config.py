@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
@@ -39,6 +40,9 @@ def make_recipe(method: str, parameters: Mapping[str, Any]) -> Recipe:
         if name not in known:
             hint = did_you_mean(name, known)
             raise ConfigError(f"The method {method!r} has no parameter {name!r}.{hint} It has: {', '.join(known)}.")
+        value = parameters[name]
+        if isinstance(value, float) and not math.isfinite(value):
+            raise ConfigError(f"Got {name} = {value}, expected a finite number.")
     try:
         return Recipe(method, TypeAdapter(kind).validate_python(dict(parameters)))
     except ValidationError as error:

@@ -98,6 +98,8 @@ class Model:
         their own evidence.
         """
         own_ids = [document.id for document in documents] if stored else None
+        if own_ids and not set(own_ids) & set(self._store().ids()):
+            raise DataError("None of the documents is in the datastore by its id; evaluate them without --stored.")
         scores = self.scores([document.text for document in documents], own_ids)
         counts = dict(zip(self.labels.names, self.card.corpus["label_counts"], strict=True))
         return evaluate(scores, documents, self.card.thresholds, counts, min_labels)

@@ -14,10 +14,6 @@ METHODS = {
     "dummy": "denn.methods.dummy:Dummy",
 }
 
-STORES = {
-    "embedded": "denn.stores.embedded:EmbeddedStore",
-}
-
 CORPORA = {
     "debian": "denn.data.debian:load",
     "goemotions": "denn.data.goemotions:load",

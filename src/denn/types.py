@@ -148,6 +148,14 @@ class Datastore(Protocol):
 
     def __len__(self) -> int: ...
 
+    def ids(self) -> list[str]:
+        """List the ids of all documents."""
+        ...
+
+    def info(self) -> dict[str, object]:
+        """Return what a person would ask first: documents, labels, dimension, bytes."""
+        ...
+
     def add(self, documents: Sequence[Document], embeddings: Tensor) -> list[str]:
         """Store documents with their (n,d) embeddings, all or none; an id that exists is replaced. Return the ids."""
         ...

@@ -69,3 +69,24 @@ def test_stored_documents_are_no_evidence_for_themselves(run, tiny_model, files)
 def test_at_least_so_many_labels(run, dummy, files):
     found = json.loads(run("evaluate", dummy, files / "test.jsonl", "--json", "--min-labels", 2).out)
     assert found["systems"]["final"]["0.5"]["labels_per_text"] == pytest.approx(2)
+
+
+def test_stored_documents_without_ids_are_found_too(run, tiny_settings, tiny_corpus, tmp_path):
+    file = tmp_path / "train.jsonl"
+    rows = [{"text": d.text, "labels": list(d.labels)} for d in tiny_corpus.train]
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    settings = [f"--set={name}={value}" for name, value in tiny_settings.items()]
+    assert run("train", file, "--out", tmp_path / "model", *settings).code == 0
+
+    def neighbours(*options):
+        found = json.loads(run("evaluate", tmp_path / "model", file, "--json", *options).out)
+        return found["systems"]["neighbours"]["0.5"]["micro_f1"]
+
+    assert neighbours() > neighbours("--stored")
+
+
+def test_stored_documents_that_are_not_stored(run, tiny_model, tmp_path):
+    file = tmp_path / "other.jsonl"
+    file.write_text(json.dumps({"text": "goal", "labels": ["sport"], "id": "never seen"}) + "\n")
+    ran = run("evaluate", tiny_model, file, "--stored")
+    assert ran.code == 2 and "None of the documents is in the datastore" in ran.err

@@ -2,6 +2,7 @@
 
 import json
 import random
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -52,8 +53,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory, settings: dict[str, object]
     return out
 
 
-def test_the_model_is_one_to_work_with(folder: Path) -> None:
-    with denn.load(folder / "model") as model:
+def test_the_model_is_one_to_work_with(folder: Path, tmp_path: Path) -> None:
+    with denn.load(shutil.copytree(folder / "model", tmp_path / "model")) as model:
         assert set(model.labels.names) == set(KINDS)
         assert len(model.method.store) == 80
         model.add([denn.Document("a new kind of text", ("new",), "mine")])

@@ -253,7 +253,7 @@ def test_documents_that_are_cut_are_counted(tiny_corpus, tiny_settings, tmp_path
 def test_devices():
     assert _device("cpu") == torch.device("cpu")
     assert _device("auto").type == ("cuda" if torch.cuda.is_available() else "cpu")
-    with pytest.raises(ConfigError, match="expected auto, cpu or cuda"):
+    with pytest.raises(ConfigError, match="expected auto, cpu, cuda or cuda:0"):
         _device("quantum")
     if not torch.cuda.is_available():
         with pytest.raises(ConfigError, match="no CUDA device is to be seen"):

@@ -25,8 +25,6 @@ if TYPE_CHECKING:
 
 Packages = Callable[[], tuple[list[Document], list[Document]]]  # → tagged and untagged documents
 
-DOCUMENTS = 3000  # packages to learn from
-BUDGET = 240.0  # seconds of training
 VALID, TEST = 500, 1500  # packages at most
 SETTINGS: Mapping[str, Any] = {
     "encoder": "minilm",

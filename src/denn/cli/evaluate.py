@@ -58,7 +58,7 @@ def evaluate(
 
     with show.interruptible("interrupted"), load(model) as loaded:
         reading = Reading(text_column, labels_column, id_column, separator, skip_bad)
-        documents = open_documents(corpus, data_dir, reading)
+        documents = open_documents(corpus, data_dir, reading, "train" if stored else "document")
         log.info(f"scoring {len(documents)} documents")
         found = loaded.evaluate(documents, stored=stored, min_labels=min_labels)
     if per_label is not None:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import logging
-import os
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from denn.data.corpus import read_corpus, read_documents
 from denn.data.known import KNOWN
+from denn.encoders.weights import cache_folder
 from denn.errors import ConfigError, DataError
 from denn.registry import CORPORA, did_you_mean, lookup
 from denn.types import Corpus, Document
@@ -30,7 +30,7 @@ class Reading:
 
 def data_folder(given: Path | None) -> Path:
     """Return the folder of known corpora: the one given, or one in the user's cache."""
-    return given or Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "denn"
+    return given or cache_folder()
 
 
 def files_of(name: str) -> str:
@@ -50,9 +50,9 @@ def open_corpus(
     return _load(source, data_dir)
 
 
-def open_documents(source: str, data_dir: Path | None, reading: Reading) -> Sequence[Document]:
-    """Read a file, or the test part of a known corpus."""
-    return read_file(source, reading) if _is_file(source) else _load(source, data_dir).test
+def open_documents(source: str, data_dir: Path | None, reading: Reading, part: str = "document") -> Sequence[Document]:
+    """Read a file, or the test part of a known corpus; `part` names documents without ids as that part's reader did."""
+    return read_file(source, reading, part) if _is_file(source) else _load(source, data_dir).test
 
 
 def read_file(path: str | Path, reading: Reading, part: str = "document") -> list[Document]:

@@ -45,6 +45,9 @@ def train(
     ] = None,
     seed: Seed = None,
     restart: Annotated[bool, typer.Option("--restart", help="Throw an unfinished training away.")] = False,
+    replace: Annotated[
+        bool, typer.Option("--replace", help="Replace a model even if its datastore was changed since its training.")
+    ] = False,
     data_dir: DataDir = None,
     text_column: TextColumn = "text",
     labels_column: LabelsColumn = "labels",
@@ -70,7 +73,9 @@ def train(
     with interruptible("interrupted; the same command takes it up again"):
         documents = open_corpus(corpus, data_dir, reading, valid, valid_share)
         with watching() as progress:
-            model = build(documents, out=out, method=chosen, progress=progress, restart=restart, **parameters)
+            model = build(
+                documents, out=out, method=chosen, progress=progress, restart=restart, replace=replace, **parameters
+            )
     with model:
         for line in summary(out, model):
             log.info(line)

@@ -16,7 +16,9 @@ from torch import Tensor
 from denn.encoders.packed import Layout
 from denn.errors import DataError, EncoderError
 
-CHARACTERS_PER_TOKEN = 100  # no word piece spans more; texts are cut there first, so 10 MB cost no more than a page
+# A text is cut here first, so that 10 MB cost no more than a page. No word piece is longer; only long runs of blanks or
+# of letters without a blank, which give few tokens, may be cut short by it.
+CHARACTERS_PER_TOKEN = 100
 
 
 @dataclass(frozen=True)

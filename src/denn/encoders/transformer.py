@@ -39,7 +39,8 @@ class TransformerEncoder(nn.Module):
         self.tokenizer = tokenizer
         self.pooling = pooling
         self.first_position = packed.FIRST_POSITION.get(model.config.model_type)
-        self.max_length = min(max_length, model.config.max_position_embeddings - (self.first_position or 0))
+        places = getattr(model.config, "max_position_embeddings", None) or max_length  # some have no limit
+        self.max_length = min(max_length, places - (self.first_position or 0))
         self.precision = precision
         self._prepared: tuple[torch.dtype, list[packed.Layer]] | None = None
 

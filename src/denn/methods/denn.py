@@ -57,7 +57,7 @@ class DennParameters(Plan):
     temperature: PositiveFloat = 0.05  # τ₁, of the contrastive loss
     vote_temperature: PositiveFloat = 0.05  # τ₂, of the neighbours' votes
     k: PositiveInt = 30
-    gamma: float = 0.7  # γ: what the classifier must give a label for it to count in λ
+    gamma: Annotated[float, Field(ge=0, le=1)] = 0.7  # γ: what the classifier must give a label for it to count in λ
     select: Literal["classifier", "combined"] = "classifier"  # which validation score picks the weights
 
 
@@ -101,7 +101,7 @@ class DENN:
         )
         self.network = Classifier(encoder, len(labels), parameters.dropout)
         self.network.load_head(folder)
-        self.network.to(_device("cpu" if parameters.device == "cpu" else "auto")).eval()
+        self.network.to(_device(parameters.device if parameters.device == "cpu" else "auto")).eval()
         self.store = EmbeddedStore.open(_store_file(folder))
         return self
 
@@ -270,10 +270,9 @@ def _device(name: str) -> torch.device:
     """Return the device of a name; `auto` takes CUDA where there is one."""
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
-    try:
-        device = torch.device(name)
-    except RuntimeError as error:
-        raise ConfigError(f"Got the device {name!r}, expected auto, cpu or cuda.") from error
+    if name.partition(":")[0] not in ("cpu", "cuda"):
+        raise ConfigError(f"Got the device {name!r}, expected auto, cpu, cuda or cuda:0.")
+    device = torch.device(name)
     if device.type == "cuda" and not torch.cuda.is_available():
         raise ConfigError(f"Got the device {name!r}, but no CUDA device is to be seen; use --set device=cpu.")
     return device

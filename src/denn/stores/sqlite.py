@@ -48,6 +48,15 @@ def connect(path: Path, patience: float, mode: str = "rw") -> sqlite3.Connection
     return sqlite3.connect(uri, uri=True, timeout=patience, isolation_level=None, check_same_thread=False)
 
 
+def version(path: Path) -> int:
+    """Return how many changes a store has seen; the bulk add that fills it is one."""
+    connection = connect(path, 1.0, "ro")
+    try:
+        return int(connection.execute("SELECT value FROM meta WHERE key = 'version'").fetchone()[0])
+    finally:
+        connection.close()
+
+
 def write_schema(connection: sqlite3.Connection, path: Path, dimension: int, labels: Sequence[str]) -> None:
     """Fill a new file in one transaction; a file that holds anything is an error."""
     connection.execute("BEGIN IMMEDIATE")
