@@ -151,3 +151,7 @@ def test_decisions_equal_the_rule_written_out(data, draws):
     before = scores.clone()
     assert torch.equal(decide(scores, torch.tensor(thresholds), min_labels), expected)
     assert torch.equal(scores, before)
+
+
+def test_small_scores_are_told_apart_far_below_the_threshold():
+    assert decide(torch.tensor([[1e-9, 3e-9, 2e-9]]), 1.0, min_labels=1).tolist() == [[False, True, False]]

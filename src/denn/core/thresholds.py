@@ -36,7 +36,7 @@ def decide(scores: Tensor, threshold: float | Tensor, min_labels: int = 0) -> Te
     """
     chosen = scores > threshold
     short = chosen.sum(1) < min_labels
-    margin = (scores - threshold)[short]
+    margin = scores[short].double() - threshold  # in float32 small scores would all be one threshold away
     nearest = margin.argsort(dim=1, descending=True, stable=True)[:, :min_labels]
     chosen[short] = chosen[short].scatter(1, nearest, True)
     return chosen
