@@ -169,6 +169,7 @@ def test_a_crash_between_or_after_the_renames_is_mended(tmp_path, monkeypatch, r
 def test_loading_mends_a_crash_between_the_renames(copy):
     copy.rename(bundle._old(copy))
     denn.load(copy).close()
+    assert copy.exists() and not bundle._old(copy).exists()
 
 
 def test_a_users_own_copies_beside_the_model_are_left_alone(copy):
