@@ -6,7 +6,6 @@ python benchmarks/encoding.py [--texts FILE] [--count 500] [--encoder minilm] [-
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
 import time
 from collections.abc import Callable
@@ -19,7 +18,7 @@ from sentence_transformers import SentenceTransformer
 from denn.data.files import iterate_texts
 from denn.encoders.transformer import TransformerEncoder
 from denn.encoders.weights import locate
-from machine import machine
+from machine import report
 
 
 def seconds(work: Callable[[], object]) -> float:
@@ -63,11 +62,8 @@ def main() -> None:
         "ratio": statistics.median(other / own for own, other in times),
         "cosine_min": float(cosine.min()),
         "cosine_mean": float(cosine.mean()),
-        "machine": machine(),
     }
-    print(json.dumps(result, indent=1))
-    if args.json:
-        args.json.write_text(json.dumps(result, indent=1) + "\n")
+    report(result, args.json)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,8 @@
-"""What machine a figure was measured on."""
+"""What machine a figure was measured on, and how a result is shown and kept."""
 
 from __future__ import annotations
 
+import json
 import os
 import platform
 from datetime import UTC, datetime
@@ -28,3 +29,11 @@ def machine() -> dict[str, Any]:
         "transformers": metadata.version("transformers"),
         "date": datetime.now(UTC).date().isoformat(),
     }
+
+
+def report(result: dict[str, Any], path: Path | None) -> None:
+    """Print a result with its machine as JSON, and write it where a path is given."""
+    text = json.dumps({**result, "machine": machine()}, indent=1)
+    print(text)
+    if path:
+        path.write_text(text + "\n")

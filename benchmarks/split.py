@@ -6,14 +6,13 @@ python benchmarks/split.py [--rows 800000] [--labels 103] [--json FILE]
 from __future__ import annotations
 
 import argparse
-import json
 import time
 from pathlib import Path
 
 import numpy as np
 
 from denn.data.split import stratified_split
-from machine import machine
+from machine import report
 
 
 def main() -> None:
@@ -44,11 +43,8 @@ def main() -> None:
         "seconds": round(seconds, 2),
         "mean_deviation": round(deviation(valid), 2),
         "mean_deviation_of_a_random_split": round(deviation(draw.permutation(args.rows)[: len(valid)].tolist()), 2),
-        "machine": machine(),
     }
-    print(json.dumps(result, indent=1))
-    if args.json:
-        args.json.write_text(json.dumps(result, indent=1) + "\n")
+    report(result, args.json)
 
 
 if __name__ == "__main__":
