@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import platform
 from datetime import UTC, datetime
 from importlib import metadata
@@ -12,18 +11,16 @@ from typing import Any
 
 import torch
 
+from denn.bench.machine import machine as described
+
 
 def machine() -> dict[str, Any]:
     """Return processor, accelerator, versions and date."""
-    info = Path("/proc/cpuinfo")
-    models = [line.partition(":")[2].strip() for line in info.read_text().splitlines() if line.startswith("model name")]
     return {
-        "processor": models[0] if models else platform.processor(),
-        "cores": os.cpu_count(),
+        **described(),
         "threads": torch.get_num_threads(),
         "amx": bool(torch.cpu._is_amx_tile_supported()),
         "vnni": bool(torch.cpu._is_vnni_supported()),
-        "accelerator": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
         "python": platform.python_version(),
         "torch": torch.__version__,
         "transformers": metadata.version("transformers"),

@@ -40,7 +40,9 @@ def test_wrong_parameters_are_named(parameters, message):
 
 
 def test_an_unknown_method_lists_the_known_ones():
-    with pytest.raises(ConfigError, match=r"Got the method 'dnn', expected one of denn, dummy.*Did you mean 'denn'\?"):
+    with pytest.raises(
+        ConfigError, match=r"Got the method 'dnn', expected one of bert, denn, dummy.*Did you mean 'denn'\?"
+    ):
         make_recipe("dnn", {})
 
 

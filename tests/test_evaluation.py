@@ -49,6 +49,16 @@ def test_every_part_at_every_threshold():
     assert systems["part"]["tuned"]["micro_f1"] == pytest.approx(2 * 1 / (3 + 5))
 
 
+def test_fixed_thresholds_can_be_chosen_and_rank_alike():
+    kinds = evaluate(SCORES, DOCUMENTS, THRESHOLDS, COUNTS, fixed=(0.15, 0.65)).systems["final"]
+    assert list(kinds) == ["0.15", "0.65", "tuned", "per_label"]
+    # At 0.15: {a,b}, {a,b,c}, {b,c}. Hits 4, given 7, gold 5. At 0.65: {a}, {a}, {}. Hits 2, given 2.
+    assert kinds["0.15"]["micro_f1"] == pytest.approx(2 * 4 / (7 + 5))
+    assert kinds["0.65"]["micro_f1"] == pytest.approx(2 * 2 / (2 + 5))
+    assert kinds["0.15"]["threshold"] == 0.15
+    assert len({kind["ndcg_at_3"] for kind in kinds.values()}) == 1
+
+
 def test_labels_by_their_frequency_in_training():
     bands = {band["name"]: band for band in evaluate(SCORES, DOCUMENTS, THRESHOLDS, COUNTS).bands}
     assert {name: band["labels"] for name, band in bands.items()} == {

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from denn.bundle import Thresholds
-from denn.core.metrics import LabelTable, all_scores, frequency_bands, label_table
+from denn.core.metrics import LabelTable, all_scores, frequency_bands, label_table, ranking_scores
 from denn.core.thresholds import decide, tune_global, tune_per_label
 from denn.types import Document, LabelSpace, Scores
 
@@ -56,7 +56,7 @@ def tune(scores: Scores, documents: Sequence[Document]) -> dict[str, Thresholds]
     """Tune the thresholds of the final score and of each part on labelled documents."""
     gold = LabelSpace(scores.names).matrix(documents)
     tuned = {}
-    for name, values in _systems(scores).items():
+    for name, values in systems_of(scores).items():
         overall = tune_global(values, gold)
         tuned[name] = Thresholds(overall=overall, per_label=tuple(tune_per_label(values, gold, overall).tolist()))
     return tuned
@@ -79,24 +79,24 @@ def evaluate(
     thresholds: Mapping[str, Thresholds],
     train_counts: Mapping[str, int],
     min_labels: int = 0,
+    fixed: Sequence[float] = (0.5,),
 ) -> Evaluation:
-    """Score predictions against the documents' labels, at 0.5, at the tuned threshold and at those per label."""
+    """Score predictions against the documents' labels, at fixed thresholds, at the tuned one and at those per label."""
     known = LabelSpace(scores.names)
     unknown = sorted({label for document in documents for label in document.labels if label not in known})
     space = LabelSpace((*known.names, *unknown))
     gold = space.matrix(documents)
     systems: dict[str, dict[str, dict[str, float]]] = {}
     final = torch.zeros_like(gold)
-    for name, values in _systems(scores).items():
-        chosen: dict[str, float | Tensor] = {
-            "0.5": 0.5,
-            "tuned": thresholds[name].overall,
-            "per_label": label_thresholds(thresholds[name], len(known)),
-        }
+    for name, values in systems_of(scores).items():
+        chosen: dict[str, float | Tensor] = {str(threshold): threshold for threshold in fixed}
+        chosen["tuned"] = thresholds[name].overall
+        chosen["per_label"] = label_thresholds(thresholds[name], len(known))
         systems[name] = {}
+        ranking = ranking_scores(_widen(values, len(unknown)), gold)
         for kind, threshold in chosen.items():
             predicted = _widen(decide(values, threshold, min_labels), len(unknown))
-            systems[name][kind] = all_scores(predicted, gold, _widen(values, len(unknown)))
+            systems[name][kind] = all_scores(predicted, gold) | ranking
             if not isinstance(threshold, Tensor):
                 systems[name][kind]["threshold"] = threshold
             if (name, kind) == ("final", "tuned"):
@@ -107,7 +107,8 @@ def evaluate(
     return Evaluation(space.names, len(documents), len(unknown), systems, bands, label_table(final, gold), confidence)
 
 
-def _systems(scores: Scores) -> dict[str, Tensor]:
+def systems_of(scores: Scores) -> dict[str, Tensor]:
+    """Return what can decide by itself: each part of the score, then the final one."""
     return {**scores.parts, "final": scores.final}
 
 

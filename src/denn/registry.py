@@ -10,14 +10,20 @@ from typing import Any
 from denn.errors import ConfigError
 
 METHODS = {
+    "bert": "denn.methods.bert:Bert",
     "denn": "denn.methods.denn:DENN",
     "dummy": "denn.methods.dummy:Dummy",
 }
 
 CORPORA = {
-    "debian": "denn.data.debian:load",
-    "goemotions": "denn.data.goemotions:load",
+    "aapd": "denn.data.aapd:load",
+    "aapd-extra": "denn.data.aapd:load_extra",
+    "rcv1": "denn.data.rcv1:load",
+    "amazon531": "denn.data.amazon531:load",
+    "eurlex57k": "denn.data.eurlex57k:load",
     "reuters21578": "denn.data.reuters21578:load",
+    "goemotions": "denn.data.goemotions:load",
+    "debian": "denn.data.debian:load",
 }
 
 

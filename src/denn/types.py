@@ -100,6 +100,17 @@ class Neighbours:
         """The width of the result, the smaller of what was asked and what is stored."""
         return int(self.similarity.shape[1])
 
+    def nearest(self, k: int) -> Neighbours:
+        """Return the first k neighbours of each query, as a search for k would have found them."""
+        import torch
+
+        n, width = self.similarity.shape
+        kept = (torch.arange(width) < k).repeat(n)  # (n·width,)
+        sizes = self.offsets.diff()
+        offsets = torch.cat([self.offsets.new_zeros(1), sizes[kept].cumsum(0)])
+        columns = self.label_columns[kept.repeat_interleave(sizes)]
+        return Neighbours(tuple(ids[:k] for ids in self.ids), self.similarity[:, :k], offsets, columns)
+
 
 @dataclass(frozen=True, slots=True)
 class Neighbour:

@@ -101,13 +101,13 @@ def test_a_file_that_cannot_be_written_is_named(run, dummy, files, tmp_path):
 FAULT = "import denn.cli.show as s; s.table = lambda *_, **__: [][0]; from denn.cli import main; main({})"
 
 
-def test_our_own_faults_are_exit_code_1_and_a_traceback_only_when_asked_for():
-    done = python(FAULT.format("['data', 'list']"))
+def test_our_own_faults_are_exit_code_1_and_a_traceback_only_when_asked_for(tmp_path):
+    done = python(FAULT.format("['data', 'list']"), DENN_DATA=str(tmp_path))
     assert done.returncode == 1
     assert done.stderr.startswith("denn: This is a fault of denn itself (IndexError: list index out of range)")
     assert "please report it" in done.stderr
     assert "Traceback" not in done.stderr
-    done = python(FAULT.format("['data', 'list', '--verbose']"))
+    done = python(FAULT.format("['data', 'list', '--verbose']"), DENN_DATA=str(tmp_path))
     assert done.returncode == 1
     assert "Traceback" in done.stderr
 

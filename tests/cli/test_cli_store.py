@@ -1,4 +1,4 @@
-"""`denn store` and `denn data`: documents in and out of a living model, corpora by name."""
+"""`denn store`: documents in and out of a living model."""
 
 import json
 import shutil
@@ -72,30 +72,3 @@ def test_a_method_without_datastore_says_so(run, dummy, command):
     ran = run("store", command[0], dummy, *command[1:])
     assert ran.code == 2
     assert "'dummy', which keeps no datastore" in ran.err
-
-
-def test_known_corpora_are_listed_with_their_sizes(run, tmp_path):
-    (tmp_path / "goemotions").mkdir()
-    ran = run("data", "list", "--data-dir", tmp_path)
-    assert ran.code == 0
-    lines = [line.split() for line in ran.out.splitlines()]
-    assert ["goemotions", "43,410", "5,426", "5,427", "28", "here"] in lines
-    assert ["reuters21578", "7,770", "-", "3,019", "90", "Lewis,", "ModApte", "split"] in lines
-    assert "DENN_DATA" in ran.out
-
-
-def test_debian_is_written_as_a_file_to_train_on(run, tmp_path):
-    (tmp_path / "debian").mkdir()
-    rows = [{"id": f"p{i}", "text": f"päckage {i}", "labels": ["a::b"] if i % 2 else []} for i in range(60)]
-    (tmp_path / "debian" / "debian.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    out = tmp_path / "out.jsonl"
-    ran = run("data", "get", "debian", "--data-dir", tmp_path, "--out", out)
-    assert ran.code == 0
-    assert "30 packages with tags; 30 others have none" in ran.err
-    assert [json.loads(line) for line in out.read_text(encoding="utf-8").splitlines()] == rows[1::2]
-
-
-def test_other_corpora_must_be_put_in_their_place(run, tmp_path):
-    ran = run("data", "get", "goemotions", "--data-dir", tmp_path)
-    assert ran.code == 2
-    assert f"Put train.jsonl, valid.jsonl, test.jsonl into {tmp_path}/goemotions." in ran.err

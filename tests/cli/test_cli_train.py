@@ -84,7 +84,8 @@ def test_a_known_corpus_is_found_in_the_data_folder(run, tmp_path, monkeypatch):
     train = ["train", "reuters21578", "--method", "dummy", "--out", tmp_path / "model"]
     ran = run(*train)
     assert ran.code == 2
-    assert f"not at {tmp_path}/reuters21578. Put its files train.jsonl, test.jsonl there" in ran.err
+    assert f"reuters21578 is not at {tmp_path}/reuters21578. Say where its folder is with --data-dir" in ran.err
+    assert "or put its files there: train.jsonl and test.jsonl, or reut2-000.sgm to reut2-021.sgm." in ran.err
     assert "leave out the options" in run(*train, "--separator", ";").err
     (tmp_path / "debian").mkdir()
     rows = ({"id": str(i), "text": f"package {i}", "labels": [f"tag::{i % 2}"]} for i in range(100))

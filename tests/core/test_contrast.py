@@ -1,4 +1,4 @@
-"""The contrastive loss against sums written out in loops, its gradients (Eq. 14-16) and its invariances."""
+"""The contrastive losses against sums written out in loops, their gradients (Eq. 14-16) and their invariances."""
 
 import math
 
@@ -7,9 +7,25 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from denn.core.contrast import debiased_contrastive_loss, label_overlap, negative_weights
+from denn.core.contrast import (
+    debiased_contrastive_loss,
+    label_overlap,
+    negative_weights,
+    supervised_contrastive_loss,
+    unsupervised_contrastive_loss,
+    weighted_supervised_contrastive_loss,
+)
 
 lightly = settings(deadline=None, max_examples=40, derandomize=True)
+
+# Each loss with: do labels weigh the negatives, are rows of the same label set positives.
+VARIANTS = {
+    debiased_contrastive_loss: (True, False),
+    unsupervised_contrastive_loss: (False, False),
+    supervised_contrastive_loss: (False, True),
+    weighted_supervised_contrastive_loss: (True, True),
+}
+every_loss = pytest.mark.parametrize("loss_of", VARIANTS)
 
 
 @st.composite
@@ -31,7 +47,8 @@ def label_sets(labels):
     return [{column for column, value in enumerate(row) if value} for row in labels.tolist()]
 
 
-def loss_in_loops(similarity, labels, temperature):
+def loss_in_loops(loss_of, similarity, labels, temperature):
+    weighted, supervised = VARIANTS[loss_of]
     sets = label_sets(labels) * 2
     rows, s = len(sets), similarity.tolist()
     losses = []
@@ -39,9 +56,15 @@ def loss_in_loops(similarity, labels, temperature):
         denominator = 0.0
         for j in range(rows):
             if j != i:
-                denominator += (1 + (1 - overlap_of_sets(sets[i], sets[j]))) * math.exp(s[i][j] / temperature)
-        positive = (i + rows // 2) % rows
-        losses.append(-math.log(math.exp(s[i][positive] / temperature) / denominator))
+                weight = 1 + (1 - overlap_of_sets(sets[i], sets[j])) if weighted else 1.0
+                denominator += weight * math.exp(s[i][j] / temperature)
+        positives = [(i + rows // 2) % rows]
+        if supervised:
+            positives = [j for j in range(rows) if j != i and sets[j] == sets[i]]
+        total = 0.0
+        for p in positives:
+            total += -math.log(math.exp(s[i][p] / temperature) / denominator)
+        losses.append(total / len(positives))
     return torch.tensor(losses, dtype=torch.float64)
 
 
@@ -89,24 +112,33 @@ def test_weights_are_symmetric_between_one_and_two_and_one_for_the_own_view(batc
     assert (weights.diagonal() == 1).all()
 
 
+@every_loss
 @lightly
 @given(batches())
-def test_loss_equals_the_sum_written_out(batch):
+def test_loss_equals_the_sum_written_out(loss_of, batch):
     similarity, labels, temperature = batch
-    loss = debiased_contrastive_loss(similarity, labels, temperature)
+    loss = loss_of(similarity, labels, temperature)
     assert loss.dtype == torch.float64
-    torch.testing.assert_close(loss, loss_in_loops(similarity, labels, temperature), rtol=1e-10, atol=1e-10)
-    single = debiased_contrastive_loss(similarity.float(), labels.long(), temperature)
+    torch.testing.assert_close(loss, loss_in_loops(loss_of, similarity, labels, temperature), rtol=1e-10, atol=1e-10)
+    single = loss_of(similarity.float(), labels.long(), temperature)
     assert single.dtype == torch.float32
     torch.testing.assert_close(single.double(), loss, rtol=1e-4, atol=1e-4)
 
 
+@every_loss
 @lightly
 @given(batches())
-def test_loss_is_never_negative(batch):
+def test_loss_is_never_negative(loss_of, batch):
     similarity, labels, temperature = batch
-    assert debiased_contrastive_loss(similarity, labels, temperature).min() >= 0
-    assert debiased_contrastive_loss(similarity.float(), labels, temperature).min() >= 0
+    assert loss_of(similarity, labels, temperature).min() >= 0
+    assert loss_of(similarity.float(), labels, temperature).min() >= 0
+
+
+@every_loss
+def test_gradients_are_those_of_finite_differences(loss_of):
+    labels = torch.tensor([[True, False], [True, False], [True, True], [False, False]])
+    leaf = torch.linspace(-1, 1, 64, dtype=torch.float64).sin().view(8, 8).requires_grad_()
+    assert torch.autograd.gradcheck(lambda similarity: loss_of(similarity, labels, 0.5), leaf)
 
 
 @lightly
@@ -144,16 +176,71 @@ def test_equal_label_sets_give_nt_xent(batch, value):
     torch.testing.assert_close(loss, denominators - positives)
 
 
+def with_an_own_label_each(labels):
+    """Add to (N,L) labels a column for each document, so that no two label sets are equal."""
+    return torch.cat([labels, torch.eye(len(labels), dtype=torch.bool)], dim=1)
+
+
+@lightly
+@given(batches(), st.booleans())
+def test_what_the_losses_have_in_common(batch, value):
+    similarity, labels, temperature = batch
+    plain = unsupervised_contrastive_loss(similarity, labels, temperature)
+    alike = torch.full_like(labels, value)
+    torch.testing.assert_close(debiased_contrastive_loss(similarity, alike, temperature), plain)
+    torch.testing.assert_close(
+        weighted_supervised_contrastive_loss(similarity, alike, temperature),
+        supervised_contrastive_loss(similarity, alike, temperature),
+    )
+    apart = with_an_own_label_each(labels)
+    torch.testing.assert_close(supervised_contrastive_loss(similarity, apart, temperature), plain)
+    torch.testing.assert_close(
+        weighted_supervised_contrastive_loss(similarity, apart, temperature),
+        debiased_contrastive_loss(similarity, apart, temperature),
+    )
+
+
+@lightly
+@given(batches(), batches())
+def test_the_unsupervised_loss_reads_no_labels(batch, other):
+    similarity, labels, temperature = batch
+    others = torch.zeros_like(labels)
+    others[: len(other[1]), : other[1].shape[1]] = other[1][: len(labels), : labels.shape[1]]
+    loss = unsupervised_contrastive_loss(similarity, labels, temperature)
+    assert torch.equal(unsupervised_contrastive_loss(similarity, others, temperature), loss)
+
+
+def test_documents_without_labels_are_each_others_positives():
+    similarity = torch.eye(6, dtype=torch.float64)
+    similarity[0, 1] = 1.0
+    labels = torch.tensor([[False, False], [False, False], [True, False]])
+    # Row 0: positives 1, 3, 4; its denominator holds e (row 1) and 1 four times.
+    denominator = math.e + 4
+    expected = (3 * math.log(denominator) - 1) / 3
+    assert float(supervised_contrastive_loss(similarity, labels, 1.0)[0]) == pytest.approx(expected)
+    # With weights, rows 2 and 5 share nothing with row 0 and count twice.
+    weighted = (3 * math.log(math.e + 2 + 2 * 2) - 1) / 3
+    assert float(weighted_supervised_contrastive_loss(similarity, labels, 1.0)[0]) == pytest.approx(weighted)
+
+
+def test_a_shared_label_does_not_make_label_sets_the_same():
+    similarity = torch.linspace(-1, 1, 16, dtype=torch.float64).view(4, 4)
+    labels = torch.tensor([[True, True], [True, False]])
+    loss = supervised_contrastive_loss(similarity, labels, 0.5)
+    torch.testing.assert_close(loss, unsupervised_contrastive_loss(similarity, labels, 0.5))
+
+
+@every_loss
 @lightly
 @given(batches(), st.randoms(use_true_random=False))
-def test_loss_follows_a_permutation_of_documents_and_ignores_one_of_labels(batch, random):
+def test_loss_follows_a_permutation_of_documents_and_ignores_one_of_labels(loss_of, batch, random):
     similarity, labels, temperature = batch
     documents, columns = list(range(len(labels))), list(range(labels.shape[1]))
     random.shuffle(documents)
     random.shuffle(columns)
     rows = torch.tensor(documents + [len(labels) + document for document in documents])
-    loss = debiased_contrastive_loss(similarity, labels, temperature)
-    moved = debiased_contrastive_loss(similarity[rows][:, rows], labels[documents][:, columns], temperature)
+    loss = loss_of(similarity, labels, temperature)
+    moved = loss_of(similarity[rows][:, rows], labels[documents][:, columns], temperature)
     torch.testing.assert_close(moved, loss[rows])
 
 
@@ -168,37 +255,41 @@ def test_loss_keeps_when_similarity_and_temperature_scale_or_similarity_shifts(b
     torch.testing.assert_close(shifted, loss, rtol=1e-8, atol=1e-8)
 
 
+@every_loss
 @lightly
 @given(batches(smallest=2))
-def test_the_similarity_of_a_row_with_itself_does_not_count(batch):
+def test_the_similarity_of_a_row_with_itself_does_not_count(loss_of, batch):
     similarity, labels, temperature = batch
-    loss = debiased_contrastive_loss(similarity, labels, temperature)
-    assert torch.equal(debiased_contrastive_loss(similarity.fill_diagonal_(math.nan), labels, temperature), loss)
+    loss = loss_of(similarity, labels, temperature)
+    assert torch.equal(loss_of(similarity.fill_diagonal_(math.nan), labels, temperature), loss)
 
 
+@every_loss
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-def test_low_precision_similarity_is_promoted(dtype):
+def test_low_precision_similarity_is_promoted(loss_of, dtype):
     similarity = torch.linspace(-1, 1, 36).view(6, 6).to(dtype)
     labels = torch.tensor([[True, False], [True, True], [False, False]])
-    loss = debiased_contrastive_loss(similarity, labels, 0.05)
+    loss = loss_of(similarity, labels, 0.05)
     assert loss.dtype == torch.float32
-    assert torch.equal(loss, debiased_contrastive_loss(similarity.float(), labels, 0.05))
+    assert torch.equal(loss, loss_of(similarity.float(), labels, 0.05))
 
 
-def test_autocast_changes_nothing():
+@every_loss
+def test_autocast_changes_nothing(loss_of):
     similarity = torch.linspace(-1, 1, 64).view(8, 8)
     labels = torch.ones(4, 900)
     labels[1, 0], labels[2, :3] = 0, 0
-    outside = debiased_contrastive_loss(similarity, labels, 0.05)
+    outside = loss_of(similarity, labels, 0.05)
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        inside = debiased_contrastive_loss(similarity, labels, 0.05)
+        inside = loss_of(similarity, labels, 0.05)
     assert inside.dtype == torch.float32
     assert torch.equal(inside, outside)
 
 
-def test_one_document_has_nothing_to_be_pushed_from():
+@every_loss
+def test_one_document_has_nothing_to_be_pushed_from(loss_of):
     similarity = torch.tensor([[1.0, 0.3], [0.3, 1.0]], requires_grad=True)
-    loss = debiased_contrastive_loss(similarity, torch.zeros(1, 4), 0.05)
+    loss = loss_of(similarity, torch.zeros(1, 4), 0.05)
     loss.sum().backward()
     assert loss.tolist() == [0.0, 0.0]
     assert torch.equal(similarity.grad, torch.zeros(2, 2))

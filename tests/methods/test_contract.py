@@ -1,12 +1,13 @@
 """What every method must do: learn, survive disk, repeat itself, and bear every legal corpus and text."""
 
 import shutil
+from dataclasses import fields
 
 import pytest
 import torch
 
 import denn
-from denn.registry import METHODS
+from denn.registry import METHODS, lookup
 
 READS_NO_TEXT = {"dummy"}  # cannot tell documents apart, so cannot learn any by heart
 
@@ -20,7 +21,10 @@ def method(request) -> str:
 @pytest.fixture
 def settings(method, request) -> dict[str, object]:
     """Parameters with which the method learns in about a second."""
-    return request.getfixturevalue("tiny_settings") if method == "denn" else {}
+    if method in READS_NO_TEXT:
+        return {}
+    known = {field.name for field in fields(lookup(METHODS, method, "method").Parameters)}
+    return {name: value for name, value in request.getfixturevalue("tiny_settings").items() if name in known}
 
 
 @pytest.fixture

@@ -4,6 +4,7 @@ import math
 import shutil
 from dataclasses import replace
 from pathlib import Path
+from typing import get_args, get_type_hints
 
 import pytest
 import torch
@@ -15,7 +16,8 @@ from denn.config import make_recipe
 from denn.encoders.classifier import Classifier
 from denn.encoders.transformer import TransformerEncoder
 from denn.errors import ConfigError
-from denn.methods.denn import DENN, _device, _Training
+from denn.methods.denn import DENN, DennParameters, _device
+from denn.methods.finetune import CONTRASTS, VIEWS, Finetuning
 from denn.types import Scores
 
 TEXTS = ["goal match coach of the team", "violin and the oven", "", "kyoto 電車 comet", "barometer drizzle referee"]
@@ -33,11 +35,11 @@ def model(tiny_model, tmp_path):
 def training(tiny_corpus, tiny_settings):
     """A function that makes the training of a tiny network, not yet begun."""
 
-    def make(corpus=tiny_corpus, **extra) -> _Training:
+    def make(corpus=tiny_corpus, **extra) -> Finetuning:
         parameters = make_recipe("denn", {**tiny_settings, **extra}).parameters
         torch.manual_seed(0)
         encoder = TransformerEncoder.load(parameters.encoder, precision="float32")
-        return _Training(Classifier(encoder, len(corpus.labels)), corpus, parameters)
+        return Finetuning(Classifier(encoder, len(corpus.labels)), corpus, parameters)
 
     return make
 
@@ -163,7 +165,61 @@ def test_the_loss_is_cross_entropy_and_contrast(training, scale):
             p = 1 / (1 + math.exp(-float(weight[column] @ h[n] + bias[column])))
             bce -= math.log(p if labels[n, column] else 1 - p) / labels.numel()
     expected = bce + 0.4 * contrast_by_loops(torch.cat([h, h]), labels, 0.2)
-    assert float(made.loss(rows).detach()) == pytest.approx(expected, rel=1e-4)
+    assert float(made.compute(*made.prepare(rows)).detach()) == pytest.approx(expected, rel=1e-4)
+
+
+def test_each_contrast_is_used_by_its_name(training):
+    rows, found = torch.arange(16), {}
+    made = training(alpha=0.0)
+    made.network.eval()
+    cross_entropy = float(made.compute(*made.prepare(rows)).detach())
+    for name, contrast in CONTRASTS.items():
+        made = training(alpha=1.0, temperature=0.2, loss=name)
+        made.network.eval()
+        h = torch.nn.functional.normalize(made.network.encode(made.train_tokens)[rows], dim=1).repeat(2, 1)
+        found[name] = float(made.compute(*made.prepare(rows)).detach()) - cross_entropy
+        expected = float(contrast(h @ h.T, made.labels[rows], 0.2).mean())
+        assert found[name] == pytest.approx(expected, rel=1e-3)
+    assert len({round(value, 2) for value in found.values()}) == len(CONTRASTS) == 4
+
+
+@pytest.fixture(scope="session")
+def masking_encoder(tiny_encoder, tmp_path_factory) -> Path:
+    """The random BERT with a mask token in the place of one that it does not use."""
+    folder = shutil.copytree(tiny_encoder, tmp_path_factory.mktemp("masking") / "bert")
+    file = folder / "tokenizer.json"
+    file.write_text(file.read_text().replace('"<pad>"', '"[MASK]"'))
+    return folder
+
+
+def test_each_view_is_used_by_its_name(training, masking_encoder):
+    changed, masked = {}, {}
+    for view in VIEWS:
+        made = training(view=view, encoder=str(masking_encoder))
+        seen = []
+        made.network.register_forward_pre_hook(lambda module, inputs, seen=seen: seen.extend(inputs))
+        torch.manual_seed(3)
+        made.compute(*made.prepare(torch.arange(12))).backward()
+        ids, layout = seen[0].split(list(seen[1].lengths)), seen[1]
+        assert layout.lengths[0::2] == layout.lengths[1::2]
+        changed[view] = sum(int((a != b).sum()) for a, b in zip(ids[0::2], ids[1::2], strict=True))
+        masked[view] = sum(int((b == 1).sum()) for b in ids[1::2])
+        assert all(1 not in a for a in ids[0::2])
+    assert changed["dropout"] == masked["dropout"] == masked["shuffle"] == 0
+    assert changed["masking"] == masked["masking"] > 0
+    assert changed["span"] == masked["span"] >= 12
+    assert changed["shuffle"] > changed["span"]
+
+
+def test_an_encoder_without_a_mask_token_is_refused_before_any_work(training):
+    with pytest.raises(ConfigError, match="has no mask token"):
+        training(view="span")
+
+
+def test_every_contrast_and_view_can_be_asked_for():
+    hints = get_type_hints(DennParameters)
+    assert set(get_args(hints["loss"])) == set(CONTRASTS)
+    assert set(get_args(hints["view"])) == set(VIEWS)
 
 
 @pytest.mark.parametrize(("alpha", "views"), [(0.0, 1), (0.1, 2)])
@@ -172,7 +228,7 @@ def test_without_contrast_there_is_one_view(training, alpha, views):
     seen = []
     made.network.register_forward_hook(lambda module, inputs, output: seen.append(len(output[1])))
     made.network.train()
-    made.loss(torch.arange(8)).backward()
+    made.compute(*made.prepare(torch.arange(8))).backward()
     assert seen == [8 * views]
     assert all(parameter.grad is not None for parameter in made.network.parameters())
 
@@ -182,7 +238,7 @@ def test_the_two_views_differ_by_dropout(training):
     made.network.train()
     seen = []
     made.network.register_forward_hook(lambda module, inputs, output: seen.append(output[0].detach()))
-    made.loss(torch.arange(4))
+    made.compute(*made.prepare(torch.arange(4)))
     first, second = seen[0][0::2], seen[0][1::2]
     cosine = torch.cosine_similarity(first[:, None], second[None], dim=2)
     assert not torch.allclose(first, second, atol=1e-3)
@@ -216,7 +272,7 @@ def test_the_head_start_and_the_scale(training, tmp_path):
         made = training(alpha=0.0, head_start=epochs, embedding_norm=2.5)
         (tmp_path / str(number)).mkdir()
         assert made._start(tmp_path / str(number), Silent()) is None
-        losses.append(float(made.network.eval() and made.loss(rows).detach()))
+        losses.append(float(made.network.eval() and made.compute(*made.prepare(rows)).detach()))
         norms = (made.network.scale * made.network.encode(made.train_tokens)).norm(dim=1)
         assert float(norms.mean()) == pytest.approx(2.5, rel=1e-4)
     assert losses[1] < 0.9 * losses[0]

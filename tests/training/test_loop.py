@@ -41,6 +41,12 @@ class Toy:
         self.calls += 1
         return factor * F.binary_cross_entropy_with_logits(self.module(F.dropout(X[rows], 0.3)), Y[rows])
 
+    def gradients(self, rows: torch.Tensor) -> torch.Tensor:
+        self.module.zero_grad()
+        value = self.loss(rows)
+        value.backward()
+        return value.detach()
+
     def validate(self) -> dict[str, float]:
         gradients = torch.cat([p.grad.flatten() for p in self.module.parameters()])
         self.norms.append(float(gradients.norm()))
@@ -52,7 +58,10 @@ class Toy:
         usual = {"batch_size": 5, "epochs": 6, "schedule": "constant", "patience": 0, "checkpoint_seconds": 0.0}
         full = Plan(**{**usual, **plan})
         self.workdir.mkdir(exist_ok=True)
-        return fit(self.module, [self.group], self.loss, self.validate, ROWS, full, self.workdir, progress or Silent())
+        tokens = torch.arange(ROWS)
+        return fit(
+            self.module, [self.group], self.gradients, self.validate, tokens, full, self.workdir, progress or Silent()
+        )
 
     def weights(self) -> list[torch.Tensor]:
         return [parameter.detach().clone() for parameter in self.module.parameters()]

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from denn import __version__
-from denn.cli import data, evaluate, predict, store, train
+from denn.cli import bench, data, evaluate, predict, report, store, train
 from denn.cli.options import Quiet, Seed, Verbose, duration
 
 app = typer.Typer(rich_markup_mode=None, pretty_exceptions_enable=False, no_args_is_help=True)
@@ -56,5 +56,7 @@ def demo(
 app.command()(train.train)
 app.command()(evaluate.evaluate)
 app.command()(predict.predict)
+app.command()(report.report)
 app.add_typer(store.app, name="store")
 app.add_typer(data.app, name="data")
+app.add_typer(bench.app, name="bench")

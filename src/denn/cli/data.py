@@ -4,37 +4,96 @@ from __future__ import annotations
 
 import json
 import logging
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from denn.cli.options import DataDir, Quiet, Verbose
 
+if TYPE_CHECKING:
+    from denn.data.known import Statistics
+
 log = logging.getLogger(__name__)
 app = typer.Typer(no_args_is_help=True, help="List and fetch the corpora known by name.")
 
 
+@dataclass(frozen=True)
+class Found:
+    """What lies in the folder of a corpus."""
+
+    folder: Path
+    parts: dict[str, int]
+    statistics: Statistics
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return plain values."""
+        return {"folder": str(self.folder), **self.parts, **asdict(self.statistics)}
+
+
 @app.command("list")
-def show_list(data_dir: DataDir = None, quiet: Quiet = False, verbose: Verbose = False) -> None:
-    """List the known corpora, their sizes, and where they are or come from."""
+def show_list(
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object by name.")] = False,
+    data_dir: DataDir = None,
+    quiet: Quiet = False,
+    verbose: Verbose = False,
+) -> None:
+    """List the known corpora: what the paper says of them, and what is here."""
     from denn.cli.show import console, table
     from denn.cli.sources import data_folder
     from denn.data.known import KNOWN
     from denn.registry import CORPORA
 
-    folder = data_folder(data_dir)
-    rows = []
-    for name in CORPORA:
-        known = KNOWN.get(name)
-        sizes = (known.train, known.valid, known.test, known.labels) if known else ()
-        numbers = [f"{size:,}" if size else "-" for size in sizes] or ["?"] * 4
-        where = "here" if (folder / name).is_dir() else known.get if known else ""
-        rows.append([name, *numbers, where])
-    table(["name", "train", "valid", "test", "labels", "where"], rows, words=(0, 5))
+    root = data_folder(data_dir)
+    paper = {name: KNOWN[name].paper if name in KNOWN else None for name in CORPORA}
+    found = {name: _find(name, root) for name in CORPORA}
+    if as_json:
+        rows = {
+            name: {"paper": (said := paper[name]) and asdict(said), "found": (here := found[name]) and here.as_dict()}
+            for name in CORPORA
+        }
+        typer.echo(json.dumps(rows))
+        return
+    headers = ["", "paper:\ndocs", "\nlabels", "labels\na doc", "words\na doc"]
+    headers += ["here:\ntrain", "\nvalid", "\ntest", "\nlabels", "labels\na doc", "words\na doc"]
+    table(headers, [[name, *_columns(paper[name]), *_found_columns(found[name])] for name in CORPORA])
     say = console().print
-    say("valid -: a tenth of train is split off.")
-    say(f"Each is looked for in a folder of its name in {folder} (--data-dir or DENN_DATA).")
+    say("Words are what blanks separate. `denn data get NAME` says what to put where.")
+    say(f"Each is looked for in a folder of its name in {root} (--data-dir or DENN_DATA).")
+
+
+def _find(name: str, root: Path) -> Found | None:
+    """Read a corpus and count; None where it is not there or cannot be read, which is said."""
+    from denn.data.debian import FILE
+    from denn.data.known import PARTS, folder_of
+    from denn.data.published import statistics
+    from denn.errors import DataError
+    from denn.registry import CORPORA, lookup
+
+    folder = folder_of(name, root)
+    if not (folder / FILE if name == "debian" else folder).exists():  # debian would be fetched
+        return None
+    log.info(f"reading {name} in {folder}")
+    try:
+        corpus = lookup(CORPORA, name, "corpus")(folder)
+    except DataError as error:
+        log.warning(str(error))
+        return None
+    return Found(folder, {part: len(getattr(corpus, part)) for part in PARTS}, statistics(corpus))
+
+
+def _columns(counted: Statistics | None) -> list[str]:
+    if counted is None:
+        return ["-"] * 4
+    rates = counted.labels_per_document, counted.words_per_document
+    return [f"{counted.documents:,}", f"{counted.labels:,}", *(f"{rate:.2f}" for rate in rates)]
+
+
+def _found_columns(found: Found | None) -> list[str]:
+    if found is None:
+        return ["-"] * 6
+    return [*(f"{size:,}" for size in found.parts.values()), *_columns(found.statistics)[1:]]
 
 
 @app.command()
@@ -47,15 +106,16 @@ def get(
 ) -> None:
     """Write a corpus that can be fetched as one file of JSON lines."""
     from denn.cli.output import writing
-    from denn.cli.sources import data_folder, files_of
+    from denn.cli.sources import data_folder
     from denn.data.debian import load_debian
+    from denn.data.known import files_of, folder_of
     from denn.errors import DataError
     from denn.registry import CORPORA, lookup
 
     lookup(CORPORA, name, "corpus")
-    folder = data_folder(data_dir) / name
+    folder = folder_of(name, data_folder(data_dir))
     if name != "debian":
-        raise DataError(f"{name} cannot be fetched by denn. Put {files_of(name)} into {folder}.")
+        raise DataError(f"{name} cannot be fetched by denn. Put its files into {folder}: {files_of(name)}.")
     tagged, untagged = load_debian(folder)
     path = out or Path(f"{name}.jsonl")
     with writing(path) as file:

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from denn.data.corpus import read_corpus, read_documents
-from denn.data.known import KNOWN
+from denn.data.known import files_of, folder_of
 from denn.encoders.weights import cache_folder
 from denn.errors import ConfigError, DataError
 from denn.registry import CORPORA, did_you_mean, lookup
@@ -31,12 +31,6 @@ class Reading:
 def data_folder(given: Path | None) -> Path:
     """Return the folder of known corpora: the one given, or one in the user's cache."""
     return given or cache_folder()
-
-
-def files_of(name: str) -> str:
-    """List the files that the folder of a published corpus has."""
-    known = KNOWN.get(name)
-    return ", ".join(f"{part}.jsonl" for part in ("train", "valid", "test") if known is None or getattr(known, part))
 
 
 def open_corpus(
@@ -77,11 +71,11 @@ def _is_file(source: str) -> bool:
 
 
 def _load(name: str, data_dir: Path | None) -> Corpus:
-    folder = data_folder(data_dir) / name
+    folder = folder_of(name, data_folder(data_dir))
     if name != "debian" and not folder.is_dir():  # debian is fetched
         raise DataError(
-            f"The corpus {name} is not at {folder}. Put its files {files_of(name)} there, or say where its folder is "
-            "with --data-dir or DENN_DATA."
+            f"The corpus {name} is not at {folder}. Say where its folder is with --data-dir or DENN_DATA, or put its "
+            f"files there: {files_of(name)}."
         )
     loaded: Corpus = lookup(CORPORA, name, "corpus")(folder)
     return loaded

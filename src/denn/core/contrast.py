@@ -1,8 +1,7 @@
-"""Debiased contrastive learning: label overlap, negative weights and the loss (Eq. 4-6)."""
+"""Debiased contrastive learning: label overlap, negative weights and the loss (Eq. 4-6), and the losses beside it."""
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 
 def label_overlap(a: Tensor, b: Tensor) -> Tensor:
@@ -31,14 +30,41 @@ def debiased_contrastive_loss(similarity: Tensor, labels: Tensor, temperature: f
     Eq. 6: −log( exp(s_ii⁺/τ₁) / Σ_{j≠i} w_ij exp(s_ij/τ₁) )
     It is never negative, as the denominator holds the positive with weight 1, and at least float32 under autocast.
     """
+    return _loss(similarity, labels, temperature, weighted=True, supervised=False)
+
+
+def unsupervised_contrastive_loss(similarity: Tensor, labels: Tensor, temperature: float) -> Tensor:
+    """Return the (2N,) losses of Eq. 6 with every w_ij = 1 (UCL): the labels do not count."""
+    return _loss(similarity, labels, temperature, weighted=False, supervised=False)
+
+
+def supervised_contrastive_loss(similarity: Tensor, labels: Tensor, temperature: float) -> Tensor:
+    """Return the (2N,) losses where every row with the anchor's very label set is a positive (SCL).
+
+    −1/|P(i)| Σ_{p∈P(i)} log( exp(s_ip/τ₁) / Σ_{j≠i} exp(s_ij/τ₁) ), P(i) = {p ≠ i: Y_p = Y_i}
+    P(i) always holds the other view; two documents without labels have the same label set.
+    """
+    return _loss(similarity, labels, temperature, weighted=False, supervised=True)
+
+
+def weighted_supervised_contrastive_loss(similarity: Tensor, labels: Tensor, temperature: float) -> Tensor:
+    """Return the (2N,) losses of SCL with the w_ij of Eq. 4 in the denominator (WSCL)."""
+    return _loss(similarity, labels, temperature, weighted=True, supervised=True)
+
+
+def _loss(similarity: Tensor, labels: Tensor, temperature: float, *, weighted: bool, supervised: bool) -> Tensor:
+    """Average −log( exp(s_ip/τ₁) / Σ_{j≠i} w_ij exp(s_ij/τ₁) ) over the positives p of each anchor i: (2N,)."""
     similarity = _at_least_float32(similarity)
-    rows = len(similarity)
     labels = labels.to(similarity.dtype)
-    weights = negative_weights(label_overlap(labels, labels)).repeat(2, 2)  # (2N,2N)
-    itself = torch.eye(rows, dtype=torch.bool, device=similarity.device)
-    logits = (similarity / temperature + weights.log()).masked_fill(itself, -torch.inf)
-    other_view = torch.arange(rows, device=similarity.device).roll(rows // 2)
-    return F.cross_entropy(logits, other_view, reduction="none")  # exact, as log w_ii⁺ = 0
+    overlap = label_overlap(labels, labels).repeat(2, 2)  # (2N,2N)
+    itself = torch.eye(len(similarity), dtype=torch.bool, device=similarity.device)
+    logits = similarity / temperature
+    if weighted:
+        logits = logits + negative_weights(overlap).log()  # 0 at the positives, whose label sets are the anchor's
+    other_view = itself.roll(len(labels), 0)
+    positives = (overlap == 1) & ~itself if supervised else other_view
+    log_shares = logits.masked_fill(itself, -torch.inf).log_softmax(1)
+    return -log_shares.where(positives, 0).sum(1) / positives.sum(1)
 
 
 def _at_least_float32(values: Tensor) -> Tensor:

@@ -22,6 +22,18 @@ class LabelTable:
     f1: Tensor
 
 
+@dataclass(frozen=True, eq=False)
+class _Counts:
+    """Cells of two (n,L) matrices: gold ones, predicted ones and those that are both, by label and by document."""
+
+    support: Tensor  # (L,)
+    predicted: Tensor
+    true_positives: Tensor
+    document_support: Tensor  # (n,)
+    document_predicted: Tensor
+    document_hits: Tensor
+
+
 @dataclass(frozen=True)
 class Band:
     """The labels whose training frequency lies in one range, and how well they are predicted."""
@@ -35,41 +47,32 @@ class Band:
 
 def label_table(predicted: Tensor, gold: Tensor) -> LabelTable:
     """Count and score each label of two bool (n,L) matrices."""
-    support, given, hits = gold.sum(0), predicted.sum(0), (predicted & gold).sum(0)
-    return LabelTable(support, given, hits, *_precision_recall_f1(hits, given, support))
+    return _label_table(_count(predicted, gold))
 
 
 def multilabel_scores(predicted: Tensor, gold: Tensor) -> dict[str, float]:
     """Return micro and macro precision, recall and F1; macro is the mean over all L labels, 0 where undefined."""
-    table = label_table(predicted, gold)
-    micro = _precision_recall_f1(table.true_positives.sum(), table.predicted.sum(), table.support.sum())
-    macro = (_mean(values) for values in (table.precision, table.recall, table.f1))
-    return _named("micro", map(float, micro)) | _named("macro", macro)
+    return _micro_macro(label_table(predicted, gold))
 
 
 def macro_over_supported(predicted: Tensor, gold: Tensor) -> dict[str, float]:
     """Return macro precision, recall and F1 over the labels with a gold document, and how many these are."""
-    table = label_table(predicted, gold)
-    supported = table.support > 0
-    macro = (_mean(values[supported]) for values in (table.precision, table.recall, table.f1))
-    return _named("supported_macro", macro) | {"supported_labels": float(supported.sum())}
+    return _supported_macro(label_table(predicted, gold))
 
 
 def example_f1(predicted: Tensor, gold: Tensor) -> float:
     """Return the mean F1 of the documents; one without gold labels that is given none scores 1."""
-    sizes = predicted.sum(1) + gold.sum(1)
-    f1 = torch.where(sizes > 0, _ratio(2 * (predicted & gold).sum(1), sizes), 1.0)
-    return _mean_over_documents(f1, gold)
+    return _by_document(_count(predicted, gold))["example_f1"]
 
 
 def hamming_loss(predicted: Tensor, gold: Tensor) -> float:
     """Return the share of wrong cells."""
-    return _mean(predicted ^ gold)
+    return _by_document(_count(predicted, gold))["hamming_loss"]
 
 
 def subset_accuracy(predicted: Tensor, gold: Tensor) -> float:
     """Return the share of documents whose label set is exactly right."""
-    return _mean_over_documents((predicted == gold).all(1), gold)
+    return _by_document(_count(predicted, gold))["subset_accuracy"]
 
 
 def precision_at_k(scores: Tensor, gold: Tensor, k: int) -> float:
@@ -100,19 +103,65 @@ def all_scores(
     predicted: Tensor, gold: Tensor, scores: Tensor | None = None, ks: Sequence[int] = (1, 3, 5)
 ) -> dict[str, float]:
     """Return every metric by name; p_at_k, r_at_k and ndcg_at_k only where scores are given."""
-    named = multilabel_scores(predicted, gold) | macro_over_supported(predicted, gold)
-    named["example_f1"] = example_f1(predicted, gold)
-    named["hamming_loss"] = hamming_loss(predicted, gold)
-    named["subset_accuracy"] = subset_accuracy(predicted, gold)
-    named["empty_predictions"] = _mean_over_documents(~predicted.any(1), gold)
-    named["labels_per_text"] = _mean_over_documents(predicted.sum(1), gold)
-    if scores is not None and ks:
-        hits, support = _hits(scores, gold, max(ks)), gold.sum(1)  # sorted once for every k
-        for k in ks:
-            named[f"p_at_{k}"] = _precision_at(hits, k)
-            named[f"r_at_{k}"] = _recall_at(hits, support, k)
-            named[f"ndcg_at_{k}"] = _ndcg_at(hits, support, k)
+    counts = _count(predicted, gold)
+    table = _label_table(counts)
+    named = _micro_macro(table) | _supported_macro(table) | _by_document(counts)
+    return named if scores is None else named | ranking_scores(scores, gold, ks)
+
+
+def ranking_scores(scores: Tensor, gold: Tensor, ks: Sequence[int] = (1, 3, 5)) -> dict[str, float]:
+    """Return p_at_k, r_at_k and ndcg_at_k of every k; no threshold changes them."""
+    named = {}
+    hits, support = _hits(scores, gold, max(ks, default=0)), gold.sum(1)  # ranked once for every k
+    for k in ks:
+        named[f"p_at_{k}"] = _precision_at(hits, k)
+        named[f"r_at_{k}"] = _recall_at(hits, support, k)
+        named[f"ndcg_at_{k}"] = _ndcg_at(hits, support, k)
     return named
+
+
+def _count(predicted: Tensor, gold: Tensor) -> _Counts:
+    """Count cells by label and by document; few cells are set, so they are listed once instead of summed up often."""
+    given, wanted = predicted.nonzero(), gold.nonzero()  # (cells,2)
+    hits = given[gold[given[:, 0], given[:, 1]]]
+    lengths = tuple(gold.shape)
+
+    def along(cells: Tensor, dimension: int) -> Tensor:
+        return cells[:, dimension].bincount(minlength=lengths[dimension])
+
+    by_document, by_label = ([along(cells, dimension) for cells in (wanted, given, hits)] for dimension in (0, 1))
+    return _Counts(*by_label, *by_document)
+
+
+def _label_table(counts: _Counts) -> LabelTable:
+    support, given, hits = counts.support, counts.predicted, counts.true_positives
+    return LabelTable(support, given, hits, *_precision_recall_f1(hits, given, support))
+
+
+def _micro_macro(table: LabelTable) -> dict[str, float]:
+    micro = _precision_recall_f1(table.true_positives.sum(), table.predicted.sum(), table.support.sum())
+    macro = (_mean(values) for values in (table.precision, table.recall, table.f1))
+    return _named("micro", map(float, micro)) | _named("macro", macro)
+
+
+def _supported_macro(table: LabelTable) -> dict[str, float]:
+    supported = table.support > 0
+    macro = (_mean(values[supported]) for values in (table.precision, table.recall, table.f1))
+    return _named("supported_macro", macro) | {"supported_labels": float(supported.sum())}
+
+
+def _by_document(counts: _Counts) -> dict[str, float]:
+    """Average over documents; 0 where there are no labels, so that a model without labels never shines."""
+    support, given, hits = counts.document_support, counts.document_predicted, counts.document_hits
+    sizes, wrong, labels = given + support, given + support - 2 * hits, len(counts.support)
+    values = {
+        "example_f1": _mean(torch.where(sizes > 0, _ratio(2 * hits, sizes), 1.0)),
+        "hamming_loss": float(wrong.sum()) / max(len(wrong) * labels, 1),
+        "subset_accuracy": _mean(wrong == 0),
+        "empty_predictions": _mean(given == 0),
+        "labels_per_text": _mean(given),
+    }
+    return {name: value if labels else 0.0 for name, value in values.items()}
 
 
 def _precision_recall_f1(hits: Tensor, predicted: Tensor, support: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -128,8 +177,12 @@ def _band(name: str, members: Tensor, table: LabelTable) -> Band:
 
 def _hits(scores: Tensor, gold: Tensor, k: int) -> Tensor:
     """Return (n,min(k,L)) bool: whether the label at each rank is a gold one; ties rank by column."""
-    ranked = scores.argsort(dim=1, descending=True, stable=True)[:, :k]
-    return gold.gather(1, ranked)
+    left, ranked = scores.clone(), []
+    for _ in range(min(k, scores.shape[1])):  # k is small: many times faster than sorting all L
+        best = left.argmax(1, keepdim=True)  # the first of equal ones
+        left.scatter_(1, best, -torch.inf)
+        ranked.append(best)
+    return gold.gather(1, torch.cat(ranked, 1)) if ranked else gold[:, :0]
 
 
 def _precision_at(hits: Tensor, k: int) -> float:
@@ -157,11 +210,6 @@ def _ratio(part: Tensor, whole: Tensor) -> Tensor:
 def _mean(values: Tensor) -> float:
     """Average all values; 0 where there are none."""
     return float(values.sum(dtype=torch.float64)) / max(values.numel(), 1)
-
-
-def _mean_over_documents(values: Tensor, gold: Tensor) -> float:
-    """Average (n,) values; 0 where the (n,L) matrix has no cells, so that a model without labels never shines."""
-    return _mean(values) if gold.numel() else 0.0
 
 
 def _named(prefix: str, values: Iterable[float]) -> dict[str, float]:

@@ -35,6 +35,8 @@ def decide(scores: Tensor, threshold: float | Tensor, min_labels: int = 0) -> Te
     Where fewer than `min_labels` are, those that come nearest are added, ties by column, but never more than L.
     """
     chosen = scores > threshold
+    if not min_labels:
+        return chosen
     short = chosen.sum(1) < min_labels
     margin = scores[short].double() - threshold  # in float32 small scores would all be one threshold away
     nearest = margin.argsort(dim=1, descending=True, stable=True)[:, :min_labels]
@@ -45,14 +47,16 @@ def decide(scores: Tensor, threshold: float | Tensor, min_labels: int = 0) -> Te
 def _counts(scores: Tensor, gold: Tensor, grid: Sequence[float]) -> tuple[Tensor, Tensor]:
     """Return (L,G) true positives and (L,G) predictions of every label at every threshold of the ascending grid."""
     width, cells = scores.shape[1], len(grid) + 1
-    below = torch.bucketize(scores, torch.tensor(grid, dtype=scores.dtype, device=scores.device))  # thresholds exceeded
-    cell = below + torch.arange(width, device=scores.device) * cells  # (n,L), one histogram for each label
+    levels = torch.tensor(grid, dtype=scores.dtype, device=scores.device)
+    rows, columns = (scores > levels[0]).nonzero(as_tuple=True)  # most scores exceed no threshold
+    exceeded = torch.bucketize(scores[rows, columns], levels)  # how many thresholds
+    cell = columns * cells + exceeded  # one histogram for each label
 
     def exceeding(members: Tensor) -> Tensor:
         histogram = members.bincount(minlength=width * cells).view(width, cells)
         return histogram.flip(1).cumsum(1).flip(1)[:, 1:]
 
-    return exceeding(cell.masked_select(gold)), exceeding(cell.flatten())
+    return exceeding(cell[gold[rows, columns]]), exceeding(cell)
 
 
 def _best(hits: Tensor, predicted: Tensor, support: Tensor, grid: Sequence[float]) -> Tensor:

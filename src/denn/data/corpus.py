@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from denn.data.files import read_table, read_text
@@ -223,24 +223,3 @@ def _warn_of_unseen(documents: Mapping[str, Sequence[Document]]) -> None:
         if unseen := sorted(labels - known):
             shown = ", ".join(map(repr, unseen[:REASONS_SHOWN]))
             log.warning("%s: %d labels do not occur in train and cannot be learnt: %s", part, len(unseen), shown)
-
-
-def read_published(
-    folder: Path, name: str, documents: Mapping[str, int], labels: int, valid_share: float = 0.1
-) -> Corpus:
-    """Read the parts of a published corpus from `<part>.jsonl[.zst]` and check them against the published counts."""
-    paths = {}
-    for part in documents:
-        found = [path for suffix in ("jsonl", "jsonl.zst") if (path := Path(folder) / f"{part}.{suffix}").is_file()]
-        if not found:
-            raise DataError(f"{folder}: there is no {part}.jsonl or {part}.jsonl.zst of {name}.")
-        paths[part] = found[0]
-    corpus = read_corpus(paths, valid_share=0, name=name)
-    got = {part: len(getattr(corpus, part)) for part in documents} | {"labels": len(corpus.labels)}
-    expected = {**documents, "labels": labels}
-    if wrong := [f"{key}: got {got[key]:,}, published {expected[key]:,}" for key in got if got[key] != expected[key]]:
-        raise DataError(f"{folder}: not {name} as published ({'; '.join(wrong)}). Get the published files.")
-    if corpus.valid:
-        return corpus
-    train, valid = split_documents(corpus.train, valid_share)
-    return replace(corpus, train=train, valid=valid)

@@ -34,9 +34,9 @@ class Classifier(nn.Module):
         """Where the weights are."""
         return self.head.weight.device
 
-    def forward(self, ids: Tensor, layout: Layout) -> tuple[Tensor, Tensor]:
+    def forward(self, ids: Tensor, layout: Layout, seeds: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """Return the (n,d) embeddings and the (n,L) logits of packed texts."""
-        embeddings = self.scale * self.encoder(ids, layout)
+        embeddings = self.scale * self.encoder(ids, layout, seeds)
         return embeddings, self.head(F.dropout(embeddings, self.dropout, self.training))
 
     @torch.inference_mode()

@@ -8,29 +8,38 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from itertools import groupby
+from functools import cache, cached_property
+from importlib import import_module
+from itertools import groupby, islice
 from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-Linear = Callable[[Tensor], Tensor]
+Activation = Callable[[Tensor], Tensor]
 
 # Model type → position of [CLS]
 FIRST_POSITION = {"bert": 0, "roberta": 2, "xlm-roberta": 2, "camembert": 2, "mpnet": 2}
 
 
 class Layer(NamedTuple):
-    """One transformer layer, ready to run: the linear maps may be of any precision."""
+    """The weights of one transformer layer in the precision it runs in."""
 
-    qkv: Linear  # (T,d) → (T,3d)
-    out: Linear
-    norm_attention: Linear
-    up: Linear
-    activation: Linear
-    down: Linear
-    norm_output: Linear
+    qkv: Tensor  # (3d,d)
+    qkv_bias: Tensor
+    out: Tensor
+    out_bias: Tensor
+    norm_attention: Tensor
+    norm_attention_bias: Tensor
+    up: Tensor
+    up_bias: Tensor
+    down: Tensor
+    down_bias: Tensor
+    norm_output: Tensor
+    norm_output_bias: Tensor
+    activation: Activation
+    eps: float
 
 
 class Parts(NamedTuple):
@@ -42,7 +51,7 @@ class Parts(NamedTuple):
     out: nn.Linear
     norm_attention: nn.LayerNorm
     up: nn.Linear
-    activation: Linear
+    activation: Activation
     down: nn.Linear
     norm_output: nn.LayerNorm
 
@@ -58,59 +67,105 @@ def parts_of(layer: Any, model_type: str) -> Parts:
     return Parts(attention.query, attention.key, attention.value, mixed.dense, mixed.LayerNorm, *feed)
 
 
-def fused_qkv(parts: Parts) -> tuple[Tensor, Tensor]:
-    """Stack the query, key and value maps into one (3d,d) weight and (3d,) bias."""
-    maps = (parts.query, parts.key, parts.value)
-    return torch.cat([m.weight for m in maps]), torch.cat([m.bias for m in maps])
+def layers_of(all_parts: Sequence[Parts], dtype: torch.dtype) -> list[Layer]:
+    """Return the weights of all layers in one precision; gradients reach the modules' own parameters."""
+    groups: list[tuple[Tensor, ...]] = []  # what is joined along the first dimension
+    for parts in all_parts:
+        maps = (parts.query, parts.key, parts.value)
+        groups += [tuple(m.weight for m in maps), tuple(m.bias for m in maps)]
+        for module in (parts.out, parts.norm_attention, parts.up, parts.down, parts.norm_output):
+            groups += [(module.weight,), (module.bias,)]
+    if dtype == torch.float32:
+        weights = [group[0] if len(group) == 1 else torch.cat(group) for group in groups]
+    else:
+        sizes = [[len(tensor) for tensor in group] for group in groups]
+        tensors = [tensor for group in groups for tensor in group]
+        weights = list(_Cast.apply(dtype, sizes, *tensors))  # type: ignore[no-untyped-call]
+    found = iter(weights)
+    tensors_of_layer = len(Layer._fields) - 2
+    return [
+        Layer._make([*islice(found, tensors_of_layer), parts.activation, parts.norm_output.eps]) for parts in all_parts
+    ]
 
 
-def trainable(parts: Parts) -> Layer:
-    """Run a layer on the module's own parameters, so that gradients reach them."""
+class _Cast(torch.autograd.Function):
+    """Join and cast many tensors by one launch each way instead of one for every tensor."""
 
-    def qkv(x: Tensor) -> Tensor:
-        return F.linear(x, *fused_qkv(parts))
+    @staticmethod
+    def forward(
+        ctx: Any, dtype: torch.dtype, sizes: list[list[int]], *tensors: Tensor
+    ) -> tuple[Tensor, ...]:
+        ctx.sizes = sizes
+        firsts = [sum(len(group) for group in sizes[:i]) for i in range(len(sizes))]
+        joined = [
+            tensors[first].new_empty(sum(group), *tensors[first].shape[1:], dtype=dtype)
+            for first, group in zip(firsts, sizes, strict=True)
+        ]
+        torch._foreach_copy_(_split(joined, sizes), list(tensors))
+        return tuple(joined)
 
-    return Layer(qkv, *parts[3:])
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        pieces = _split(grads, ctx.sizes)
+        full = [torch.empty_like(piece, dtype=torch.float32) for piece in pieces]
+        torch._foreach_copy_(full, pieces)
+        return None, None, *full
 
 
-def prepared(parts: Parts, dtype: torch.dtype) -> Layer:
-    """Copy a layer's weights into the precision of inference."""
-
-    def cast(weight: Tensor, bias: Tensor) -> Linear:
-        weight, bias = weight.detach().to(dtype), bias.detach().to(dtype)
-        return lambda x: F.linear(x, weight, bias)
-
-    def norm(module: nn.LayerNorm) -> Linear:
-        weight, bias = module.weight.detach().to(dtype), module.bias.detach().to(dtype)
-        return lambda x: F.layer_norm(x, module.normalized_shape, weight, bias, module.eps)
-
-    return Layer(
-        cast(*fused_qkv(parts)),
-        cast(parts.out.weight, parts.out.bias),
-        norm(parts.norm_attention),
-        cast(parts.up.weight, parts.up.bias),
-        parts.activation,
-        cast(parts.down.weight, parts.down.bias),
-        norm(parts.norm_output),
-    )
+def _split(joined: Sequence[Tensor], sizes: list[list[int]]) -> list[Tensor]:
+    return [piece for tensor, group in zip(joined, sizes, strict=True) for piece in torch.split(tensor, group)]
 
 
 @dataclass(frozen=True)
 class Layout:
     """Where each document's tokens lie in the packed matrix."""
 
-    lengths: tuple[int, ...]
+    starts: Tensor  # (n+1,) int32: the first token of each document, and the end
     positions: Tensor  # (T,) place of each token in its document
     document: Tensor  # (T,) the document of each token
+    longest: int  # no document is longer
 
     @classmethod
     def of(cls, lengths: Sequence[int], device: torch.device) -> Layout:
         """Lay documents of these lengths end to end."""
-        sizes = torch.tensor(lengths, device=device)
-        document = torch.repeat_interleave(torch.arange(len(lengths), device=device), sizes, output_size=sum(lengths))
-        starts = sizes.cumsum(0) - sizes
-        positions = torch.arange(len(document), device=device) - starts[document]
-        return cls(tuple(lengths), positions, document)
+        starts = torch.tensor([0, *lengths], dtype=torch.int32).cumsum(0, dtype=torch.int32)
+        return cls.at(send(starts, device), int(starts[-1]), max(lengths, default=0))
+
+    @classmethod
+    def at(cls, starts: Tensor, total: int, longest: int) -> Layout:
+        """Lay documents out whose (n+1,) starts are on the device already."""
+        numbers = torch.arange(len(starts) - 1, device=starts.device)
+        document = torch.repeat_interleave(numbers, starts.diff(), output_size=total)
+        positions = torch.arange(total, device=starts.device) - starts[document]
+        return cls(starts, positions, document, longest)
+
+    @property
+    def sizes(self) -> Tensor:
+        """The (n,) lengths, on the device."""
+        return self.starts.diff()
+
+    @cached_property
+    def lengths(self) -> tuple[int, ...]:
+        """The lengths, on the CPU: an accelerator has to be waited for."""
+        return tuple(self.sizes.tolist())
+
+
+def send(tensor: Tensor, device: torch.device) -> Tensor:
+    """Move a small tensor of the CPU to a device without waiting for what the device is doing."""
+    if device.type != "cuda":
+        return tensor.to(device)
+    return tensor.pin_memory().to(device, non_blocking=True)
+
+
+@cache
+def kernels(device: str) -> tuple[Any, Any] | None:
+    """Return the modules of our CUDA kernels, or None where they cannot run."""
+    if device != "cuda":
+        return None
+    try:
+        return import_module("denn.encoders.flash"), import_module("denn.encoders.fused")
+    except ImportError:  # no Triton: padded attention and torch's own operations do the same
+        return None
 
 
 def dropout(x: Tensor, share: float) -> Tensor:
@@ -128,7 +183,7 @@ def dropout(x: Tensor, share: float) -> Tensor:
 
 
 def attend(qkv: Tensor, layout: Layout, heads: int, bias: Tensor | None, share: float) -> Tensor:
-    """Attend within each document: (T,3d) → (T,d); `bias` is (heads, longest, longest), `share` of weights dropped."""
+    """Attend within each document: (T,3d) → (T,d); `bias` is (heads, L, L), L no less than the longest."""
     if qkv.device.type == "cpu":
         return _attend_by_length(qkv, layout, heads, bias, share)
     return _attend_padded(qkv, layout, heads, bias, share)
@@ -162,36 +217,71 @@ def _attend_with_dropout(query: Tensor, key: Tensor, value: Tensor, mask: Tensor
 
 def _attend_padded(qkv: Tensor, layout: Layout, heads: int, bias: Tensor | None, share: float) -> Tensor:
     """One attention call for all documents, padded for this step only: few launches on an accelerator."""
-    count, longest, width = len(layout.lengths), max(layout.lengths), qkv.shape[1] // 3
+    count, longest, width = len(layout.starts) - 1, layout.longest, qkv.shape[1] // 3
     slots = layout.document * longest + layout.positions  # (T,) rows of the padded matrix
     padded = qkv.new_zeros(count * longest, 3 * width).index_copy(0, slots, qkv)
     query, key, value = padded.view(count, longest, 3, heads, width // heads).permute(2, 0, 3, 1, 4)
-    sizes = torch.tensor(layout.lengths, device=qkv.device)
-    real = torch.arange(longest, device=qkv.device) < sizes[:, None]  # (count, longest)
+    real = torch.arange(longest, device=qkv.device) < layout.sizes[:, None]  # (count, longest)
     mask = torch.zeros_like(real, dtype=qkv.dtype).masked_fill_(~real, float("-inf"))[:, None, None, :]
     if bias is not None:
-        mask = mask + bias.to(qkv.dtype)
+        mask = mask + bias[:, :longest, :longest].to(qkv.dtype)
     mask = mask.expand(count, heads, longest, longest)
     out = F.scaled_dot_product_attention(query, key, value, attn_mask=mask, dropout_p=share)
     return out.transpose(1, 2).reshape(count * longest, width)[slots]
 
 
 def run_layers(
-    x: Tensor, layers: Sequence[Layer], layout: Layout, heads: int, bias: Tensor | None, dropouts: tuple[float, float]
+    x: Tensor,
+    layers: Sequence[Layer],
+    layout: Layout,
+    heads: int,
+    bias: Tensor | None,
+    dropouts: tuple[float, float],
+    seeds: Tensor | None = None,
 ) -> Tensor:
-    """Run (T,d) embeddings through the layers; `dropouts` are those of hidden states and attention weights."""
+    """Run (T,d) embeddings through the layers; `dropouts` are those of hidden states and attention weights.
+
+    `bias` comes from `prepare_bias`, the `seeds` that our own kernels drop by from `draw_seeds`.
+    """
     hidden, attention = dropouts
-    for layer in layers:
-        attended = layer.out(attend(layer.qkv(x), layout, heads, bias, attention))
-        x = layer.norm_attention(dropout(attended, hidden) + x)
-        fed = layer.down(layer.activation(layer.up(x)))
-        x = layer.norm_output(dropout(fed, hidden) + x)
+    if seeds is not None and (ours := kernels(x.device.type)):
+        flash, fused = ours
+        for i, w in enumerate(layers):
+            qkv = F.linear(x, w.qkv, w.qkv_bias)
+            attended = flash.attend(qkv, bias, layout.starts, layout.longest, heads, attention, seeds[3 * i])
+            norm = (w.norm_attention, w.norm_attention_bias, w.eps)
+            x = fused.residual_norm(F.linear(attended, w.out), w.out_bias, x, *norm, hidden, seeds[3 * i + 1])
+            fed = F.linear(w.activation(F.linear(x, w.up, w.up_bias)), w.down)
+            norm = (w.norm_output, w.norm_output_bias, w.eps)
+            x = fused.residual_norm(fed, w.down_bias, x, *norm, hidden, seeds[3 * i + 2])
+        return x
+    for w in layers:
+        attended = attend(F.linear(x, w.qkv, w.qkv_bias), layout, heads, bias, attention)
+        attended = F.linear(attended, w.out, w.out_bias)
+        x = _norm(dropout(attended, hidden) + x, w.norm_attention, w.norm_attention_bias, w.eps)
+        fed = F.linear(w.activation(F.linear(x, w.up, w.up_bias)), w.down, w.down_bias)
+        x = _norm(dropout(fed, hidden) + x, w.norm_output, w.norm_output_bias, w.eps)
     return x
+
+
+def draw_seeds(layers: int, device: torch.device) -> Tensor:
+    """Draw seeds from the CPU's generator, one for each row of (3·layers,4): aligned, a kernel is compiled once."""
+    return send(torch.randint(-(2**31), 2**31 - 1, (3 * layers, 4), dtype=torch.int32), device)
+
+
+def prepare_bias(bias: Tensor, dtype: torch.dtype) -> Tensor:
+    """Turn a (heads, L, L) bias of attention into what `run_layers` wants on its device."""
+    if bias.is_cuda and (ours := kernels("cuda")):
+        return ours[0].prepare_bias(bias).to(dtype)  # type: ignore[no-any-return]
+    return bias.to(dtype)
+
+
+def _norm(x: Tensor, weight: Tensor, bias: Tensor, eps: float) -> Tensor:
+    return F.layer_norm(x, weight.shape, weight, bias, eps)
 
 
 def pool(x: Tensor, layout: Layout, pooling: str) -> Tensor:
     """Pool packed (T,d) states to one float32 (n,d) vector per document."""
-    sizes = torch.tensor(layout.lengths, device=x.device)
     if pooling == "cls":
-        return x[sizes.cumsum(0) - sizes].float()
-    return torch.segment_reduce(x.float(), "mean", lengths=sizes)
+        return x[layout.starts[:-1]].float()
+    return torch.segment_reduce(x.float(), "mean", lengths=layout.sizes, unsafe=True)  # the check would wait

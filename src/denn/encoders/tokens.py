@@ -10,10 +10,11 @@ from pathlib import Path
 from typing import cast
 
 import torch
+import torch.nn.functional as F
 from tokenizers import Tokenizer
 from torch import Tensor
 
-from denn.encoders.packed import Layout
+from denn.encoders.packed import Layout, send
 from denn.errors import DataError, EncoderError
 
 # A text is cut here first, so that 10 MB cost no more than a page. No word piece is longer; only long runs of blanks or
@@ -46,12 +47,19 @@ class Tokens:
         """Move the ids, not the offsets, to a device."""
         return Tokens(self.flat.to(device), self.offsets, self.cut)
 
-    def pack(self, rows: Tensor) -> tuple[Tensor, Layout]:
-        """Lay the texts of these rows end to end: (T,) ids and their layout, on the device of the ids."""
+    def pack(self, rows: Tensor, multiple: int = 1) -> tuple[Tensor, Layout]:
+        """Lay the texts of these rows end to end: (T,) ids and their layout, on the device of the ids.
+
+        Where T shall be a `multiple`, a last document that means nothing, of 1 to `multiple` tokens, fills it up.
+        """
         device = self.flat.device
-        layout = Layout.of(self.lengths[rows].tolist(), device)
-        starts = self.offsets[rows].to(device, non_blocking=True)
-        return self.flat[starts[layout.document] + layout.positions].long(), layout
+        lengths, offsets = self.lengths[rows].tolist(), self.offsets[rows]
+        if multiple > 1:
+            lengths.append(multiple - sum(lengths) % multiple)
+            offsets = F.pad(offsets, (0, 1))
+        layout = Layout.of(lengths, device)
+        places = send(offsets, device)[layout.document] + layout.positions
+        return self.flat[places.clamp_(max=len(self.flat) - 1)].long(), layout
 
     def by_length(self, budget: int) -> Iterator[Tensor]:
         """Yield rows in chunks of at most `budget` tokens, longest first; a longer text is a chunk of its own."""

@@ -43,6 +43,9 @@ class TransformerEncoder(nn.Module):
         self.max_length = min(max_length, places - (self.first_position or 0))
         self.precision = precision
         self._prepared: tuple[torch.dtype, list[packed.Layer]] | None = None
+        self._bias: tuple[object, Tensor] | None = None
+        if model.config.model_type == "mpnet":  # these 384 numbers stay: their gradient costs a tenth of a step
+            model.encoder.relative_attention_bias.requires_grad_(False)
 
     @classmethod
     def load(
@@ -90,17 +93,26 @@ class TransformerEncoder(nn.Module):
         self._prepared = None
         return super().train(mode)
 
-    def forward(self, ids: Tensor, layout: Layout) -> Tensor:
-        """Embed packed (T,) ids: one float32 (n,d) row per document."""
-        with torch.autocast(self.device.type, self.dtype, enabled=self.dtype != torch.float32):
-            if self.first_position is None:
+    def forward(self, ids: Tensor, layout: Layout, seeds: Tensor | None = None) -> Tensor:
+        """Embed packed (T,) ids: one float32 (n,d) row per document; `seeds` from `draw_seeds`, drawn if None."""
+        if self.first_position is None:
+            with torch.autocast(self.device.type, self.dtype, enabled=self.dtype != torch.float32):
                 states = self._padded_states(ids, layout)
-            else:
-                config = self.model.config
-                dropouts = (config.hidden_dropout_prob, config.attention_probs_dropout_prob)
-                layers = [packed.trainable(parts) for parts in self._parts()]
-                states = self._states(ids, layout, layers, dropouts if self.training else (0.0, 0.0))
+        else:
+            config = self.model.config
+            dropouts = (config.hidden_dropout_prob, config.attention_probs_dropout_prob)
+            layers = packed.layers_of(self._parts(), self.dtype)
+            states = self._states(ids, layout, layers, dropouts if self.training else (0.0, 0.0), seeds)
         return packed.pool(states, layout, self.pooling)
+
+    def draw_seeds(self) -> Tensor:
+        """Draw what decides on the dropout of one forward pass."""
+        return packed.draw_seeds(self.model.config.num_hidden_layers, self.device)
+
+    @property
+    def packs(self) -> bool:
+        """Whether a forward pass on this device is our own kernels throughout, so that it can be recorded."""
+        return self.first_position is not None and packed.kernels(self.device.type) is not None
 
     @torch.inference_mode()
     def encode(self, tokens: Tokens, report: Callable[[int], None] | None = None) -> Tensor:
@@ -125,7 +137,7 @@ class TransformerEncoder(nn.Module):
             return cast(Tensor, self(ids, layout))
         prepared = self._prepared  # read once: other threads may encode too
         if prepared is None or prepared[0] != self.dtype:
-            prepared = self._prepared = self.dtype, [packed.prepared(parts, self.dtype) for parts in self._parts()]
+            prepared = self._prepared = self.dtype, packed.layers_of(self._parts(), self.dtype)
         states = self._states(ids, layout, prepared[1], (0.0, 0.0))
         return packed.pool(states, layout, self.pooling)
 
@@ -134,7 +146,12 @@ class TransformerEncoder(nn.Module):
         return [packed.parts_of(layer, self.model.config.model_type) for layer in self.model.encoder.layer]
 
     def _states(
-        self, ids: Tensor, layout: Layout, layers: Sequence[packed.Layer], dropouts: tuple[float, float]
+        self,
+        ids: Tensor,
+        layout: Layout,
+        layers: Sequence[packed.Layer],
+        dropouts: tuple[float, float],
+        seeds: Tensor | None = None,
     ) -> Tensor:
         """Run packed ids through embeddings and layers: (T,d)."""
         embeddings = self.model.embeddings
@@ -144,18 +161,34 @@ class TransformerEncoder(nn.Module):
         if hasattr(embeddings, "token_type_embeddings"):
             x = x + embeddings.token_type_embeddings.weight[0]
         x = packed.dropout(embeddings.LayerNorm(x), dropouts[0]).to(self.dtype)
-        bias = None
-        if self.model.config.model_type == "mpnet":
-            longest = torch.empty(1, max(layout.lengths), 0, device=ids.device)
-            bias = self.model.encoder.compute_position_bias(longest)[0].to(self.dtype)  # (heads, longest, longest)
-        return packed.run_layers(x, layers, layout, self.model.config.num_attention_heads, bias, dropouts)
+        if seeds is None and self.packs:
+            seeds = self.draw_seeds() if any(dropouts) else self._no_seeds()
+        heads = self.model.config.num_attention_heads
+        return packed.run_layers(x, layers, layout, heads, self._position_bias(), dropouts, seeds)
+
+    def _no_seeds(self) -> Tensor:
+        return torch.zeros(3 * self.model.config.num_hidden_layers, 4, dtype=torch.int32, device=self.device)
+
+    def _position_bias(self) -> Tensor | None:
+        """Return MPNet's bias of attention by relative position, for the longest text; made once."""
+        if self.model.config.model_type != "mpnet":
+            return None
+        weight = self.model.encoder.relative_attention_bias.weight
+        made_of = (weight._version, self.device, self.dtype)
+        kept = self._bias
+        if kept is None or kept[0] != made_of:
+            with torch.inference_mode(False), torch.no_grad():  # training uses it too
+                longest = torch.empty(1, self.max_length, 0, device=self.device)
+                bias = self.model.encoder.compute_position_bias(longest)[0]  # (heads, longest, longest)
+                kept = self._bias = made_of, packed.prepare_bias(bias, self.dtype)
+        return kept[1]
 
     def _padded_states(self, ids: Tensor, layout: Layout) -> Tensor:
         """Run an architecture without a packed form through its own forward, padded to the longest."""
-        longest = max(layout.lengths)
-        padded = ids.new_zeros(len(layout.lengths), longest)
+        longest = layout.longest
+        padded = ids.new_zeros(len(layout.starts) - 1, longest)
         padded[layout.document, layout.positions] = ids
-        mask = torch.arange(longest, device=ids.device) < torch.tensor(layout.lengths, device=ids.device)[:, None]
+        mask = torch.arange(longest, device=ids.device) < layout.sizes[:, None]
         states = self.model(input_ids=padded, attention_mask=mask.long()).last_hidden_state
         return cast(Tensor, states[layout.document, layout.positions])
 

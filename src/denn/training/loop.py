@@ -45,50 +45,55 @@ class State:
 
     step: int = 0
     seconds: float = 0.0
+    validation_seconds: float = 0.0
+    tokens: int = 0  # that went through the encoder in training
     best_score: float = -math.inf
     best_step: int = 0
     failures: int = 0
     history: list[dict[str, float]] = field(default_factory=list)
 
 
-Loss = Callable[[Tensor], Tensor]  # rows of the training part → mean loss
+Gradients = Callable[[Tensor], Tensor]  # rows of the training part → mean loss, its gradients left in the parameters
 Validate = Callable[[], Mapping[str, float]]  # → scores; "score" is the one to maximise
 
 
 def fit(
     module: nn.Module,
     groups: Iterable[dict[str, Any]],
-    loss: Loss,
+    gradients: Gradients,
     validate: Validate,
-    size: int,
+    tokens: Tensor,
     plan: Plan,
     workdir: Path,
     progress: Progress,
 ) -> State:
-    """Train `module` on `size` rows and leave it with the weights of the best validation.
+    """Train `module` on rows of (n,) tokens each and leave it with the weights of the best validation.
 
     Every step seeds the generators from (seed, step) and every epoch's order from (seed, epoch), so a run that is
     killed and resumed takes the same steps as one that is not.
     """
-    run = _Run(module, groups, size, plan, workdir)
+    run = _Run(module, groups, tokens, plan, workdir)
     if run.resume():
         progress.note(f"resuming at step {run.state.step} of {run.total}")
     progress.start("training", run.total * run.batch)
+    run.begun = run.saved = time.monotonic()
     with torch.random.fork_rng(devices=_cuda_devices(module)):
         done = run.done()
         while not done:
-            run.advance(loss)
+            run.advance(gradients)
             done = run.done()
             if done or run.state.step % run.every == 0:
                 run.check()
-                progress.note(run.judge(validate()))
+                progress.note(run.judge(validate))
                 done = run.done()
             elif run.state.step % CHECK_EVERY == 0:
                 run.check()
                 run.save_if_due()
             progress.advance(run.state.step * run.batch, loss=run.shown_loss, seconds_left=run.seconds_left())
+    run.save_if_due()
+    run.state.seconds = run.elapsed()
     if run.state.best_step:
-        checkpoint.load_module(module, checkpoint.read(run.best)[0])
+        checkpoint.load_module(module, run.best_weights)
     return run.state
 
 
@@ -96,19 +101,21 @@ class _Run:
     """One run of the loop: module, optimiser, state and the files they are kept in."""
 
     def __init__(
-        self, module: nn.Module, groups: Iterable[dict[str, Any]], size: int, plan: Plan, workdir: Path
+        self, module: nn.Module, groups: Iterable[dict[str, Any]], tokens: Tensor, plan: Plan, workdir: Path
     ) -> None:
-        self.module, self.plan, self.size = module, plan, size
+        self.module, self.plan, self.tokens, self.size = module, plan, tokens, len(tokens)
         kind = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW}[plan.optimiser]
         self.optimiser = kind(groups, weight_decay=plan.weight_decay, fused=True)
         self.rates = [group["lr"] for group in self.optimiser.param_groups]
-        self.batch = min(plan.batch_size, size)
-        self.steps_per_epoch = size // self.batch  # without the rest of an epoch: a batch of one has no negatives
+        self.batch = min(plan.batch_size, self.size)
+        self.steps_per_epoch = self.size // self.batch  # without the rest of an epoch: a batch of one has no negatives
         self.total = self.steps_per_epoch * plan.epochs
         self.every = plan.evaluate_every or self.steps_per_epoch
         self.budget = math.inf if plan.time_budget is None else plan.time_budget
         self.state = State()
         self.last, self.best = workdir / "last.safetensors", workdir / "best.safetensors"
+        self.best_weights: dict[str, Tensor] = {}
+        self.best_written = 0  # step of the weights in the file
         self.begun = self.saved = time.monotonic()
         self.began_at = 0.0  # seconds spent before this process
         self.began_step = 0
@@ -124,6 +131,9 @@ class _Run:
         checkpoint.load_module(self.module, tensors)
         checkpoint.load_optimiser(self.optimiser, tensors)
         self.state = State(**facts)
+        if self.state.best_step:
+            self.best_weights, facts = checkpoint.read(self.best)
+            self.best_written = facts["step"]
         self.began_at, self.began_step = self.state.seconds, self.state.step
         return True
 
@@ -142,19 +152,19 @@ class _Run:
         pace = (time.monotonic() - self.begun) / max(taken, 1)
         return max(0.0, min(pace * (self.total - self.state.step), self.budget - self.elapsed()))
 
-    def advance(self, loss: Loss) -> None:
+    def advance(self, gradients: Gradients) -> None:
         """Take one optimiser step on the next batch."""
         self.module.train()
         torch.manual_seed(_seed_of(self.plan.seed, "step", self.state.step))
         for group, rate in zip(self.optimiser.param_groups, self.rates, strict=True):
             group["lr"] = rate * self.rate_factor()
-        value = loss(self.next_rows())
-        self.optimiser.zero_grad(set_to_none=True)
-        value.backward()  # type: ignore[no-untyped-call]
+        rows = self.next_rows()
+        value = gradients(rows)
         if self.plan.clip:
             nn.utils.clip_grad_norm_(self.module.parameters(), self.plan.clip)
         self.optimiser.step()
-        self.losses.append(value.detach())
+        self.losses.append(value)
+        self.state.tokens += int(self.tokens[rows].sum())
         self.state.step += 1
 
     def next_rows(self) -> Tensor:
@@ -179,26 +189,29 @@ class _Run:
             self.shown_loss = float(torch.stack(self.losses).mean())
             self.losses = []
         if not math.isfinite(self.shown_loss):
-            kept = (
-                f"the best weights, of step {self.state.best_step}, are kept" if self.state.best_step else "none kept"
-            )
+            kept = "none kept"
+            if self.state.best_step:
+                kept = f"the best weights, of step {self.state.best_step}, are kept"
+                self.save()
             raise TrainingError(
                 f"The loss became {self.shown_loss} by step {self.state.step}; {kept} in {self.best.parent}. Lower the "
                 "learning rate and train with --restart, or keep those weights by training on with --time-budget 0s."
             )
 
-    def judge(self, scores: Mapping[str, float]) -> str:
-        """Keep the weights if they are the best so far, save the state, and say so in one line."""
-        state = self.state
-        state.seconds = self.elapsed()
-        state.history.append({"step": state.step, "seconds": round(state.seconds, 3), **scores})
+    def judge(self, validate: Validate) -> str:
+        """Validate, keep the weights if they are the best so far, and say so in one line."""
+        state, begun = self.state, time.monotonic()
+        scores = validate()
+        state.validation_seconds += time.monotonic() - begun
+        state.history.append({"step": state.step, "seconds": round(self.elapsed(), 3), **scores})
         better = scores["score"] >= state.best_score
         if better:
             state.best_score, state.best_step, state.failures = scores["score"], state.step, 0
-            checkpoint.write(self.best, checkpoint.module_tensors(self.module), {"step": state.step})
+            weights = checkpoint.module_tensors(self.module)
+            self.best_weights = {name: tensor.detach().clone() for name, tensor in weights.items()}
         else:
             state.failures += 1
-        self.save()
+        self.save_if_due()
         shown = ", ".join(f"{name} {100 * value:.1f}" for name, value in scores.items() if name != "score")
         return f"step {state.step}: loss {self.shown_loss:.4f}, {shown}{' (best)' if better else ''}"
 
@@ -208,8 +221,11 @@ class _Run:
             self.save()
 
     def save(self) -> None:
-        """Write weights, optimiser and state."""
+        """Write weights, optimiser and state; the best weights first, which the state speaks of."""
         self.state.seconds = self.elapsed()
+        if self.best_written != self.state.best_step:
+            checkpoint.write(self.best, self.best_weights, {"step": self.state.best_step})
+            self.best_written = self.state.best_step
         tensors = checkpoint.module_tensors(self.module) | checkpoint.optimiser_tensors(self.optimiser)
         checkpoint.write(self.last, tensors, asdict(self.state))
         self.saved = time.monotonic()

@@ -1,0 +1,1 @@
+"""Experiments: (corpus × recipe × seed) → one JSON file each → tables and figures beside the paper's."""

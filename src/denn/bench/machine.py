@@ -1,0 +1,92 @@
+"""What a result was measured with: processor, memory, accelerator, commit, and how fast it multiplies matrices."""
+
+from __future__ import annotations
+
+import os
+import platform
+import resource
+import subprocess
+import time
+from functools import cache
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import torch
+
+import denn
+
+REPEATS = {"cuda": 30, "cpu": 4}  # products whose median counts; as many before them warm up
+SIZES = {"cuda": 8192, "cpu": 2048}
+DTYPES = {"cuda": torch.bfloat16, "cpu": torch.float32}
+
+
+def machine() -> dict[str, Any]:
+    """Describe the machine, without its name."""
+    return {
+        "cpu": _cpu(),
+        "cores": os.cpu_count(),
+        "memory": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
+        "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
+        "os": f"{platform.system()} {platform.machine()}",
+    }
+
+
+def commit() -> str | None:
+    """Return the commit that this package comes from, "+changes" where the package differs from it; None if unknown."""
+    if given := os.environ.get("DENN_COMMIT"):
+        return given
+    package = Path(denn.__file__).parent
+    if _git(package, "ls-files", "--error-unmatch", "__init__.py") is None:
+        return None
+    head = _git(package, "rev-parse", "HEAD")
+    return head and head + ("+changes" if _git(package, "status", "--porcelain", "--", ".") else "")
+
+
+@cache
+def matrix_rate(device: str) -> float:
+    """Measure the FLOP/s of square matrix products: bfloat16 on CUDA, float32 on a CPU."""
+    size, repeats = SIZES[device], REPEATS[device]
+    a, b = (torch.rand(size, size, device=device, dtype=DTYPES[device]) for _ in range(2))
+    seconds = []
+    for _ in range(2 * repeats):
+        _wait(device)
+        begun = time.perf_counter()
+        torch.mm(a, b)
+        _wait(device)
+        seconds.append(time.perf_counter() - begun)
+    return 2 * size**3 / median(seconds[repeats:])
+
+
+def reset_peak_memory() -> None:
+    """Forget the accelerator's peak; a CPU's is that of the whole process."""
+    if torch.cuda.is_available():
+        torch.cuda.reset_peak_memory_stats()
+
+
+def peak_memory() -> int:
+    """Return the most bytes in use: on the accelerator where there is one, else of the process."""
+    if torch.cuda.is_available():
+        return int(torch.cuda.max_memory_allocated())
+    return 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+
+
+def _wait(device: str) -> None:
+    if device == "cuda":
+        torch.cuda.synchronize()
+
+
+def _cpu() -> str:
+    info = Path("/proc/cpuinfo")
+    lines = info.read_text().splitlines() if info.exists() else []
+    models = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return models[0] if models else platform.processor()
+
+
+def _git(folder: Path, *arguments: str) -> str | None:
+    """Return what git says, None where it fails or is not there."""
+    try:
+        said = subprocess.run(["git", "-C", folder, *arguments], capture_output=True, text=True, check=True, timeout=60)
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return said.stdout.strip()

@@ -1,0 +1,85 @@
+"""The result of one run, read back from its JSON file."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from denn.errors import DataError
+
+SCHEMA = 1
+
+
+@dataclass(frozen=True, eq=False)
+class Result:
+    """What one run of a recipe on a corpus with a seed came to; docs/benchmark.md explains the keys of `data`."""
+
+    name: str
+    corpus: str
+    recipe: str
+    seed: int
+    data: dict[str, Any]
+
+    def metric(self, part: str, threshold: str, name: str) -> float:
+        """Return a metric on the test part, for example ("final", "tuned", "micro_f1")."""
+        found: Any = self.data["test"]["systems"]
+        for kind, key in (("part", part), ("threshold", threshold), ("metric", name)):
+            if key not in found:
+                raise DataError(f"Got the {kind} {key!r}, but the result {self.name} has {', '.join(found)}.")
+            found = found[key]
+        return float(found)
+
+    def f1(self, part: str, threshold: str) -> tuple[float, float]:
+        """Return micro- and macro-F1 on the test part."""
+        return self.metric(part, threshold, "micro_f1"), self.metric(part, threshold, "macro_f1")
+
+    def decisions(self, part: str) -> Tensor:
+        """Return the (n,L) bool decisions of a part on the test part, at its tuned threshold."""
+        columns = self.data["decisions"]
+        if part not in columns:
+            raise DataError(f"Got the part {part!r}, but the result {self.name} has {', '.join(columns)}.")
+        return _matrix(columns[part], len(self.data["test"]["per_label"]["label"]))
+
+    def gold(self) -> Tensor:
+        """Return the (n,L) bool labels of the test part."""
+        return self.decisions("gold")
+
+
+def read(path: Path) -> Result | None:
+    """Read a result; None where the file is JSON of another kind."""
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise DataError(f"{path} is no JSON file. Move it away, or run its benchmark again.") from error
+    if not isinstance(data, dict) or "schema" not in data:
+        return None
+    if data["schema"] != SCHEMA:
+        raise DataError(f"{path} has the schema {data['schema']!r}, this denn reads {SCHEMA}. Run its benchmark again.")
+    return Result(data["name"], data["corpus"]["name"], data["recipe"]["name"], data["seed"], data)
+
+
+def read_all(folder: Path) -> list[Result]:
+    """Read every result of a folder, by name; JSON files without a schema are of older benchmarks and left out."""
+    if not folder.is_dir():
+        raise DataError(f"There is no folder {folder}. Run `denn bench run` first, or say where the results are.")
+    return [result for path in sorted(folder.glob("*.json")) if (result := read(path)) is not None]
+
+
+def select(results: Iterable[Result], corpus: str | None = None, recipe: str | None = None) -> list[Result]:
+    """Return the results of a corpus, of a recipe, or of both, by seed."""
+    chosen = (r for r in results if corpus in (None, r.corpus) and recipe in (None, r.recipe))
+    return sorted(chosen, key=lambda result: result.seed)
+
+
+def _matrix(columns: list[list[int]], width: int) -> Tensor:
+    """Turn the columns of each row into (n,width) bool."""
+    rows = torch.zeros(len(columns), width, dtype=torch.bool)
+    for row, members in enumerate(columns):
+        rows[row, members] = True
+    return rows

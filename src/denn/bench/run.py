@@ -1,0 +1,213 @@
+"""Runs: (corpus × recipe × seed) → train, evaluate, write one JSON file; each can be interrupted and taken up."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from denn import bundle
+from denn.bench.machine import commit, machine, peak_memory, reset_peak_memory
+from denn.bench.measure import cost, measure, rounded, sweeps_of
+from denn.bench.result import SCHEMA, Result, read
+from denn.build import train
+from denn.config import Recipe, make_recipe, read_recipe
+from denn.errors import ConfigError, DataError
+from denn.model import Model, load
+from denn.registry import CORPORA, did_you_mean, lookup
+from denn.types import Corpus, Progress
+
+
+@dataclass(frozen=True)
+class Run:
+    """One recipe on one corpus with one seed."""
+
+    corpus: str
+    recipe: str
+    seed: int
+    method: Recipe
+
+    @property
+    def name(self) -> str:
+        """What its files are called."""
+        return f"{self.corpus}-{self.recipe}-{self.seed}"
+
+    def settings(self) -> dict[str, Any]:
+        """Return the recipe as a result keeps it."""
+        return {"name": self.recipe, **json.loads(json.dumps(self.method.as_dict()))}
+
+
+def plan(
+    folder: Path,
+    corpora: Sequence[str],
+    recipes: Sequence[str],
+    seeds: Sequence[int],
+    settings: Mapping[str, Any] | None = None,
+) -> list[Run]:
+    """Read `<folder>/<corpus>/<recipe>.toml` and list the runs: corpus by corpus, every recipe before the next seed."""
+    runs = []
+    for corpus in corpora:
+        lookup(CORPORA, corpus, "corpus")
+        written = {name: _read_recipe(folder, corpus, name) for name in recipes}
+        for seed in seeds:
+            for name, (method, parameters) in written.items():
+                chosen = make_recipe(method, {**parameters, **(settings or {}), "seed": seed})
+                runs.append(Run(corpus, name, seed, chosen))
+    return runs
+
+
+def _read_recipe(folder: Path, corpus: str, name: str) -> tuple[str, dict[str, Any]]:
+    known = sorted(path.stem for path in (folder / corpus).glob("*.toml"))
+    if not known:
+        raise ConfigError(f"There are no recipes in {folder / corpus}; expected {name}.toml there. Say --recipes DIR.")
+    if name not in known:
+        raise ConfigError(
+            f"Got the recipe {name!r}, but those for {corpus} are {', '.join(known)}.{did_you_mean(name, known)}"
+        )
+    method, parameters = read_recipe(folder / corpus / f"{name}.toml")
+    return method or "denn", parameters
+
+
+def digest(corpus: Corpus) -> str:
+    """Return the sha256 of all documents, part by part."""
+    found = hashlib.sha256()
+    for part in (corpus.train, corpus.valid, corpus.test):
+        found.update(json.dumps(len(part)).encode())
+        for document in part:
+            found.update(json.dumps([document.id, document.text, document.labels]).encode())
+    return found.hexdigest()
+
+
+def finished(run: Run, checksum: str, results: Path) -> Result | None:
+    """Return the result of a run that is done; a file of other settings or documents under its name is an error."""
+    path = results / f"{run.name}.json"
+    result = read(path) if path.exists() else None
+    if path.exists() and result is None:
+        raise ConfigError(f"{path} is no result of `denn bench run`. Move it away, or give another --results.")
+    if result is not None:
+        _check_same(run, result.data["recipe"], checksum, result.data["corpus"]["digest"], f"The result {path}")
+    return result
+
+
+def perform(
+    run: Run, corpus: Corpus, checksum: str, results: Path, work: Path, progress: Progress,
+    *, keep_model: bool = False, sweeps: bool = False,
+) -> Result:  # fmt: skip
+    """Train what is not trained yet, evaluate on test, and write the result's file."""
+    if not corpus.test:
+        raise DataError(f"The corpus {run.corpus} has no test part to evaluate on.")
+    results.mkdir(parents=True, exist_ok=True)
+    work.mkdir(parents=True, exist_ok=True)
+    reset_peak_memory()
+    with _diary(run, checksum, work) as diary, _model(run, corpus, work / run.name, progress) as model:
+        progress.start(f"evaluating {run.name}", None)
+        measured = measure(model, corpus)
+        spent = cost(model, corpus, diary.seconds(), diary.peak, measured.pop("speed"))
+        if sweeps and hasattr(model.method, "store"):
+            progress.start(f"sweeps of {run.name}", None)
+            measured["sweeps"] = sweeps_of(model, corpus)
+        history = model.card.training.get("history", [])
+        data = _describe(run, corpus, checksum) | rounded({"cost": spent, "history": history, **measured})
+        _write(results / f"{run.name}.json", data)
+    if not keep_model:
+        clear(run, work)
+    return Result(run.name, run.corpus, run.recipe, run.seed, data)
+
+
+def clear(run: Run, work: Path) -> None:
+    """Delete the model of a run that has its result."""
+    for folder in (work / run.name, work / f"{run.name}.training"):
+        shutil.rmtree(folder, ignore_errors=True)
+    (work / f"{run.name}.run.json").unlink(missing_ok=True)
+
+
+def _model(run: Run, corpus: Corpus, folder: Path, progress: Progress) -> Model:
+    """Load the finished model of this very run, or train it."""
+    bundle.recover(folder)
+    if (folder / "bundle.json").is_file():
+        progress.note(f"{folder} is trained already")
+        return load(folder)
+    return train(corpus, out=folder, method=run.method.method, progress=progress, **vars(run.method.parameters))
+
+
+@dataclass
+class _Diary:
+    """What survives an interruption of a run beside its model: whose it is, the time spent, the most memory used."""
+
+    path: Path
+    content: dict[str, Any]
+    begun: float
+
+    @property
+    def peak(self) -> int:
+        return int(self.content["peak_memory_bytes"])
+
+    def seconds(self) -> float:
+        """Seconds of this run, earlier processes included."""
+        return float(self.content["seconds"]) + time.monotonic() - self.begun
+
+
+@contextmanager
+def _diary(run: Run, checksum: str, work: Path) -> Iterator[_Diary]:
+    """Open the diary of a run, which must be of the same settings and documents, and keep it however the run ends."""
+    path = work / f"{run.name}.run.json"
+    content = {"recipe": run.settings(), "digest": checksum, "seconds": 0.0, "peak_memory_bytes": 0}
+    if path.exists():
+        content = json.loads(path.read_text(encoding="utf-8"))
+        _check_same(run, content["recipe"], checksum, content["digest"], f"The unfinished run {path}")
+    elif (work / run.name).exists():
+        raise ConfigError(f"{work / run.name} is no model of `denn bench run`. Move it away, or give another --work.")
+    diary = _Diary(path, content, time.monotonic())
+    _write(path, content)
+    try:
+        yield diary
+    finally:
+        peak = max(diary.peak, peak_memory())
+        _write(path, content | {"seconds": diary.seconds(), "peak_memory_bytes": peak})
+
+
+def _check_same(run: Run, recipe: Mapping[str, Any], checksum: str, other: str, what: str) -> None:
+    """Refuse what another recipe or other documents left under a run's name."""
+    ours, theirs = run.settings(), dict(recipe)
+    try:  # parameters that came later had their defaults then
+        theirs |= json.loads(json.dumps(make_recipe(theirs["method"], theirs["parameters"]).as_dict()))
+    except ConfigError:
+        pass
+    flat = [{"method": r["method"], **r["parameters"]} for r in (ours, theirs)]
+    differing = sorted(key for key in flat[0].keys() | flat[1].keys() if flat[0].get(key) != flat[1].get(key))
+    if differing:
+        said = ", ".join(f"{key} = {flat[1].get(key)!r} instead of {flat[0].get(key)!r}" for key in differing)
+        raise ConfigError(f"{what} has {said}. Move it away, or give the recipe another name.")
+    if other != checksum:
+        raise DataError(f"{what} is of other documents of {run.corpus}. Move it away to run on these.")
+
+
+def _describe(run: Run, corpus: Corpus, checksum: str) -> dict[str, Any]:
+    """Return what was run, on what, with what."""
+    sizes = {part: len(getattr(corpus, part)) for part in ("train", "valid", "test", "labels")}
+    return {
+        "schema": SCHEMA,
+        "name": run.name,
+        "corpus": {"name": run.corpus, **sizes, "digest": checksum},
+        "recipe": run.settings(),
+        "seed": run.seed,
+        "commit": commit(),
+        "created": datetime.now(UTC).isoformat(timespec="seconds"),
+        "versions": bundle.versions(),
+        "machine": machine(),
+    }
+
+
+def _write(path: Path, data: Mapping[str, Any]) -> None:
+    """Write JSON beside and rename, a line for each key."""
+    lines = (f"{json.dumps(key)}: {json.dumps(value, ensure_ascii=False)}" for key, value in data.items())
+    beside = path.with_name(path.name + ".part")
+    beside.write_text("{\n" + ",\n".join(lines) + "\n}\n", encoding="utf-8")
+    beside.replace(path)

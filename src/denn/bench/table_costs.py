@@ -1,0 +1,124 @@
+"""Tables of what runs cost and what they were set to: overhead, parameters, speed, settings."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from denn.bench import paper
+from denn.bench.result import Result, select
+from denn.bench.summary import NOTHING, Table, corpora, device, markdown, measured, pair, percent, seeds, title
+
+GB = 1e9
+NEUTRAL = {"seed", "device", "time_budget", "checkpoint_seconds"}  # parameters that are no setting of the method
+PARTS = ("classifier", "neighbours", "average", "final")
+
+
+def overhead(results: Sequence[Result]) -> Table:
+    """What the neighbours cost at inference, in time and space."""
+    rows, used = [], []
+    for corpus in corpora(results, ["denn"], paper.OVERHEAD):
+        runs = select(results, corpus, "denn")
+        cells = [
+            measured(runs, lambda run: _cost(run, "inference_ms_per_text_without_neighbours"), 3),
+            measured(runs, lambda run: _cost(run, "inference_ms_per_text"), 3),
+            measured(runs, _extra_share, 1),
+            measured(runs, lambda run: _cost(run, "store_bytes", GB), 3),
+        ]
+        if corpus in paper.OVERHEAD:
+            row = paper.OVERHEAD[corpus]
+            share = 100 * (row.with_neighbours / row.without_neighbours - 1)
+            numbers = (row.without_neighbours, row.with_neighbours)
+            rows.append(
+                [f"{title(corpus)}, paper", *(f"{n:.2f}" for n in numbers), f"{share:.1f}", f"{row.store_gb:.3f}", "-"]
+            )
+        rows.append([f"{title(corpus)}, here", *cells, seeds(runs)])
+        used += runs
+    header = ["corpus", "without neighbours, ms/text", "with, ms/text", "more time, %", "datastore, GB", "seeds"]
+    note = "The paper measured on four V100; the datastore is its embeddings alone, without texts and labels."
+    return Table(f"### Time and space of the neighbours\n\n{markdown(header, rows)}\n\n{note}", used)
+
+
+def _extra_share(run: Result) -> float | None:
+    both = _cost(run, "inference_ms_per_text")
+    alone = _cost(run, "inference_ms_per_text_without_neighbours")
+    return 100 * (both / alone - 1) if both and alone else None
+
+
+def _cost(run: Result, name: str, unit: float = 1.0) -> float | None:
+    value = run.data["cost"].get(name)
+    return None if value is None else value / unit
+
+
+def parameters(results: Sequence[Result]) -> Table:
+    """Parameters of encoder and head, and those that a system adds."""
+    rows, used = [], []
+    recipes = {run.recipe for run in results}
+    for corpus in corpora(results, recipes, paper.EXTRA_PARAMETERS):
+        in_paper = paper.EXTRA_PARAMETERS.get(corpus, {})
+        here = {run.recipe for run in select(results, corpus)}
+        for recipe in [*in_paper, *sorted(here - in_paper.keys())]:
+            runs = select(results, corpus, recipe)[:1]  # the seed changes nothing
+            sizes = runs[0].data["cost"]["parameters"] if runs else None
+            counts = [f"{sizes[part]:,}" if sizes else NOTHING for part in ("encoder", "head", "extra")]
+            extra = f"{in_paper[recipe]:,}" if recipe in in_paper else NOTHING
+            rows.append([f"{title(corpus)}, {paper.SYSTEMS.get(recipe, recipe)}", *counts, extra])
+            used += runs
+    header = ["system", "encoder", "head", "extra, here", "extra, paper"]
+    return Table(f"### Numbers of parameters\n\n{markdown(header, rows)}", used)
+
+
+def speed(results: Sequence[Result]) -> Table:
+    """How fast training was, and what it needed."""
+    rows, used = [], []
+    for corpus in corpora(results, {run.recipe for run in results}):
+        for recipe in sorted({run.recipe for run in select(results, corpus)}):
+            for machine in sorted({device(run) for run in select(results, corpus, recipe)}):
+                runs = [run for run in select(results, corpus, recipe) if device(run) == machine]
+                cells = [
+                    measured(runs, lambda run: _cost(run, "tokens_per_second"), 0),
+                    measured(runs, lambda run: _cost(run, "mfu", 0.01), 1),
+                    measured(runs, lambda run: _cost(run, "matrix_rate", 1e12), 0),
+                    measured(runs, lambda run: _cost(run, "epoch_seconds"), 1),
+                    measured(runs, lambda run: _cost(run, "training_seconds"), 0),
+                    measured(runs, lambda run: _cost(run, "peak_memory_bytes", GB), 1),
+                ]
+                rows.append([f"{title(corpus)}, {recipe}", *cells, machine, seeds(runs)])
+                used += runs
+    columns = ["tokens/s", "MFU, %", "matrix rate, TFLOP/s", "epoch, s", "training, s", "peak memory, GB"]
+    note = (
+        "MFU: 6 × parameters in the layers × tokens per second over the bf16 matrix rate measured on the same machine."
+    )
+    return Table(f"### Speed of training\n\n{markdown(['runs', *columns, 'machine', 'seeds'], rows)}\n\n{note}", used)
+
+
+def settings(results: Sequence[Result]) -> Table:
+    """What moves the numbers: every setting of DENN that was tried, against the paper's."""
+    mine = [run for run in results if run.data["recipe"]["method"] == "denn"]
+    texts, used = ["### What moves the numbers: micro-F1 / macro-F1, percent"], []
+    for corpus in corpora(mine, {run.recipe for run in mine}):
+        runs = select(mine, corpus)
+        base = next((run for run in runs if run.recipe == "denn"), None)
+        groups: dict[tuple[str, str], list[Result]] = {}
+        for run in runs:
+            groups.setdefault((run.recipe, _changes(run, base)), []).append(run)
+        rows = []
+        for (recipe, changes), some in sorted(groups.items(), key=lambda item: (item[0][0] != "denn", item[0])):
+            cells = [pair(percent(some, part, "micro_f1"), percent(some, part, "macro_f1")) for part in PARTS]
+            rows.append([recipe if changes == NOTHING else f"{recipe}: {changes}", *cells, seeds(some)])
+        texts += [f"**{title(corpus)}**", markdown(["recipe: where it differs from `denn`", *PARTS, "seeds"], rows)]
+        used += runs
+    return Table("\n\n".join(texts), used)
+
+
+def _changes(run: Result, base: Result | None) -> str:
+    """List the parameters that differ from another run's, and the training part's size where it does."""
+    if base is None:
+        return "(there is no run of the recipe `denn`)"
+    mine, its = _settings(run), _settings(base)
+    return ", ".join(f"{name} {value}" for name, value in mine.items() if value != its.get(name)) or NOTHING
+
+
+def _settings(run: Result) -> dict[str, Any]:
+    kept = {name: value for name, value in run.data["recipe"]["parameters"].items() if name not in NEUTRAL}
+    return kept | {"training documents": run.data["corpus"]["train"]}

@@ -1,0 +1,205 @@
+"""`denn bench`: experiments from recipes, and the tables and figures of their results."""
+
+from __future__ import annotations
+
+import logging
+from itertools import groupby
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from denn.cli.options import DataDir, Quiet, Verbose
+
+if TYPE_CHECKING:
+    from denn.bench.run import Run
+    from denn.types import Corpus
+
+log = logging.getLogger(__name__)
+app = typer.Typer(no_args_is_help=True, help="Run experiments and render their results.")
+
+Results = Annotated[Path, typer.Option(metavar="DIR", help="The folder of the results.")]
+
+
+def _names(text: str) -> list[str]:
+    """Split a list at its commas."""
+    return list(dict.fromkeys(part.strip() for part in text.split(",") if part.strip()))
+
+
+def _seeds(text: str) -> list[int]:
+    try:
+        return [int(part) for part in _names(text)]
+    except ValueError as error:
+        raise typer.BadParameter(f"got {text!r}, expected numbers such as 0,1,2") from error
+
+
+@app.command()
+def run(
+    corpora: Annotated[str, typer.Argument(metavar="CORPUS[,CORPUS]", help="Names from `denn data list`.")],
+    recipes: Annotated[str, typer.Argument(metavar="RECIPE[,RECIPE]", help="Names of files in the recipes' folder.")],
+    seeds: Annotated[str, typer.Option(metavar="SEED[,SEED]", help="What the runs draw by lot from.")] = "0",
+    recipes_dir: Annotated[
+        Path, typer.Option("--recipes", metavar="DIR", help="Where <corpus>/<recipe>.toml lie.")
+    ] = Path("recipes"),
+    results: Results = Path("results"),
+    work: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="For models and unfinished trainings; the user's cache.")
+    ] = None,
+    settings: Annotated[
+        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Set a parameter of every recipe.")
+    ] = None,
+    sweeps: Annotated[bool, typer.Option("--sweeps", help="Try other k, γ and datastore sizes too.")] = False,
+    keep_models: Annotated[bool, typer.Option("--keep-models", help="Leave the models in the work folder.")] = False,
+    take_turns: Annotated[
+        bool, typer.Option("--take-turns", help="Train one at a time where several such commands run at once.")
+    ] = False,
+    data_dir: DataDir = None,
+    quiet: Quiet = False,
+    verbose: Verbose = False,
+) -> None:
+    """Train and test every recipe on every corpus with every seed, and write one JSON file each.
+
+    What has its result already is left out; the same command takes up what was interrupted.
+    """
+    from denn.bench.run import digest, plan
+    from denn.cli.show import complain, interruptible
+    from denn.cli.sources import Reading, data_folder, open_corpus
+    from denn.config import parse_settings
+
+    runs = plan(recipes_dir, _names(corpora), _names(recipes), _seeds(seeds), parse_settings(settings or []))
+    folder = work or data_folder(None) / "bench"
+    failures: dict[str, str | None] = {}  # None: a fault of ours
+    with interruptible("interrupted; the same command takes it up again"):
+        for name, members in groupby(runs, key=lambda run: run.corpus):
+            try:
+                corpus = open_corpus(name, data_dir, Reading())
+                checksum = digest(corpus)
+            except Exception as error:
+                failures |= dict.fromkeys((one.name for one in members), _say(name, error))
+                continue
+            for one in members:
+                try:
+                    _perform(one, corpus, checksum, results, folder, sweeps, keep_models, take_turns)
+                except Exception as error:
+                    failures[one.name] = _say(one.name, error)
+    if failures:
+        complain(f"{len(failures)} of {len(runs)} runs failed: {', '.join(failures)}; the others have their results.")
+        raise typer.Exit(1 if None in failures.values() else 2)
+
+
+def _perform(
+    run: Run,
+    corpus: Corpus,
+    checksum: str,
+    results: Path,
+    work: Path,
+    sweeps: bool,
+    keep_models: bool,
+    take_turns: bool,
+) -> None:
+    """Do one run, unless it is done, and say how it went."""
+    from denn.bench.run import clear, finished, perform
+    from denn.bench.turns import Turns
+    from denn.cli.progress import watching
+    from denn.cli.show import span
+
+    done = finished(run, checksum, results)
+    if done is not None:
+        lacking = sweeps and done.data["cost"]["store_bytes"] is not None and "sweeps" not in done.data
+        log.info(f"{run.name} is in {results} already{', without sweeps; move it away to have them' * lacking}")
+        if not keep_models:
+            clear(run, work)
+        return
+    log.info(f"{run.name} begins")
+    with watching() as progress:
+        shown = Turns(progress, work / "turns.lock") if take_turns else progress
+        result = perform(run, corpus, checksum, results, work, shown, keep_model=keep_models, sweeps=sweeps)
+    micro, macro = (100 * value for value in result.f1("final", "tuned"))
+    log.info(
+        f"{run.name}: micro/macro F1 {micro:.1f}/{macro:.1f} on {len(corpus.test)} test documents at the tuned "
+        f"threshold, after {span(result.data['cost']['seconds'])}"
+    )
+
+
+def _say(name: str, error: Exception) -> str | None:
+    """Say why a run failed, and return the sentence if the user can mend it."""
+    from denn.cli import _mendable
+    from denn.cli.show import complain
+
+    sentence = _mendable(error)
+    complain(f"{name} failed: {sentence or f'{type(error).__name__}: {error}'}")
+    log.debug("", exc_info=error)
+    return sentence
+
+
+@app.command()
+def table(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="For example main-aapd; an unknown name lists all.")],
+    results: Results = Path("results"),
+    quiet: Quiet = False,
+    verbose: Verbose = False,
+) -> None:
+    """Print a table in Markdown, the paper's numbers beside ours."""
+    from denn.bench.result import read_all
+    from denn.bench.tables import render
+
+    typer.echo(render(name, read_all(results)), nl=False)
+
+
+@app.command()
+def figure(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="For example k; an unknown name lists all.")],
+    out: Annotated[Path, typer.Option(metavar="DIR", help="The folder to write to.")],
+    results: Results = Path("results"),
+    quiet: Quiet = False,
+    verbose: Verbose = False,
+) -> None:
+    """Draw a figure as SVG and PNG, with its data, and print where the files are."""
+    from denn.bench.figures import draw
+    from denn.bench.result import read_all
+
+    for path in draw(name, read_all(results), out, results):
+        typer.echo(path)
+
+
+@app.command("map")
+def embedding_map(
+    model: Annotated[Path, typer.Argument(metavar="MODEL", help="The folder of a model with a datastore.")],
+    corpus: Annotated[str, typer.Argument(metavar="CORPUS", help="A name from `denn data list`, or a file.")],
+    out: Annotated[Path, typer.Option(metavar="FILE", help="What to write; results/<corpus>-map.json is found.")],
+    data_dir: DataDir = None,
+    quiet: Quiet = False,
+    verbose: Verbose = False,
+) -> None:
+    """Place test texts of one label set among training documents on a plane, for `denn bench figure map`."""
+    from denn.bench.map import run as make
+    from denn.cli.sources import Reading, open_corpus
+
+    make(model, open_corpus(corpus, data_dir, Reading()), out)
+    log.info(f"Next: denn bench figure map --out figures --results {out.parent}")
+
+
+@app.command()
+def compare(
+    corpus: Annotated[str, typer.Argument(metavar="CORPUS", help="The corpus of both.")],
+    first: Annotated[str, typer.Argument(metavar="RECIPE[:PART]", help="For example denn, or denn:average.")],
+    second: Annotated[str, typer.Argument(metavar="RECIPE[:PART]", help="For example bert, or denn:classifier.")],
+    results: Results = Path("results"),
+    quiet: Quiet = False,
+    verbose: Verbose = False,
+) -> None:
+    """Say whether the first is better than the second by more than chance, over documents and over seeds."""
+    from denn.bench.result import read_all, select
+    from denn.bench.significance import compare as compared
+    from denn.errors import DataError
+
+    found = read_all(results)
+    sides, parts = [], []
+    for given in (first, second):
+        recipe, _, part = given.partition(":")
+        sides.append(select(found, corpus, recipe))
+        parts.append(part or "final")
+        if not sides[-1]:
+            known = ", ".join(sorted({result.recipe for result in select(found, corpus)})) or "no recipe at all"
+            raise DataError(f"There is no result of {recipe} on {corpus} in {results}; there are those of {known}.")
+    typer.echo(compared(sides[0], sides[1], parts[0], parts[1]))

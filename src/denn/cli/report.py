@@ -1,0 +1,64 @@
+"""`denn report`: one HTML page that shows what a model does well and badly."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+from denn.cli.options import DataDir, IdColumn, LabelsColumn, Model, Quiet, Separator, SkipBad, TextColumn, Verbose
+
+log = logging.getLogger(__name__)
+
+
+def report(
+    model: Model,
+    corpus: Annotated[
+        str, typer.Argument(metavar="CORPUS", help="A file of labelled documents, or a name from `denn data list`.")
+    ],
+    part: Annotated[
+        Literal["test", "valid"], typer.Option(help="Which part of a corpus known by name to report on.")
+    ] = "test",
+    valid: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Documents to tune thresholds on where k and γ are tried.")
+    ] = None,
+    out: Annotated[Path, typer.Option(metavar="FILE", help="The page to write.")] = Path("report.html"),
+    data_dir: DataDir = None,
+    text_column: TextColumn = "text",
+    labels_column: LabelsColumn = "labels",
+    id_column: IdColumn = "id",
+    separator: Separator = None,
+    skip_bad: SkipBad = False,
+    quiet: Quiet = False,
+    verbose: Verbose = False,
+) -> None:
+    """Write one HTML page on a model: scores, curves, labels, errors and their neighbours."""
+    from denn.cli import show
+    from denn.cli.progress import watching
+    from denn.cli.sources import Reading, open_corpus, open_documents, read_file
+    from denn.errors import ConfigError
+    from denn.model import load
+    from denn.registry import CORPORA
+    from denn.report.page import write
+
+    if out.is_dir():
+        raise ConfigError(f"Got the folder {out}, expected a file to write the page to, such as {out / 'report.html'}.")
+    reading = Reading(text_column, labels_column, id_column, separator, skip_bad)
+    with show.interruptible(f"interrupted; {out} is as it was"), load(model) as loaded:
+        if corpus in CORPORA and not Path(corpus).is_file():
+            whole = open_corpus(corpus, data_dir, reading, valid)
+            documents, tuning = getattr(whole, part), whole.valid if part == "test" else ()
+            name = f"{corpus}, {part} part"
+        elif part == "valid":
+            raise ConfigError(f"{corpus} is a file and has no parts; leave --part out, or give the file of that part.")
+        else:
+            documents = open_documents(corpus, data_dir, reading)
+            tuning = read_file(valid, reading) if valid else ()
+            name = Path(corpus).name
+        with watching() as progress:
+            found = write(out, loaded, name, documents, tuning, progress)
+    headline = found.evaluation.headline
+    scores = f"micro F1 {100 * headline['micro_f1']:.1f} %, macro F1 {100 * headline['macro_f1']:.1f} %"
+    typer.echo(f"{out}: {scores} on {len(documents):,} texts")

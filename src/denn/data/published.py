@@ -1,0 +1,174 @@
+"""Published corpora: the files they come in, and whether they are what is known of them."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from denn.data.corpus import read_corpus, split_documents
+from denn.data.files import open_bytes
+from denn.data.known import KNOWN, PARTS, Edition, Statistics, files_of
+from denn.errors import DataError
+from denn.types import Corpus, Document
+
+log = logging.getLogger(__name__)
+
+Split = Callable[[Sequence[Document]], tuple[list[Document], list[Document]]]
+
+
+@dataclass(frozen=True)
+class Layout:
+    """The files a corpus may come in: the first tells that it does, and all but the optional ones must be there."""
+
+    files: tuple[str, ...]  # below the corpus's folder; each also with .zst behind it
+    read: Callable[[Mapping[str, Path]], Mapping[str, object]]  # the files found, by name → parts as read_corpus takes
+    optional: tuple[str, ...] = ()
+
+
+def jsonl(*parts: str, optional: Sequence[str] = ()) -> Layout:
+    """Lay out parts as our own JSON lines, one `<part>.jsonl` each."""
+    names = {f"{part}.jsonl": part for part in (*parts, *optional)}
+    return Layout(
+        tuple(f"{part}.jsonl" for part in parts),
+        lambda found: {names[name]: path for name, path in found.items()},
+        tuple(f"{part}.jsonl" for part in optional),
+    )
+
+
+def paired(text: str, label: str, parts: Mapping[str, str]) -> Layout:
+    """Lay out parts as two files each, a document a line: texts, and labels separated by blanks.
+
+    `text` and `label` are names with {} for what the files of a part are called.
+    """
+    names = {part: (text.format(called), label.format(called)) for part, called in parts.items()}
+    return Layout(
+        tuple(name for pair in names.values() for name in pair),
+        lambda found: {part: _read_pair(found[texts], found[labels]) for part, (texts, labels) in names.items()},
+    )
+
+
+SGM = (
+    paired("text_{}", "label_{}", {"train": "train", "valid": "val", "test": "test"}),
+    paired("{}.src", "{}.tgt", {"train": "train", "valid": "valid", "test": "test"}),
+)
+
+
+def a_tenth(documents: Sequence[Document]) -> tuple[list[Document], list[Document]]:
+    """Split off a tenth of the documents and of each label."""
+    return split_documents(documents, 0.1)
+
+
+def read_published(folder: Path, name: str, layouts: Sequence[Layout], split: Split = a_tenth) -> Corpus:
+    """Read a corpus from the first layout that is there and warn of each difference from what is known of it.
+
+    Without a validation part, `split` makes one of train.
+    """
+    corpus = read_corpus(_find(Path(folder), name, layouts), valid_share=0, name=name)
+    warn_of_differences(corpus)
+    if corpus.valid:
+        return corpus
+    train, valid = split(corpus.train)
+    return replace(corpus, train=train, valid=valid)
+
+
+def _find(folder: Path, name: str, layouts: Sequence[Layout]) -> Mapping[str, object]:
+    """Read the parts by the first layout whose first file is there."""
+    for layout in layouts:
+        found = {file: path for file in (*layout.files, *layout.optional) if (path := find_file(folder, file))}
+        if layout.files[0] in found:
+            if missing := [file for file in layout.files if file not in found]:
+                raise DataError(
+                    f"{folder}: {layout.files[0]} of {name} is there, but not {', '.join(missing)}. Put it beside."
+                )
+            return layout.read(found)
+    first = " or ".join(layout.files[0] for layout in layouts)
+    raise DataError(f"{folder}: there is no {first}. Put the files of {name} there: {files_of(name)}.")
+
+
+def find_file(folder: Path, name: str) -> Path | None:
+    """Return the path of a file or folder, or of its compressed form, None where there is neither."""
+    return next((path for path in (folder / name, folder / f"{name}.zst") if path.exists()), None)
+
+
+def read_lines(path: Path) -> list[str]:
+    """Read the lines of a UTF-8 file; only \\n ends a line."""
+    with open_bytes(path) as stream:
+        content = stream.read()
+    try:
+        lines = content.decode("utf-8-sig").split("\n")
+    except UnicodeDecodeError as error:
+        line = content.count(b"\n", 0, error.start) + 1
+        raise DataError(
+            f"{path}, line {line}: byte {content[error.start]:#04x} is not UTF-8. Save the file in UTF-8."
+        ) from None
+    return [line.removesuffix("\r") for line in lines[: None if lines[-1] else -1]]
+
+
+def _read_pair(text_path: Path, label_path: Path) -> list[Document]:
+    texts, labels = read_lines(text_path), read_lines(label_path)
+    check_equal(text_path, len(texts), label_path, len(labels))
+    return [Document(text.strip(), tuple(names.split())) for text, names in zip(texts, labels, strict=True)]
+
+
+def check_equal(first: Path, lines: int, second: Path, others: int) -> None:
+    """Refuse two files that must have a line for each document and have not as many."""
+    if lines != others:
+        raise DataError(
+            f"{first} has {lines:,} lines but {second} has {others:,}, expected one for each document in both. "
+            "Get both files again."
+        )
+
+
+def digest(documents: Sequence[Document]) -> str:
+    """Return the sha256 of texts and labels in the order of the documents; ids and the order of labels do not count."""
+    state = hashlib.sha256()
+    for document in documents:
+        state.update("\0".join((document.text, *sorted(document.labels), "", "")).encode())  # none has a NUL in it
+    return state.hexdigest()
+
+
+def statistics(corpus: Corpus) -> Statistics:
+    """Count documents, labels, labels a document and words a document over all parts; blanks separate words."""
+    documents = [document for part in PARTS for document in getattr(corpus, part)]
+    return Statistics(
+        len(documents),
+        len(corpus.labels),
+        sum(len(document.labels) for document in documents) / len(documents),
+        sum(len(document.text.split()) for document in documents) / len(documents),
+    )
+
+
+def warn_of_differences(corpus: Corpus) -> None:
+    """Say in one line in what a corpus, split as published, differs from what is published under its name."""
+    known = KNOWN.get(corpus.name)
+    if known is None:
+        return
+    parts: dict[str, Sequence[Document]] = {part: getattr(corpus, part) for part in PARTS}
+    digests = {part: digest(documents) for part, documents in parts.items() if documents}
+    sizes = {part: len(documents) for part, documents in parts.items()} | {"labels": len(corpus.labels)}
+    said = _difference(known.editions, sizes, digests)
+    if said:
+        log.warning(f"{corpus.name}: {said}.")
+
+
+def _difference(editions: Sequence[Edition], sizes: Mapping[str, int], digests: Mapping[str, str]) -> str:
+    published = editions[0]
+    for edition in editions:
+        if edition.digests == digests:
+            return edition.difference
+    for edition in editions:
+        if edition.sizes == sizes:
+            other = [part for part in digests if part in edition.digests and digests[part] != edition.digests[part]]
+            wrong = other or [part for part in digests if part not in edition.digests]
+            shown = ", ".join(f"{part} {digests[part][:12]}…" for part in wrong)
+            what = "differ" if other else "are not on record and could not be compared"
+            return f"as many documents and labels as known, but the contents {what} (sha256 of {shown})"
+    counts = ", ".join(
+        f"{sizes[key]:,} {'labels' if key == 'labels' else f'{key} documents'} instead of {size:,}"
+        for key, size in published.sizes.items()
+        if sizes[key] != size
+    )
+    return f"not as published: {counts}"

@@ -1,0 +1,130 @@
+"""What stands between two matrix products of a transformer, in one pass over memory on CUDA.
+
+`residual_norm` is layer_norm(x + dropout(y + bias)); its backward gives the gradients of x and y and, summed over the
+rows in a fixed order, those of bias, weight and shift.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from denn.encoders.flash import _mix
+
+PROGRAMS = 528  # of the backward pass: four on each of an H200's 132 multiprocessors; each sums its share of the rows
+
+
+@triton.jit(do_not_specialize=["cut"])  # type: ignore[untyped-decorator]
+def _forward(  # type: ignore[no-untyped-def]
+    Y, BIAS, X, WEIGHT, SHIFT, OUT, SUM, MEAN, RSTD, SEED, cut, rescale, eps,
+    D: tl.constexpr, BLOCK: tl.constexpr, DROPS: tl.constexpr,
+):  # fmt: skip
+    row, seed = tl.program_id(0), tl.load(SEED)
+    columns = tl.arange(0, BLOCK)
+    inside = columns < D
+    y = tl.load(Y + row * D + columns, mask=inside, other=0.0).to(tl.float32)
+    y += tl.load(BIAS + columns, mask=inside, other=0.0).to(tl.float32)
+    if DROPS:
+        y = tl.where(_kept(row, columns, seed, cut, D), y * rescale, 0.0)
+    x = y + tl.load(X + row * D + columns, mask=inside, other=0.0).to(tl.float32)
+    x = x.to(SUM.dtype.element_ty).to(tl.float32)  # normalise what the backward pass will read
+    tl.store(SUM + row * D + columns, x.to(SUM.dtype.element_ty), mask=inside)
+    mean = tl.sum(x, 0) / D
+    centred = tl.where(inside, x - mean, 0.0)
+    rstd = 1 / tl.sqrt(tl.sum(centred * centred, 0) / D + eps)
+    weight = tl.load(WEIGHT + columns, mask=inside, other=0.0).to(tl.float32)
+    shift = tl.load(SHIFT + columns, mask=inside, other=0.0).to(tl.float32)
+    out = centred * rstd * weight + shift
+    tl.store(OUT + row * D + columns, out.to(OUT.dtype.element_ty), mask=inside)
+    tl.store(MEAN + row, mean)
+    tl.store(RSTD + row, rstd)
+
+
+@triton.jit(do_not_specialize=["cut", "rows"])  # type: ignore[untyped-decorator]
+def _backward(  # type: ignore[no-untyped-def]
+    GRAD, WEIGHT, SUM, MEAN, RSTD, DY, DX, SUMS, SEED, cut, rescale, rows,
+    D: tl.constexpr, BLOCK: tl.constexpr, DROPS: tl.constexpr,
+):  # fmt: skip
+    program, programs, seed = tl.program_id(0), tl.num_programs(0), tl.load(SEED)
+    columns = tl.arange(0, BLOCK)
+    inside = columns < D
+    weight = tl.load(WEIGHT + columns, mask=inside, other=0.0).to(tl.float32)
+    for_bias = tl.zeros([BLOCK], tl.float32)
+    for_weight = tl.zeros([BLOCK], tl.float32)
+    for_shift = tl.zeros([BLOCK], tl.float32)
+    for row in range(program, rows, programs):
+        grad = tl.load(GRAD + row * D + columns, mask=inside, other=0.0).to(tl.float32)
+        x = tl.load(SUM + row * D + columns, mask=inside, other=0.0).to(tl.float32)
+        rstd = tl.load(RSTD + row)
+        normal = tl.where(inside, (x - tl.load(MEAN + row)) * rstd, 0.0)
+        for_shift += grad
+        for_weight += grad * normal
+        scaled = grad * weight
+        dx = rstd * (scaled - tl.sum(scaled, 0) / D - normal * (tl.sum(scaled * normal, 0) / D))
+        tl.store(DX + row * D + columns, dx.to(DX.dtype.element_ty), mask=inside)
+        if DROPS:
+            dx = tl.where(_kept(row, columns, seed, cut, D), dx * rescale, 0.0)
+            tl.store(DY + row * D + columns, dx.to(DY.dtype.element_ty), mask=inside)
+        for_bias += tl.where(inside, dx, 0.0)
+    place = SUMS + program * 3 * D + columns
+    tl.store(place, for_bias, mask=inside)
+    tl.store(place + D, for_weight, mask=inside)
+    tl.store(place + 2 * D, for_shift, mask=inside)
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _kept(row, columns, seed, cut, D: tl.constexpr):  # type: ignore[no-untyped-def]
+    """Decide for each entry of a row whether dropout keeps it."""
+    return _mix((row * D + columns + seed).to(tl.uint32)) >= cut.to(tl.uint32)
+
+
+class _ResidualNorm(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any,
+        y: Tensor,
+        bias: Tensor,
+        x: Tensor,
+        weight: Tensor,
+        shift: Tensor,
+        eps: float,
+        share: float,
+        seed: Tensor,
+    ) -> Tensor:
+        rows, width = y.shape
+        out, total = torch.empty_like(x), torch.empty_like(x)
+        mean, rstd = torch.empty(2, rows, device=x.device, dtype=torch.float32)
+        numbers = (round(share * 2**32), 1 / (1 - share))
+        constants = {"D": width, "BLOCK": triton.next_power_of_2(width), "DROPS": share > 0}
+        _forward[(rows,)](
+            y, bias, x, weight, shift, out, total, mean, rstd, seed, *numbers, eps, **constants, num_warps=4
+        )
+        ctx.save_for_backward(weight, total, mean, rstd, seed)
+        ctx.settings = numbers, constants
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        weight, total, mean, rstd, seed = ctx.saved_tensors
+        numbers, constants = ctx.settings
+        grad, dx = grad.contiguous(), torch.empty_like(total)
+        dy = torch.empty_like(total) if constants["DROPS"] else dx
+        programs = min(PROGRAMS, len(total))
+        sums = torch.empty(programs, 3, total.shape[1], device=total.device, dtype=torch.float32)
+        _backward[(programs,)](
+            grad, weight, total, mean, rstd, dy, dx, sums, seed, *numbers, len(total), **constants, num_warps=4
+        )
+        for_bias, for_weight, for_shift = sums.sum(0).to(weight.dtype)
+        return dy, for_bias, dx, for_weight, for_shift, None, None, None
+
+
+def residual_norm(
+    y: Tensor, bias: Tensor, x: Tensor, weight: Tensor, shift: Tensor, eps: float, share: float, seed: Tensor
+) -> Tensor:
+    """Return layer_norm(x + dropout(y + bias)) of (T,d) matrices; what is dropped depends on the seed, an int32 on the device, alone."""
+    out: Tensor = _ResidualNorm.apply(y, bias, x, weight, shift, eps, share, seed)  # type: ignore[no-untyped-call]
+    return out

@@ -1,0 +1,186 @@
+"""Fine-tuning a classifier by binary cross-entropy and a contrastive loss between two views of each text."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from dataclasses import fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from denn.core import contrast
+from denn.core.combine import combine, debiased_confidence
+from denn.core.metrics import multilabel_scores
+from denn.core.thresholds import decide, tune_global
+from denn.encoders.classifier import Classifier
+from denn.encoders.packed import Layout, send
+from denn.methods import views
+from denn.training.gradients import Gradients, Inputs
+from denn.training.head import start_head
+from denn.training.loop import Plan, fit
+from denn.types import Corpus, Progress
+
+if TYPE_CHECKING:
+    from denn.methods.denn import DennParameters
+
+Contrast = Callable[[Tensor, Tensor, float], Tensor]  # (2N,2N) similarity, (N,L) labels, temperature → (2N,) losses
+View = Callable[[Tensor, Layout, Tensor, int], Tensor]  # ids, layout, (T,) tokens of second views, mask token → ids
+
+CONTRASTS: dict[str, Contrast] = {
+    "debiased": contrast.debiased_contrastive_loss,
+    "ucl": contrast.unsupervised_contrastive_loss,
+    "scl": contrast.supervised_contrastive_loss,
+    "wscl": contrast.weighted_supervised_contrastive_loss,
+}
+VIEWS: dict[str, View] = {
+    "dropout": views.dropout,
+    "masking": views.masking,
+    "span": views.span,
+    "shuffle": views.shuffle,
+}
+
+SAMPLED = 512  # training documents whose embeddings fix the scale
+SEARCHED = 50_000  # training documents that the combined validation score looks for neighbours in
+
+
+class Finetuning:
+    """The training of one network on one corpus."""
+
+    def __init__(self, network: Classifier, corpus: Corpus, parameters: DennParameters) -> None:
+        self.network, self.corpus, self.parameters = network, corpus, parameters
+        self.mask_id = views.mask_token(network.encoder.tokenizer, parameters.view)
+        self.train_tokens = network.encoder.tokenize([document.text for document in corpus.train])
+        self.valid_tokens = network.encoder.tokenize([document.text for document in corpus.valid])
+        self.on_device = self.train_tokens.to(network.device)
+        self.labels = corpus.labels.matrix(corpus.train).to(network.device)
+        self.valid_labels = corpus.labels.matrix(corpus.valid)
+        # Recorded steps need few shapes: passes are filled up to a multiple that one last document can be.
+        self.multiple = 2 ** min(9, network.encoder.max_length.bit_length() - 1) if network.encoder.packs else 1
+
+    def run(self, workdir: Path, progress: Progress) -> dict[str, object]:
+        """Start the head, run the loop, and return what the bundle should remember."""
+        p = self.parameters
+        cut = self.train_tokens.cut
+        if cut:
+            progress.note(
+                f"{cut} of {len(self.train_tokens)} documents are cut at {self.network.encoder.max_length} tokens"
+            )
+        budget = self._start(workdir, progress)
+        plan = Plan(**{f.name: getattr(p, f.name) for f in fields(Plan)} | {"time_budget": budget})
+        tokens = self.train_tokens.lengths * (2 if p.alpha else 1)
+        gradients = Gradients(self.network.parameters(), self.prepare, self.compute, self.multiple > 1)
+        state = fit(self.network, self._groups(), gradients, self.validate, tokens, plan, workdir, progress)
+        return {
+            "documents_cut": cut,
+            "max_length": self.network.encoder.max_length,
+            "steps": state.step,
+            "best_step": state.best_step,
+            "seconds": round(state.seconds, 1),
+            "training_seconds": round(state.seconds - state.validation_seconds, 3),
+            "validation_seconds": round(state.validation_seconds, 3),
+            "tokens": state.tokens,
+            "history": state.history,
+        }
+
+    def _start(self, workdir: Path, progress: Progress) -> float | None:
+        """Fix the scale and start the head on frozen embeddings; return the seconds left for the loop.
+
+        A resumed run takes both from its checkpoint. What the loop may use is the budget less this start and less
+        the embedding of the datastore, foreseen from the embedding here.
+        """
+        p, file = self.parameters, workdir / "start.json"
+        if file.exists() and (workdir / "last.safetensors").exists():
+            return self._left(float(json.loads(file.read_text())["seconds"]))
+        begun = time.monotonic()
+        some = self.train_tokens if p.head_start else self.train_tokens.first(SAMPLED)
+        progress.start("embedding training documents", len(some))
+        embeddings = self.network.encoder.encode(some, progress.advance)
+        embedding_all = (time.monotonic() - begun) * len(self.train_tokens.flat) / len(some.flat)
+        if p.embedding_norm is not None:
+            self.network.scale.fill_(p.embedding_norm / float(embeddings.norm(dim=1).mean().clamp_min(1e-6)))
+        start_head(self.network.head, float(self.network.scale) * embeddings, self.labels, p.head_start, p.seed)
+        spent = time.monotonic() - begun + embedding_all
+        file.write_text(json.dumps({"seconds": spent}))
+        return self._left(spent)
+
+    def _left(self, spent: float) -> float | None:
+        budget = self.parameters.time_budget
+        return None if budget is None else max(0.0, budget - spent)
+
+    def _groups(self) -> list[dict[str, Any]]:
+        """Give encoder and head their learning rates."""
+        p = self.parameters
+        head_rate = p.learning_rate if p.head_learning_rate is None else p.head_learning_rate
+        return [
+            {"params": [w for w in self.network.encoder.parameters() if w.requires_grad], "lr": p.learning_rate},
+            {"params": list(self.network.head.parameters()), "lr": head_rate},
+        ]
+
+    def prepare(self, rows: Tensor) -> Inputs:
+        """Lay a batch out on the device: ids, starts, labels, seeds; first and second view alternate."""
+        p, device = self.parameters, self.network.device
+        rows = rows[self.train_tokens.lengths[rows].argsort(stable=True)]  # equal lengths side by side
+        labels = self.labels[send(rows, device)]
+        ids, layout = self.on_device.pack(rows.repeat_interleave(2) if p.alpha else rows, self.multiple)
+        if p.alpha:
+            ids = VIEWS[p.view](ids, layout, layout.document % 2 == 1, self.mask_id)
+        return ids, layout.starts, labels, self.network.encoder.draw_seeds()
+
+    def compute(self, ids: Tensor, starts: Tensor, labels: Tensor, seeds: Tensor) -> Tensor:
+        """Return BCE + α · contrast of a batch, Eq. 7, both as means; both views of a text go through in one pass."""
+        p = self.parameters
+        layout = Layout.at(starts, len(ids), self.network.encoder.max_length)
+        embeddings, logits = self.network(ids, layout, seeds)
+        count = len(labels) * (2 if p.alpha else 1)  # what follows fills the pass up
+        embeddings, logits = embeddings[:count], logits[:count]
+        if not p.alpha:
+            return F.binary_cross_entropy_with_logits(logits, labels.to(logits.dtype))
+        bce = F.binary_cross_entropy_with_logits(logits, labels.repeat_interleave(2, dim=0).to(logits.dtype))
+        both = F.normalize(torch.cat([embeddings[0::2], embeddings[1::2]]), dim=1)  # (2N,d)
+        loss = bce + p.alpha * CONTRASTS[p.loss](both @ both.T, labels, p.temperature).mean()
+        if p.consistency:
+            loss = loss + p.consistency * disagreement(logits[0::2], logits[1::2])
+        return loss
+
+    def validate(self) -> dict[str, float]:
+        """Score the validation part by the classifier at 0.5, and by both at the tuned threshold where that selects."""
+        if not len(self.valid_tokens):
+            return {"score": 0.0}
+        p = self.parameters
+        embeddings = self.network.encode(self.valid_tokens)
+        known = self.network.probabilities(embeddings)
+        scores = {"micro_f1": _micro_f1(known, self.valid_labels, 0.5)}
+        scores["tuned_micro_f1"] = _micro_f1(known, self.valid_labels, tune_global(known, self.valid_labels))
+        score = scores["micro_f1"]
+        if p.select == "combined":
+            both = self._combined(embeddings, known)
+            score = scores["combined_micro_f1"] = _micro_f1(
+                both, self.valid_labels, tune_global(both, self.valid_labels)
+            )
+        return scores | {"score": score}
+
+    def _combined(self, embeddings: Tensor, known: Tensor) -> Tensor:
+        """Combine with neighbours among the first training documents, all in memory."""
+        p, device = self.parameters, self.network.device
+        some = self.train_tokens.first(SEARCHED)
+        keys = F.normalize(self.network.encode(some).to(device), dim=1)
+        similarity, rows = (F.normalize(embeddings.to(device), dim=1) @ keys.T).topk(min(p.k, len(some)))
+        shares = torch.softmax(similarity / p.vote_temperature, dim=1)
+        votes = torch.zeros(len(embeddings), self.labels.shape[1], device=device)
+        for place in range(shares.shape[1]):
+            votes += shares[:, place, None] * self.labels[rows[:, place]]
+        return combine(known, votes.cpu(), debiased_confidence(known, votes.cpu(), p.gamma))
+
+
+def disagreement(first: Tensor, second: Tensor) -> Tensor:
+    """Return the mean symmetric Kullback-Leibler divergence of two views' label probabilities, from (n,L) logits."""
+    return ((torch.sigmoid(first) - torch.sigmoid(second)) * (first - second)).mean() / 2
+
+
+def _micro_f1(scores: Tensor, gold: Tensor, threshold: float) -> float:
+    return multilabel_scores(decide(scores, threshold), gold)["micro_f1"]

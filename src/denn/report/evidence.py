@@ -1,0 +1,148 @@
+"""The sections about neighbours and errors: confidence, k and γ, datastore, map, worst texts; findings in, HTML out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from html import escape
+
+from denn.report.charts import Axis, Series, around, counts, fixed, histogram, line, scatter
+from denn.report.gather import BINS, Error, Findings, Map, Neighbourhood
+from denn.report.html import curve, figures, paragraphs, shortened
+
+TEXT, EVIDENCE_TEXT = 600, 200  # characters shown of a text and of a neighbour
+
+
+def confidence(heights: Sequence[int]) -> str:
+    """Show how much the neighbours have to say."""
+    chart = histogram(
+        "Confidence λ",
+        "Texts by the weight λ of their neighbours beside the classifier: at 0 the classifier decides, at 1 the "
+        "neighbours do.",
+        [place / BINS for place in range(BINS + 1)],
+        heights,
+        "λ",
+        counts("texts", heights),
+    )
+    return figures([chart])
+
+
+def settings(found: Findings, around_it: Neighbourhood, k: int, gamma: float) -> str:
+    """Show what other k and γ would give, without training anew."""
+    charts = []
+    for name, symbol, own in (("k", "k", float(k)), ("gamma", "γ", gamma)):
+        rows = around_it.sweep[name]
+        across = [row[name] for row in rows]
+        x = fixed("γ", 0, 1) if name == "gamma" else fixed("neighbours k", 0, max(across))
+        for metric in ("micro", "macro"):
+            series = [
+                Series(
+                    "threshold tuned" if found.validated else "the model's threshold",
+                    curve(rows, name, f"{metric}_f1"),
+                ),
+                Series("threshold 0.5", curve(rows, name, f"{metric}_f1_at_0.5")),
+            ]
+            title, said = (
+                f"{metric.capitalize()} F1 by {symbol}",
+                f"The dashed upright is the model's {symbol}, {own:g}.",
+            )
+            charts.append(line(title, said, series, x, _f1_axis(metric, series), mark=own))
+    return paragraphs([_tuning(found)]) + figures(charts)
+
+
+def sizes(found: Findings, around_it: Neighbourhood) -> str:
+    """Show what a smaller datastore would give."""
+    rows = around_it.sizes
+    charts = []
+    for metric in ("micro", "macro"):
+        errors = [100 * row[f"{metric}_f1_sd"] for row in rows]
+        series = [Series(metric, curve(rows, "documents", f"{metric}_f1"), errors)]
+        x = fixed("stored documents", 0, max(row["documents"] for row in rows))
+        charts.append(
+            line(
+                f"{metric.capitalize()} F1 by datastore size",
+                f"Random parts of the datastore; bars are one standard deviation over {rows[0]['draws']:.0f} draws.",
+                series,
+                x,
+                _f1_axis(metric, series, errors),
+            )
+        )
+    return paragraphs([_tuning(found)]) + figures(charts)
+
+
+def map_(drawn: Map) -> str:
+    """Show the datastore in two dimensions."""
+
+    def series(points: Sequence[tuple[float, float, int]]) -> list[Series]:
+        named = [*enumerate(drawn.labels), (-1, "none of these")]
+        return [
+            Series(name, [(across, up) for across, up, label in points if label == number], colour=number % 8)
+            for number, name in named
+        ]
+
+    places = [*drawn.stored, *drawn.texts]
+    axes = [
+        around(f"{which} principal component, {100 * share:.0f} % of variance", [p[place] for p in places], 0.1)
+        for place, (which, share) in enumerate(zip(("first", "second"), drawn.variance, strict=True))
+    ]
+    chart = scatter(
+        "Map of the datastore",
+        f"Dots are {len(drawn.stored):,} stored documents, crosses {len(drawn.texts):,} texts of this report. The "
+        f"colours are the {len(drawn.labels)} most frequent labels; a document with several of them has the colour of "
+        "the rarest.",
+        series(drawn.stored),
+        axes[0],
+        axes[1],
+        series(drawn.texts),
+    )
+    return figures([chart])
+
+
+def errors(found: Findings) -> str:
+    """Show the texts that were tagged worst, with the stored documents that they resemble."""
+    if not found.errors:
+        return "<p>Every text has exactly its labels.</p>"
+    said = (
+        "The error of a text is the mean squared distance between score and truth over the labels that it has or was "
+        "given: 1 is wrong for certain. Behind missed and wrong labels stand their scores; the neighbours' labels are "
+        "coloured alike."
+    )
+    return paragraphs([said]) + "".join(_error(place, error) for place, error in enumerate(found.errors, 1))
+
+
+def _error(place: int, error: Error) -> str:
+    kinds = {name: "missed" for name, _ in error.missed} | {name: "wrong" for name, _ in error.wrong}
+    own = [f'<li class="right">✓ {escape(name)}' for name in error.right]
+    own += [f'<li class="missed">− missed: {escape(name)} ({score:.2f})' for name, score in error.missed]
+    own += [f'<li class="wrong">+ wrong: {escape(name)} ({score:.2f})' for name, score in error.wrong]
+    weight = "" if error.confidence is None else f" · λ {error.confidence:.2f}"
+    near = "".join(
+        f"<li><strong>{neighbour.similarity:.2f}</strong> {escape(neighbour.id)}"
+        + _list(f'<li class="{kinds.get(name, "other")}">{escape(name)}' for name in neighbour.labels)
+        + f'<p dir="auto">{escape(shortened(neighbour.text, EVIDENCE_TEXT))}</p>'
+        for neighbour in error.neighbours
+    )
+    evidence = f'<p class="note">Nearest stored documents, with their similarity</p><ol class="near">{near}</ol>'
+    return (
+        f'<article class="error-text"><h3>{place}. {escape(error.document.id or "text without id")}</h3>'
+        f'<p class="note">Error {error.loss:.2f}{weight}</p>'
+        f'<p class="text" dir="auto">{escape(shortened(error.document.text, TEXT))}</p>'
+        f"{_list(own)}{evidence if near else ''}</article>"
+    )
+
+
+def _list(labels: Iterable[str]) -> str:
+    return f'<ul class="labels">{"".join(labels)}</ul>'
+
+
+def _f1_axis(metric: str, series: Sequence[Series], errors: Sequence[float] = ()) -> Axis:
+    values = [up for one in series for _, up in one.points]
+    ends = [value + sign * error for value, error in zip(values, errors, strict=False) for sign in (-1, 1)]
+    return around(f"{metric} F1, per cent", values + ends, least=4)
+
+
+def _tuning(found: Findings) -> str:
+    if found.validated:
+        return (
+            f"Nothing is trained anew; the threshold is tuned for each point on {found.validated:,} validation texts."
+        )
+    return "Nothing is trained anew, and every point has the model's own threshold, for want of validation texts."

@@ -1,0 +1,229 @@
+"""What a report says of a model on labelled documents, before it becomes a page."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from denn.analysis import KS, calibration, confusions, datastore_sweep, sweep, threshold_curve, worst
+from denn.core.thresholds import GRID, decide
+from denn.errors import DataError
+from denn.evaluation import Evaluation, concatenate, evaluate
+from denn.methods.denn import DENN, combined_scores
+from denn.model import BATCH, Model
+from denn.types import Document, LabelSpace, Neighbour, Progress, Scores
+
+MAPPED = 1000  # stored documents, and texts, drawn on the map
+COLOURED = 7  # labels with a colour of their own on the map
+EVIDENCE = 5  # neighbours shown of each of the worst texts
+BINS = 20  # of the histogram of λ
+
+
+@dataclass(frozen=True)
+class Error:
+    """A text that was tagged badly, and the stored documents nearest to it."""
+
+    document: Document
+    loss: float
+    right: Sequence[str]
+    missed: Sequence[tuple[str, float]]
+    wrong: Sequence[tuple[str, float]]
+    confidence: float | None
+    neighbours: Sequence[Neighbour]
+
+
+@dataclass(frozen=True)
+class Map:
+    """Two principal components of the datastore; a label number is a place in `labels`, −1 none of them."""
+
+    labels: Sequence[str]
+    stored: Sequence[tuple[float, float, int]]
+    texts: Sequence[tuple[float, float, int]]
+    variance: tuple[float, float]  # share that each component explains
+
+
+@dataclass(frozen=True)
+class Neighbourhood:
+    """What only a method with a datastore can have."""
+
+    stored: int
+    copies: int  # texts that are in the datastore word for word
+    sweep: Mapping[str, Sequence[Mapping[str, float]]]
+    sizes: Sequence[Mapping[str, float]]
+    map: Map
+
+
+@dataclass(frozen=True)
+class Findings:
+    """All that the page shows."""
+
+    evaluation: Evaluation
+    labels_per_text: float
+    train_counts: Sequence[int]  # of the evaluation's labels
+    curves: Mapping[str, Sequence[Mapping[str, float]]]  # system → threshold curve
+    calibration: Mapping[str, Mapping[str, Any]]  # system → calibration
+    confusions: Sequence[Mapping[str, Any]]
+    errors: Sequence[Error]
+    confidence: Sequence[int] | None  # texts in each of BINS bins of λ
+    neighbourhood: Neighbourhood | None
+    validated: int  # documents that the thresholds of the sweeps were tuned on; 0: the model's own was kept
+
+
+def gather(model: Model, documents: Sequence[Document], valid: Sequence[Document], progress: Progress) -> Findings:
+    """Score the documents and look at the scores from all sides; valid tunes the thresholds of the sweeps."""
+    if not any(document.labels for document in documents):
+        raise DataError(f"None of the {len(documents)} documents has a label; a report compares predictions with them.")
+    method = model.method
+    around = _Searched(method, documents, valid, progress) if isinstance(method, DENN) and len(method.store) else None
+    scores = _scores(model, documents, progress) if around is None else around.scores
+    counts = dict(zip(model.labels.names, model.card.corpus["label_counts"], strict=True))
+    progress.start("comparing scores and labels", None)
+    evaluation = evaluate(scores, documents, model.card.thresholds, counts)
+    gold = LabelSpace(evaluation.names).matrix(documents)
+    systems = {
+        name: F.pad(values, (0, evaluation.unknown_labels))
+        for name, values in {"final": scores.final, **scores.parts}.items()
+    }
+    threshold = model.card.thresholds["final"].overall
+    return Findings(
+        evaluation=evaluation,
+        labels_per_text=float(gold.sum()) / len(gold),
+        train_counts=[counts.get(name, 0) for name in evaluation.names],
+        curves={name: threshold_curve(values, gold, GRID) for name, values in systems.items()},
+        calibration={name: calibration(values, gold) for name, values in systems.items()},
+        confusions=confusions(decide(systems["final"], threshold), gold, evaluation.names),
+        errors=[_error(model, documents, scores, row) for row in worst(scores, gold, threshold)],
+        confidence=None if scores.confidence is None else _histogram(scores.confidence),
+        neighbourhood=None if around is None else around.neighbourhood(threshold),
+        validated=len(valid),
+    )
+
+
+class _Searched:
+    """Documents embedded once and searched once, for as many neighbours as any setting asks for."""
+
+    def __init__(
+        self, method: DENN, documents: Sequence[Document], valid: Sequence[Document], progress: Progress
+    ) -> None:
+        self.method, self.progress = method, progress
+        self.documents, self.valid = documents, valid
+        self.embeddings = self._embed("reading texts", documents)
+        self.valid_embeddings = self._embed("reading validation texts", valid)
+        self.known = int(method.network.head.out_features)
+        self.scores = self._search(self.embeddings)
+
+    def _embed(self, what: str, documents: Sequence[Document]) -> Tensor:
+        batches = []
+        if documents:
+            self.progress.start(what, len(documents))
+        for start in range(0, len(documents), BATCH):
+            batches.append(self.method.embed([document.text for document in documents[start : start + BATCH]]))
+            self.progress.advance(start + len(batches[-1]))
+        return torch.cat(batches) if batches else torch.empty(0, self.method.store.dimension)
+
+    def _search(self, embeddings: Tensor) -> Scores:
+        """Score with the method's own k, and keep all neighbours that were found."""
+        k, store = self.method.parameters.k, self.method.store
+        found = store.search(embeddings, max(*KS, k))
+        known = self.method.network.probabilities(embeddings)
+        return replace(combined_scores(known, found.nearest(k), store.labels, self.method.parameters), neighbours=found)
+
+    def neighbourhood(self, threshold: float) -> Neighbourhood:
+        """Sweep k, γ and the datastore, and draw its map."""
+        parameters, store = self.method.parameters, self.method.store
+        self.progress.start("trying other k and γ", None)
+        swept = sweep(
+            self._search(self.valid_embeddings) if self.valid else None,
+            self.scores,
+            self.valid,
+            self.documents,
+            parameters,
+            ks=(*KS, parameters.k),
+            known=self.known,
+            threshold=threshold,
+        )
+        self.progress.start("trying smaller datastores", None)
+        sizes = datastore_sweep(
+            self.method,
+            self.valid,
+            self.documents,
+            embeddings=(self.valid_embeddings, self.embeddings),
+            threshold=threshold,
+        )
+        nearest = store.get([ids[0] for ids in self.scores.neighbours.ids]) if self.scores.neighbours else []
+        copies = sum(one.text == other.text for one, other in zip(self.documents, nearest, strict=True))
+        return Neighbourhood(len(store), copies, swept, sizes, self._map())
+
+    def _map(self) -> Map:
+        """Project a sample of the datastore, and of the texts, on two principal components of the first."""
+        store, chance = self.method.store, torch.Generator().manual_seed(0)
+        counts = store.label_counts()
+        shown = LabelSpace(tuple(sorted(counts, key=lambda name: -counts[name])[:COLOURED]))
+        ids = store.ids()
+        stored = store.get([ids[row] for row in torch.randperm(len(ids), generator=chance)[:MAPPED].tolist()])
+        chosen = torch.randperm(len(self.documents), generator=chance)[:MAPPED]
+        keys = self._embed("drawing the map", stored)
+        points, others, variance = principal_components(keys, self.embeddings[chosen])
+        return Map(
+            shown.names,
+            _coloured(points, stored, shown),
+            _coloured(others, [self.documents[row] for row in chosen.tolist()], shown),
+            variance,
+        )
+
+
+def principal_components(keys: Tensor, queries: Tensor) -> tuple[Tensor, Tensor, tuple[float, float]]:
+    """Project unit rows on the first two principal components of the (n,d) keys; return the variance they explain."""
+    keys, queries = (F.normalize(rows.double(), dim=1) for rows in (keys, queries))
+    centre = keys.mean(0)
+    values, vectors = torch.linalg.eigh((keys - centre).T @ (keys - centre))  # ascending
+    axes = vectors[:, -2:].flip(1)
+    axes = axes * axes.gather(0, axes.abs().argmax(0, keepdim=True)).sign()  # a sign of its own would be left to chance
+    shares = (values[-2:].flip(0) / values.sum().clamp(min=1e-12)).tolist()
+    return (keys - centre) @ axes, (queries - centre) @ axes, (shares[0], shares[1])
+
+
+def _coloured(points: Tensor, documents: Sequence[Document], shown: LabelSpace) -> list[tuple[float, float, int]]:
+    """Give each point the rarest of its labels that are shown, which tells more than the most frequent one."""
+    labels = (max(shown.columns(document.labels), default=-1) for document in documents)
+    return [(across, up, label) for (across, up), label in zip(points.tolist(), labels, strict=True)]
+
+
+def _scores(model: Model, documents: Sequence[Document], progress: Progress) -> Scores:
+    """Score with a method that has no datastore."""
+    progress.start("scoring texts", len(documents))
+    batches = []
+    for start in range(0, len(documents), BATCH):
+        batch = documents[start : start + BATCH]
+        batches.append(model.method.scores([document.text for document in batch]))
+        progress.advance(start + len(batch))
+    return concatenate(batches)
+
+
+def _error(model: Model, documents: Sequence[Document], scores: Scores, found: Mapping[str, Any]) -> Error:
+    """Fetch the neighbours of one of the worst texts; a label that the model does not know is missed too."""
+    row, document, neighbours = found["row"], documents[found["row"]], []
+    missed = [(label, 0.0) for label in document.labels if label not in scores.names] + found["missed"]
+    if scores.neighbours is not None:
+        near = model.method.store.get(scores.neighbours.ids[row][:EVIDENCE])
+        for other, similarity in zip(near, scores.neighbours.similarity[row].tolist(), strict=False):
+            neighbours.append(Neighbour(other.id, similarity, other.labels, other.text))
+    return Error(
+        document,
+        found["loss"],
+        [label for label in document.labels if label not in dict(missed)],
+        missed,
+        found["wrong"],
+        None if scores.confidence is None else float(scores.confidence[row]),
+        neighbours,
+    )
+
+
+def _histogram(confidence: Tensor) -> list[int]:
+    counts: list[int] = (confidence * BINS).long().clamp(0, BINS - 1).bincount(minlength=BINS).tolist()
+    return counts

@@ -1,0 +1,120 @@
+"""The report page: a model's facts, then the sections it can have, in one file that needs nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from html import escape
+from importlib import resources
+from pathlib import Path
+
+from denn.bundle import Card
+from denn.model import Model
+from denn.report import evidence, sections
+from denn.report.gather import Findings, gather
+from denn.types import Document, Progress
+
+
+def write(
+    path: Path, model: Model, name: str, documents: Sequence[Document], valid: Sequence[Document], progress: Progress
+) -> Findings:
+    """Examine a model on documents and write the page; `name` says what these are."""
+    found = gather(model, documents, valid, progress)
+    progress.start("writing the page", None)
+    beside = path.with_name(path.name + ".part")
+    beside.write_text(render(found, model.card, name), encoding="utf-8", errors="replace")
+    beside.replace(path)
+    return found
+
+
+def render(found: Findings, card: Card, name: str) -> str:
+    """Return the page."""
+    title = f"{_system(card)} on {name}"
+    parts = _sections(found, card)
+    contents = "".join(f'<li><a href="#{key}">{escape(heading)}</a>' for key, (heading, _) in parts.items())
+    body = "".join(
+        f'<section id="{key}"><h2>{escape(heading)}</h2>{html}</section>' for key, (heading, html) in parts.items()
+    )
+    style, script = (
+        resources.files("denn.report").joinpath(file).read_text("utf-8") for file in ("page.css", "page.js")
+    )
+    return (
+        '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">'
+        f"<title>{escape(title)}</title><style>{style}</style></head><body>"
+        f"<header><h1>{escape(title)}</h1>{_summary(found)}{_facts(found, card)}</header>"
+        f'<nav aria-label="Contents"><ul>{contents}</ul></nav><main>{body}</main>'
+        f"<script>{script}</script></body></html>\n"
+    )
+
+
+def _system(card: Card) -> str:
+    return {"denn": "DENN"}.get(card.method, card.method)
+
+
+def _sections(found: Findings, card: Card) -> dict[str, tuple[str, str]]:
+    """Return the sections in order: key → heading and content."""
+    names = {"final": _system(card)} | {name: name for name in found.evaluation.systems if name != "final"}
+    parts = {
+        "scores": ("Scores", sections.scores(found, names)),
+        "thresholds": ("Thresholds", sections.thresholds(found, names)),
+        "calibration": ("Calibration", sections.calibration(found, names)),
+        "frequency": ("Frequent and rare labels", sections.bands(found)),
+        "labels": ("Labels", sections.labels(found)),
+        "confusions": ("Labels taken for each other", sections.confusions(found)),
+    }
+    if found.confidence is not None:
+        parts["confidence"] = ("Confidence", evidence.confidence(found.confidence))
+    if (around := found.neighbourhood) is not None:
+        k, gamma = card.parameters["k"], card.parameters["gamma"]
+        parts["settings"] = ("Other k and γ", evidence.settings(found, around, k, gamma))
+        parts["sizes"] = ("Size of the datastore", evidence.sizes(found, around))
+        parts["map"] = ("Map", evidence.map_(around.map))
+    parts["errors"] = ("The worst errors", evidence.errors(found))
+    if around is None:
+        reason = "its datastore is empty" if found.confidence is not None else "it keeps no datastore"
+        html = f"<p>Confidence, k and γ, datastore, map and neighbours: the method {escape(card.method)} has none, as "
+        parts["missing"] = ("Left out", f"{html}{reason}.</p>")
+    return parts
+
+
+def _summary(found: Findings) -> str:
+    """Say the headline in a sentence, and what would make it misleading."""
+    headline = found.evaluation.headline
+    said = (
+        f'<p class="lead">Micro F1 {100 * headline["micro_f1"]:.1f} %, macro F1 {100 * headline["macro_f1"]:.1f} % on '
+        f"{found.evaluation.documents:,} texts, at the tuned threshold {headline['threshold']:.2f}.</p>"
+    )
+    copies = 0 if found.neighbourhood is None else found.neighbourhood.copies
+    if copies:
+        said += (
+            f'<p class="warning">{copies:,} of these texts are in the datastore word for word, so that the scores of '
+            "the neighbours are too good.</p>"
+        )
+    return said
+
+
+def _facts(found: Findings, card: Card) -> str:
+    """List what the model is, what it was measured on, and when."""
+    encoder, trained, around = card.parameters.get("encoder"), card.corpus, found.neighbourhood
+    facts: Mapping[str, str | None] = {
+        "Method": _system(card),
+        "Encoder": None if encoder is None else Path(encoder).name,
+        "Trained on": f"{trained['name']}: {trained['train']:,} documents, {trained['valid']:,} to validate",
+        "Labels": f"{len(trained['label_counts']):,}",
+        "Datastore": None if around is None else f"{around.stored:,} documents",
+        "Measured on": f"{found.evaluation.documents:,} texts, {found.labels_per_text:.1f} labels each",
+        "Model made": _day(card.created),
+        "Report made": _day(datetime.now(UTC).isoformat()),
+    }
+    rows = "".join(f"<div><dt>{name}</dt><dd>{escape(fact)}</dd></div>" for name, fact in facts.items() if fact)
+    settings = {name: Path(str(value)).name if name == "encoder" else value for name, value in card.parameters.items()}
+    listed = ", ".join(f"{name} = {value}" for name, value in settings.items() if value is not None)
+    versions = ", ".join(f"{package} {version}" for package, version in card.versions.items())
+    notes = {"Settings": listed or "none", "Made with": versions}
+    said = "".join(f'<p class="note">{name}: {escape(note)}.</p>' for name, note in notes.items())
+    return f'<dl class="facts">{rows}</dl>{said}'
+
+
+def _day(moment: str) -> str:
+    return moment[:16].replace("T", " ") + " UTC"

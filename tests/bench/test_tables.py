@@ -1,0 +1,249 @@
+"""Tables: what stands in which cell, worked out from made-up runs."""
+
+from statistics import fmean, stdev
+
+import pytest
+import torch
+
+from bench_runs import a_gold, all_runs, columns, run
+from denn.bench.figures import FIGURES, draw
+from denn.bench.result import read_all
+from denn.bench.run import digest, perform, plan
+from denn.bench.significance import Comparison
+from denn.bench.table_scores import verdict
+from denn.bench.tables import TABLES, render
+from denn.build import Silent
+from denn.errors import ConfigError, DataError
+
+
+@pytest.fixture(scope="module")
+def runs():
+    return all_runs()
+
+
+@pytest.fixture(autouse=True)
+def _few_draws(monkeypatch):
+    monkeypatch.setattr("denn.bench.table_scores.DRAWS", 200)
+
+
+def rows(text, block=0):
+    """Return {first cell: other cells} of one of the tables in a text."""
+    blocks, inside = [], False
+    for line in text.splitlines():
+        if line.startswith("|"):
+            if not inside:
+                blocks.append([])
+            blocks[-1].append([cell.strip() for cell in line.strip("|").split("|")])
+        inside = line.startswith("|")
+    return {cells[0]: cells[1:] for cells in blocks[block]}
+
+
+def percents(results, recipe, part, metric, corpus="aapd"):
+    return [100 * r.metric(part, "tuned", metric) for r in results if (r.recipe, r.corpus) == (recipe, corpus)]
+
+
+def written(values):
+    return f"{fmean(values):.1f} ± {stdev(values):.1f}" if len(values) > 1 else f"{values[0]:.1f}"
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_every_table_renders_with_and_without_runs(name, runs):
+    full, empty = render(name, runs), render(name, [])
+    assert full.startswith("### ") and f"`denn bench table {name}`" in full
+    assert "No runs yet" in empty
+    widths = [line.count("|") for line in full.splitlines() if line.startswith("|")]
+    assert min(widths) > 2
+    for text in (full, empty):
+        assert "None" not in text and "nan" not in text
+
+
+def test_an_unknown_table_is_named_with_the_known_ones(runs):
+    with pytest.raises(ConfigError, match=r"no table 'ablaton'\. Did you mean 'ablation'\? There are: main-aapd, "):
+        render("ablaton", runs)
+
+
+def test_main_sets_paper_and_runs_side_by_side(runs):
+    found = rows(render("main-aapd", runs))
+    assert found["LSAN"] == ["70.6", "-", "53.5", "-", "77.7 / 64.6", "-", "67.6 / 47.2", "-", "-"]
+    assert found["DENN"][:4] == [
+        "76.3",
+        written(percents(runs, "denn", "final", "micro_f1")),
+        "62.2",
+        written(percents(runs, "denn", "final", "macro_f1")),
+    ]
+    assert found["DENN"][-1] == "3"
+    assert list(found)[-1] == "DENN, tuned beyond the paper"
+    assert "denn (final) minus bert (final) on aapd" in render("main-aapd", runs)
+    assert "DENN, tuned beyond the paper" not in rows(render("main-eurlex57k", runs))
+
+
+def test_main_says_where_the_claim_does_not_hold():
+    worse = [run("denn", quality={"final": 0.3}), run("bert", quality={"final": 0.9})]
+    assert "DENN is above BERT: micro-F1 does not hold, macro-F1 does not hold." in render("main-aapd", worse)
+
+
+def test_ablation_takes_each_row_from_its_recipe_and_part(runs):
+    text = render("ablation", runs)
+    found = rows(text)
+    for row, recipe, part in (
+        ("BERT", "bert-knn", "classifier"),
+        ("+ kNN", "bert-knn", "average"),
+        ("+ DCL", "denn", "average"),
+        ("+ debiased λ", "denn", "final"),
+        ("kNN", "denn", "neighbours"),
+    ):
+        assert found[row][1] == written(percents(runs, recipe, part, "micro_f1"))
+        assert found[row][3] == written(percents(runs, recipe, part, "macro_f1"))
+    steps = rows(text, 1)
+    gain = fmean(percents(runs, "denn", "final", "micro_f1")) - fmean(
+        percents(runs, "bert-knn", "classifier", "micro_f1")
+    )
+    paper_sign, here, sign = steps["BERT → + debiased λ"][:3]
+    assert (paper_sign, here.split()[0], sign) == ("+2.5", f"{gain:+.2f}", "holds")
+    assert rows(text, 2)["BERT"][0] == "-"  # the paper has no ablation on EUR-LEX57K
+
+
+def test_ablation_falls_back_to_the_plain_classifier():
+    some = [run("bert", seed) for seed in (0, 1)] + [run("denn", seed) for seed in (0, 1)]
+    text = render("ablation", some)
+    assert rows(text)["BERT"][1] == written(percents(some, "bert", "final", "micro_f1"))
+    assert rows(text)["+ kNN"][1] == "-"
+    assert rows(text, 1)["BERT → + kNN"] == ["+1.1", "-", "-", "+1.8", "-", "-"]
+
+
+@pytest.mark.parametrize(
+    ("difference", "low", "high", "in_paper", "said"),
+    [
+        (0.02, 0.01, 0.03, 0.5, "holds"),
+        (0.02, -0.01, 0.03, None, "holds, within chance"),
+        (-0.02, -0.03, -0.01, 0.5, "does not hold"),
+        (-0.02, -0.03, 0.01, 0.5, "does not hold, within chance"),
+        (-0.02, -0.03, -0.01, -0.5, "holds"),
+    ],
+)
+def test_verdicts(difference, low, high, in_paper, said):
+    assert verdict(Comparison(difference, low, high, 0.1), in_paper) == said
+
+
+def test_variants_have_the_papers_average_and_the_distance_to_denn(runs):
+    found = rows(render("contrast", runs))
+    assert list(found)[2:] == ["UCL", "SCL", "WSCL", "debiased (the paper's)"]
+    assert found["WSCL"][0::2][:3] == ["75.0", "60.1", "67.6"]
+    ucl, denn = (percents(runs, name, "final", "micro_f1")[0] for name in ("denn-ucl", "denn"))
+    assert found["UCL"][6].split()[0] == f"{ucl - denn:+.2f}"  # seed 0, which both have
+    shuffled = rows(render("views", runs))["token shuffling"]
+    assert shuffled[0::2][:3] == ["73.6", "57.7", "65.7"]
+
+
+def test_combination_goes_seed_by_seed_and_then_over_all(runs):
+    text = render("combination", runs)
+    lines = [line for line in text.splitlines() if line.startswith("| AAPD, denn |")]
+    assert [line.split("|")[2].strip() for line in lines] == ["0", "1", "2", "0, 1, 2"]
+    seed = next(r for r in runs if r.name == "aapd-denn-1")
+    gap = 100 * (seed.metric("average", "tuned", "macro_f1") - seed.metric("final", "tuned", "macro_f1"))
+    assert lines[1].split("|")[9].strip().startswith(f"{gap:+.2f} [")
+    assert "AAPD -0.2 / -1.1; RCV1-V2 -0.2 / -1.6" in text
+
+
+def test_sweeps_mark_the_best_and_quote_the_paper(runs):
+    text = render("k", runs)
+    found = rows(text)
+    assert found["**30**"] == ["74.60 ± 0.10", "64.50 ± 0.00", "69.55 ± 0.05"]
+    assert "Here: best average at 30; spread of micro-F1 1.50, of macro-F1 1.50. The paper: best average at 30" in text
+    assert "from 20 % to 100 % micro-F1 +4.00, macro-F1 +4.00. The paper: from 20 % to 100 % micro-F1 +1.4" in render(
+        "datastore", runs
+    )
+    assert "**0.7**" in render("gamma", runs)
+
+
+def test_groups_give_the_gain_beside_the_papers(runs):
+    found = rows(render("groups", runs))
+    here = {
+        recipe: fmean(
+            100 * r.data["test"]["groups"][2]["macro_f1"] for r in runs if (r.corpus, r.recipe) == ("aapd", recipe)
+        )
+        for recipe in ("bert", "denn")
+    }
+    assert found["871-1700"][0] == "3"
+    assert found["871-1700"][-2:] == [f"{here['denn'] - here['bert']:+.1f}", "+10.9"]
+
+
+def test_costs(runs):
+    found = rows(render("overhead", runs))
+    assert found["AAPD, paper"] == ["2.45", "2.76", "12.7", "0.165", "-"]
+    assert found["EUR-LEX57K, here"] == ["0.300", "0.330", "10.0", "0.125", "0"]
+    assert rows(render("speed", runs))["EUR-LEX57K, denn"][:7] == [
+        "333,333", "41.2", "790", "150.0", "600", "12.3", "NVIDIA H200",
+    ]  # fmt: skip
+    counts = rows(render("parameters", runs))
+    assert counts["AAPD, DENN"] == ["109,486,464", "41,526", "0", "0"]
+    assert counts["RCV1-V2, CORE"] == ["-", "-", "-", "95,584"]
+
+
+def test_costs_that_were_not_measured_are_left_open():
+    bare = run("bert")
+    bare.data["cost"] |= {"mfu": None, "tokens_per_second": None, "parameters": None}
+    assert rows(render("speed", [bare]))["AAPD, bert"][:2] == ["-", "-"]
+    assert rows(render("parameters", [bare]))["AAPD, BERT"] == ["-", "-", "-", "0"]
+
+
+def test_settings_name_what_differs_from_denn():
+    changed = run("denn-long", parameters={"epochs": 8, "alpha": 0.3})
+    changed.data["corpus"]["train"] = 54_840
+    found = rows(render("settings", [run("denn"), run("denn", 1), changed, run("bert")]))
+    assert list(found)[2:] == ["denn", "denn-long: alpha 0.3, epochs 8, training documents 54840"]
+    assert found["denn"][-1] == "0, 1"
+
+
+def test_thresholds_are_read_each_at_its_own():
+    one = run("bert")
+    one.data["test"]["systems"]["final"] |= {"0.4": {"micro_f1": 0.25, "macro_f1": 0.125}}
+    assert rows(render("thresholds", [one]))["AAPD, bert (final)"][0] == "25.0 / 12.5"
+
+
+def test_caption_has_dates_commits_and_seeds():
+    early, late = run("denn", 0), run("denn", 2, created="2026-02-03T00:00:00+00:00")
+    late.data["commit"] = "fedcba98765432100000+changes"
+    text = render("speed", [early, late])
+    assert (
+        "*2 runs with seeds 0, 2; NVIDIA H200; 2026-01-02 to 2026-02-03; commit 0123456789, fedcba9876+changes." in text
+    )
+
+
+def test_runs_of_other_test_parts_are_refused():
+    """A run on fewer documents cannot be paired with one on all."""
+    short, gold = run("bert"), a_gold("aapd")[:-1]
+    short.data["decisions"] = {"gold": columns(gold), "final": columns(torch.zeros_like(gold))}
+    with pytest.raises(DataError, match="expected the same test part"):
+        render("main-aapd", [run("denn"), short])
+
+
+def shape(value):
+    """Return the keys of nested dictionaries, and of the first entry of lists of them."""
+    if isinstance(value, dict):
+        return {key: shape(inner) for key, inner in value.items()}
+    return shape(value[0]) if isinstance(value, list) and value and isinstance(value[0], dict) else None
+
+
+def missing(wanted, found):
+    return [
+        key
+        for key, inner in (wanted or {}).items()
+        if not found or key not in found or (inner and missing(inner, found[key]))
+    ]
+
+
+def test_real_runs_have_the_shape_of_the_made_up_ones_and_fill_every_table(recipes, tiny_corpus, tmp_path):
+    for planned in plan(recipes, ["tiny"], ["bert", "denn"], [0]):
+        perform(
+            planned, tiny_corpus, digest(tiny_corpus), tmp_path / "results", tmp_path / "work", Silent(), sweeps=True
+        )
+    results = read_all(tmp_path / "results")
+    for result in results:
+        wanted = shape(run(result.recipe).data)
+        wanted["recipe"].pop("parameters")
+        assert missing(wanted, shape(result.data)) == []
+    for name in TABLES:
+        assert render(name, results).startswith("### ")
+    for name in FIGURES.keys() - {"map"}:
+        assert len(draw(name, results, tmp_path / "figures")) == 3

@@ -1,0 +1,174 @@
+"""`denn bench`: lists of runs, what is skipped, what fails beside what works, and the commands that show results."""
+
+import importlib
+import json
+import shutil
+import sys
+
+import pytest
+
+from denn import registry
+from denn.bench import machine
+from denn.cli.progress import Plain
+from denn.data.corpus import read_corpus
+
+
+def load(folder):
+    """Read the corpus that these tests register."""
+    return read_corpus(folder / "train.jsonl", folder / "valid.jsonl", folder / "test.jsonl", name="tiny")
+
+
+@pytest.fixture
+def bench(run, files, tmp_path, tiny_settings, monkeypatch):
+    """Run `denn bench run` on corpora named tiny and tiny2 with recipes good, bad and dummy."""
+    monkeypatch.setitem(machine.SIZES, "cpu", 64)
+    recipes = tmp_path / "recipes"
+    for corpus in ("tiny", "tiny2"):
+        monkeypatch.setitem(registry.CORPORA, corpus, f"{__name__}:load")
+        shutil.copytree(files, tmp_path / "data" / corpus)
+        (recipes / corpus).mkdir(parents=True)
+        settings = tiny_settings | {"epochs": 1}
+        written = "".join(f"{name} = {json.dumps(value)}\n" for name, value in settings.items())
+        (recipes / corpus / "good.toml").write_text(f"[parameters]\n{written}")
+        (recipes / corpus / "bad.toml").write_text('method = "denn"\n[parameters]\nencoder = "./nowhere"\n')
+        (recipes / corpus / "dummy.toml").write_text('method = "dummy"\n')
+    folders = ["--recipes", recipes, "--results", tmp_path / "results", "--work", tmp_path / "work"]
+
+    def call(*arguments):
+        return run("bench", "run", *arguments, *folders, "--data-dir", tmp_path / "data")
+
+    return call
+
+
+def test_every_recipe_on_every_corpus_with_every_seed(bench, tmp_path):
+    ran = bench("tiny,tiny2", "dummy, good", "--seeds", "0,1")
+    assert (ran.code, ran.out) == (0, "")
+    names = {
+        f"{corpus}-{recipe}-{seed}" for corpus in ("tiny", "tiny2") for recipe in ("dummy", "good") for seed in "01"
+    }
+    assert {path.stem for path in (tmp_path / "results").iterdir()} == names
+    data = json.loads((tmp_path / "results" / "tiny2-good-1.json").read_text())
+    micro, macro = (100 * data["test"]["systems"]["final"]["tuned"][name] for name in ("micro_f1", "macro_f1"))
+    assert f"tiny2-good-1: micro/macro F1 {micro:.1f}/{macro:.1f} on 20 test documents" in ran.err
+    assert (data["seed"], data["recipe"]["parameters"]["seed"]) == (1, 1)
+    assert not list((tmp_path / "work").iterdir())
+
+
+def test_what_is_done_is_skipped(bench, tmp_path):
+    assert bench("tiny", "dummy", "--keep-models").code == 0
+    path = tmp_path / "results" / "tiny-dummy-0.json"
+    written = path.stat().st_mtime_ns
+    assert (tmp_path / "work" / "tiny-dummy-0" / "bundle.json").exists()
+    ran = bench("tiny", "dummy")
+    assert ran.code == 0
+    assert "tiny-dummy-0 is in" in ran.err
+    assert path.stat().st_mtime_ns == written
+    assert not list((tmp_path / "work").iterdir())  # nobody asked to keep it this time
+    assert "tiny-dummy-0" not in bench("tiny", "dummy", "-q").err
+
+
+def test_sweeps_that_a_result_lacks_are_said(bench):
+    assert bench("tiny", "good,dummy").code == 0
+    ran = bench("tiny", "good,dummy", "--sweeps")
+    assert ran.code == 0
+    said = [line.partition(" already")[2] for line in ran.err.splitlines() if " already" in line]
+    assert said == [", without sweeps; move it away to have them", ""]
+
+
+def test_another_recipe_under_the_name_of_a_result_is_an_error(bench):
+    assert bench("tiny", "good").code == 0
+    ran = bench("tiny", "good", "--set", "k=3")
+    assert ran.code == 2
+    assert "has k = 5 instead of 3" in ran.err
+
+
+def test_a_run_that_fails_leaves_the_others_alone(bench, tmp_path):
+    ran = bench("tiny", "bad,dummy")
+    assert ran.code == 2
+    assert "tiny-bad-0 failed: " in ran.err
+    assert ran.err.splitlines()[-1] == "denn: 1 of 2 runs failed: tiny-bad-0; the others have their results."
+    assert [path.stem for path in (tmp_path / "results").iterdir()] == ["tiny-dummy-0"]
+
+
+def test_a_corpus_that_cannot_be_read_leaves_the_others_alone(bench, tmp_path):
+    shutil.rmtree(tmp_path / "data" / "tiny")
+    ran = bench("tiny,tiny2", "dummy,good", "--seeds", "0")
+    assert ran.code == 2
+    assert "tiny failed: " in ran.err
+    assert "denn: 2 of 4 runs failed: tiny-dummy-0, tiny-good-0; the others have their results." in ran.err
+    assert len(list((tmp_path / "results").iterdir())) == 2
+
+
+def test_a_fault_of_ours_ends_with_1(bench, monkeypatch):
+    def broken(*_):
+        raise ZeroDivisionError("oh")
+
+    monkeypatch.setattr("denn.bench.run.measure", broken)
+    ran = bench("tiny", "dummy")
+    assert ran.code == 1
+    assert "tiny-dummy-0 failed: ZeroDivisionError: oh" in ran.err
+    assert "Traceback" not in ran.err
+    assert "Traceback" in bench("tiny", "dummy", "-v").err
+
+
+def test_an_interruption_can_be_taken_up(bench, monkeypatch, tmp_path):
+    def stop(self, message):
+        if message.startswith("step"):
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Plain, "note", stop)
+        ran = bench("tiny", "dummy,good")
+    assert ran.code == 130
+    assert ran.err.splitlines()[-1] == "denn: interrupted; the same command takes it up again"
+    assert [path.stem for path in (tmp_path / "results").iterdir()] == ["tiny-dummy-0"]
+    ran = bench("tiny", "dummy,good")
+    assert ran.code == 0
+    assert "tiny-dummy-0 is in" in ran.err
+    assert len(list((tmp_path / "results").iterdir())) == 2
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["tiny", "godo"], "those for tiny are bad, dummy, good. Did you mean 'good'?"),
+        (["tini", "good"], "Got the corpus 'tini'"),
+        (["tiny", "good", "--seeds", "0,x"], "numbers such as 0,1,2"),
+        (["tiny", "good", "--set", "kk=3"], "no parameter 'kk'"),
+    ],
+)
+def test_wrong_names_are_said_before_anything_is_read(bench, tmp_path, arguments, said):
+    ran = bench(*arguments)
+    assert ran.code == 2
+    assert said in " ".join(ran.err.split())
+    assert not (tmp_path / "results").exists()
+
+
+def test_results_are_shown_by_name(run, bench, tmp_path):
+    results = ["--results", tmp_path / "results"]
+    assert run("bench", "table", "speed", *results).code == 2  # there is no such folder yet
+    assert bench("tiny", "good", "--seeds", "0,1").code == 0
+    pytest.importorskip("denn.bench.tables")
+    ran = run("bench", "table", "speed", *results)
+    assert ran.code == 0
+    assert "tiny, good" in ran.out
+    assert "main-aapd" in run("bench", "table", "nothing", *results).err
+    ran = run("bench", "compare", "tiny", "good", "good:classifier", *results)
+    assert ran.code == 0
+    assert "good (final) minus good (classifier) on tiny" in ran.out
+    ran = run("bench", "compare", "tiny", "good", "bert", *results)
+    assert ran.code == 2
+    assert "There is no result of bert on tiny" in ran.err
+
+
+def test_figures_say_where_they_are(run, tmp_path, monkeypatch):
+    class Drawn:
+        @staticmethod
+        def draw(name, results, out):
+            return [out / f"{name}-{len(results)}.svg"]
+
+    monkeypatch.setitem(sys.modules, "denn.bench.figures", Drawn)
+    monkeypatch.setattr(importlib.import_module("denn.bench"), "figures", Drawn, raising=False)
+    (tmp_path / "results").mkdir()
+    ran = run("bench", "figure", "k", "--results", tmp_path / "results", "--out", tmp_path)
+    assert (ran.code, ran.out) == (0, f"{tmp_path}/k-0.svg\n")

@@ -1,0 +1,123 @@
+"""What a report is made of: the model's own numbers, whichever way they were come by."""
+
+import shutil
+from dataclasses import replace
+
+import pytest
+import torch
+
+import denn
+from denn.build import Silent
+from denn.errors import DataError
+from denn.report.gather import gather, principal_components
+from denn.types import Document
+
+
+@pytest.fixture
+def model(tiny_model, tmp_path):
+    """A copy of the tiny model that may be changed."""
+    shutil.copytree(tiny_model, tmp_path / "model")
+    with denn.load(tmp_path / "model") as loaded:
+        yield loaded
+
+
+@pytest.fixture(scope="module")
+def found(tiny_model, tiny_corpus):
+    with denn.load(tiny_model) as model:
+        return gather(model, tiny_corpus.test, tiny_corpus.valid, Silent())
+
+
+def test_the_scores_are_those_of_evaluate(found, tiny_model, tiny_corpus):
+    with denn.load(tiny_model) as model:
+        expected = model.evaluate(tiny_corpus.test).as_dict()
+    assert found.evaluation.as_dict() == expected
+    assert found.validated == 20
+    assert found.labels_per_text == sum(len(document.labels) for document in tiny_corpus.test) / 20
+    tuned = next(row for row in found.curves["final"] if row["threshold"] == expected["threshold"])
+    assert tuned["micro_f1"] == pytest.approx(expected["micro_f1"])
+    assert list(found.curves) == ["final", "classifier", "neighbours", "average"]
+
+
+def test_the_models_own_settings_are_among_those_tried(found, tiny_model):
+    near = found.neighbourhood
+    with denn.load(tiny_model) as model:
+        threshold = model.card.thresholds["final"].overall
+    own = next(row for row in near.sweep["k"] if row["k"] == 5)
+    assert own["threshold"] == threshold  # tuned on the same validation texts
+    assert own["micro_f1"] == pytest.approx(found.evaluation.headline["micro_f1"])
+    assert near.sizes[-1]["documents"] == near.stored == 60
+    assert near.sizes[-1]["micro_f1"] == pytest.approx(found.evaluation.headline["micro_f1"])
+
+
+def test_confidence_counts_every_text(found):
+    assert sum(found.confidence) == 20
+
+
+def test_the_worst_texts_bring_their_nearest_documents(found, tiny_model, tiny_corpus):
+    assert found.errors
+    error = found.errors[0]
+    assert {*error.right, *(name for name, _ in error.missed)} == set(error.document.labels)
+    with denn.load(tiny_model) as model:
+        (prediction,) = model.predict([error.document.text])
+    assert {*error.right, *(name for name, _ in error.wrong)} == set(prediction.labels)
+    assert error.confidence == pytest.approx(prediction.confidence)
+    assert [neighbour.id for neighbour in error.neighbours] == [other.id for other in prediction.neighbours[:5]]
+    assert error.neighbours[0].labels == tuple(prediction.neighbours[0].labels)
+
+
+def test_a_label_that_the_model_does_not_know_is_missed(model, tiny_corpus):
+    document = Document("violin chord melody", ("stranger",), "odd")
+    found = gather(model, [document, *tiny_corpus.test], (), Silent())
+    error = next(error for error in found.errors if error.document.id == "odd")
+    assert error.missed[0] == ("stranger", 0.0)
+    assert error.right == []
+    assert found.evaluation.unknown_labels == 1
+    assert found.train_counts[-1] == 0
+    assert found.validated == 0
+
+
+def test_texts_that_are_in_the_datastore_are_noticed(model, tiny_corpus):
+    documents = [replace(document, id=None) for document in tiny_corpus.train[:3]]
+    assert gather(model, [*documents, *tiny_corpus.test], (), Silent()).neighbourhood.copies == 3
+
+
+def test_an_empty_datastore_has_no_neighbourhood(model, tiny_corpus):
+    model.remove(model.method.store.ids())
+    found = gather(model, tiny_corpus.test, tiny_corpus.valid, Silent())
+    assert found.neighbourhood is None
+    assert found.confidence[0] == 20
+    assert not any(error.neighbours for error in found.errors)
+
+
+def test_documents_without_labels_have_nothing_to_be_compared_with(model):
+    with pytest.raises(DataError, match="None of the 2 documents has a label"):
+        gather(model, [Document("goal"), Document("oven")], (), Silent())
+
+
+def test_the_map_shows_both_parts_in_the_colours_of_frequent_labels(found, tiny_corpus):
+    drawn = found.neighbourhood.map
+    assert (len(drawn.stored), len(drawn.texts)) == (60, 20)
+    assert list(drawn.labels) == list(tiny_corpus.labels.names)
+    unlabelled = sum(not document.labels for document in tiny_corpus.train)
+    assert sum(label == -1 for *_, label in drawn.stored) == unlabelled
+    rare = drawn.labels.index("rare: weather")
+    assert sum(label == rare for *_, label in drawn.stored) == 1  # though it has the frequent "sport" too
+
+
+def test_principal_components_by_hand():
+    # Unit rows on a circle in the first two of four dimensions: all the variance, and most of it along the first.
+    angles = torch.tensor([0.2, -0.2, torch.pi - 0.2, torch.pi + 0.2])
+    keys = torch.stack([angles.cos(), angles.sin(), torch.zeros(4), torch.zeros(4)], 1)
+    points, queries, (first, second) = principal_components(3 * keys, torch.tensor([[5.0, 0, 0, 0], [0, 0, 1, 0]]))
+    assert points[:, 0].tolist() == pytest.approx(keys[:, 0].tolist())
+    assert points[:, 1].abs().tolist() == pytest.approx(keys[:, 1].abs().tolist())
+    assert queries.tolist() == [pytest.approx([1, 0], abs=1e-6), pytest.approx([0, 0], abs=1e-6)]
+    assert first == pytest.approx(float(keys[:, 0].square().mean()))
+    assert first + second == pytest.approx(1)
+
+
+def test_one_stored_document_can_be_drawn(model, tiny_corpus):
+    model.remove(model.method.store.ids()[1:])
+    drawn = gather(model, tiny_corpus.test, (), Silent()).neighbourhood.map
+    assert [point[:2] for point in drawn.stored] == [(0, 0)]
+    assert drawn.variance == (0, 0)

@@ -1,0 +1,166 @@
+"""The page: whole, accessible, in need of nothing else, and safe from what users write."""
+
+from dataclasses import replace
+from html.parser import HTMLParser
+
+import pytest
+import torch
+
+import denn
+from denn.build import Silent
+from denn.core.metrics import label_table
+from denn.report.gather import gather
+from denn.report.page import render, write
+from denn.report.sections import labels
+from denn.types import Document
+
+EVIL = '<script>alert("x")</script>'
+OPTIONAL_END = {"li", "tr", "td", "th"}
+VOID = {"meta", "input", "path", "rect"}
+
+
+class Page(HTMLParser):
+    """Collect what a browser would: elements with their attributes, and texts; complain of crossed tags."""
+
+    def __init__(self, html):
+        super().__init__()
+        self.elements, self.texts, self.open = [], [], []
+        self.feed(html)
+        self.close()
+        assert not self.open
+
+    def handle_starttag(self, tag, attributes):
+        self.elements.append((tag, dict(attributes)))
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag, attributes):
+        self.elements.append((tag, dict(attributes)))
+
+    def handle_endtag(self, tag):
+        while self.open[-1] != tag and self.open[-1] in OPTIONAL_END:
+            self.open.pop()
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        self.texts.append((self.open[-1] if self.open else "", data))
+
+    def all(self, tag):
+        return [attributes for name, attributes in self.elements if name == tag]
+
+    def headings(self):
+        return [text for tag, text in self.texts if tag == "h2"]
+
+
+@pytest.fixture(scope="module")
+def html(tiny_model, tiny_corpus):
+    with denn.load(tiny_model) as model:
+        return render(gather(model, tiny_corpus.test, tiny_corpus.valid, Silent()), model.card, "tiny.jsonl")
+
+
+@pytest.fixture(scope="module")
+def page(html):
+    return Page(html)
+
+
+def test_all_sections_stand_in_order_and_are_linked(page):
+    headings = ["Scores", "Thresholds", "Calibration", "Frequent and rare labels", "Labels"]
+    headings += ["Labels taken for each other", "Confidence", "Other k and γ", "Size of the datastore", "Map"]
+    assert page.headings() == [*headings, "The worst errors"]
+    ids = {attributes["id"] for _, attributes in page.elements if "id" in attributes}
+    assert {attributes["href"].removeprefix("#") for attributes in page.all("a")} <= ids
+
+
+def test_the_page_needs_nothing_else(page, html):
+    assert not any(attributes.keys() & {"src", "srcset", "xlink:href"} for _, attributes in page.elements)
+    assert not page.all("link") and "@import" not in html and "url(" not in html
+    assert "http" not in html
+
+
+def test_charts_and_tables_can_be_read_aloud(page):
+    ids = [attributes["id"] for _, attributes in page.elements if "id" in attributes]
+    assert len(ids) == len(set(ids))
+    charts = [attributes for attributes in page.all("svg") if attributes.get("class") == "chart"]
+    assert len(charts) == 13
+    for attributes in charts:
+        assert attributes["role"] == "img"
+        assert set(attributes["aria-labelledby"].split()) <= set(ids)
+    assert len(page.all("caption")) == len(page.all("table"))
+    assert all("scope" in attributes for attributes in page.all("th"))
+    assert page.all("html") == [{"lang": "en"}]
+
+
+def test_facts_at_the_top(page, tiny_encoder):
+    facts = dict(zip(*([text for tag, text in page.texts if tag == kind] for kind in ("dt", "dd")), strict=True))
+    assert (facts["Method"], facts["Encoder"]) == ("DENN", tiny_encoder.name)
+    assert facts["Trained on"] == "tiny: 60 documents, 20 to validate"
+    assert (facts["Labels"], facts["Datastore"]) == ("6", "60 documents")
+    assert str(tiny_encoder.parent) not in "".join(text for _, text in page.texts)
+
+
+def test_the_table_of_scores_is_the_evaluation(html, tiny_model, tiny_corpus):
+    with denn.load(tiny_model) as model:
+        systems = model.evaluate(tiny_corpus.test).systems
+    tuned = systems["neighbours"]["tuned"]
+    cells = [tuned[metric] for metric in ("micro_precision", "micro_recall", "micro_f1", "macro_f1")]
+    row = f'<th scope="row">neighbours<td class="word">tuned, {tuned["threshold"]:.2f}'
+    assert row + "".join(f"<td>{100 * cell:.1f}" for cell in cells) in html
+
+
+def test_a_method_without_datastore_says_what_is_left_out(tiny_corpus, tmp_path):
+    with denn.train(tiny_corpus, out=tmp_path / "dummy", method="dummy") as model:
+        page = Page(render(gather(model, tiny_corpus.test, tiny_corpus.valid, Silent()), model.card, "tiny"))
+    assert {"Confidence", "Other k and γ", "Size of the datastore", "Map"}.isdisjoint(page.headings())
+    assert page.headings()[-1] == "Left out"
+    assert any("dummy has none, as it keeps no datastore" in text for _, text in page.texts)
+
+
+@pytest.fixture(scope="module")
+def hostile(tmp_path_factory, tiny_settings):
+    """A corpus of two labels, one of them a script, and a model of it."""
+    names = (EVIL, "b & 'c'")
+    train = [Document(f"{EVIL} goal {number}", names[: 1 + number % 2], f"{EVIL}{number}") for number in range(12)]
+    test = [
+        Document(f"{EVIL} violin \x00", (names[1], f"{EVIL} new"), f"{EVIL}\udcff"),
+        Document("<b>", names[:1], "t"),
+    ]
+    corpus = denn.Corpus(train, train[:4], test, name=EVIL)
+    settings = {**tiny_settings, "epochs": 1}
+    model = denn.train(corpus, out=tmp_path_factory.mktemp("models") / "hostile", **settings)
+    with model:
+        yield model, corpus
+
+
+def test_what_users_write_is_no_markup(hostile, tmp_path):
+    model, corpus = hostile
+    write(tmp_path / "page.html", model, f"{EVIL}.jsonl", corpus.test, corpus.valid, Silent())
+    html = (tmp_path / "page.html").read_text(encoding="utf-8")
+    assert "<script>alert" not in html
+    page = Page(html)
+    assert len(page.all("script")) == 1
+    assert len(page.all("b")) == 0
+    assert [text for tag, text in page.texts if tag == "h1"] == [f"DENN on {EVIL}.jsonl"]
+    assert any(tag == "p" and text.startswith(EVIL) for tag, text in page.texts)
+    assert any(tag == "h3" and text.endswith(f". {EVIL}?") for tag, text in page.texts)  # no character, so no UTF-8
+    assert [path.name for path in tmp_path.iterdir()] == ["page.html"]
+
+
+def test_thousands_of_labels_make_a_page_that_can_be_sent(tiny_model, tiny_corpus):
+    with denn.load(tiny_model) as model:
+        found = gather(model, tiny_corpus.test, (), Silent())
+    names = tuple(f"a label of some length, number {number}" for number in range(4271))
+    nothing = torch.zeros(3, 4271, dtype=torch.bool)
+    evaluation = replace(found.evaluation, names=names, table=label_table(nothing, nothing))
+    html = labels(replace(found, evaluation=evaluation, train_counts=[12345] * 4271))
+    assert html.count("<tr>") == 4272
+    assert len(html.encode()) < 1_000_000
+
+
+def test_perfect_predictions_have_no_errors_to_show(tiny_model, tiny_corpus):
+    with denn.load(tiny_model) as model:
+        texts = [document.text for document in tiny_corpus.test]
+        right = [Document(text, p.labels) for text, p in zip(texts, model.predict(texts), strict=True)]
+        html = render(gather(model, right, (), Silent()), model.card, "tiny")
+    assert "Every text has exactly its labels." in html
+    assert "for want of validation texts" in html
+    assert "Micro F1 100.0 %" in html
