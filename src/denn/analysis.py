@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from denn.core.metrics import multilabel_scores
-from denn.core.thresholds import _counts, decide, tune_global
+from denn.core.thresholds import counts_at, decide, tune_global
 from denn.methods.denn import DENN, DennParameters, combined_scores
 from denn.types import Document, LabelSpace, Neighbours, Scores
 
@@ -106,7 +106,7 @@ def datastore_sweep(
 
 def threshold_curve(values: Tensor, gold: Tensor, grid: Sequence[float]) -> list[dict[str, float]]:
     """Return micro and macro precision, recall and F1 of (n,L) scores at each threshold of the ascending grid."""
-    hits, given = _counts(values, gold, grid)  # (L,G)
+    hits, given = counts_at(values, gold, grid)  # (L,G)
     support = gold.sum(0)[:, None]
     curves: dict[str, list[float]] = {"threshold": list(grid)}
     for kind, counts in (

@@ -1,12 +1,12 @@
 """`denn bench`: lists of runs, what is skipped, what fails beside what works, and the commands that show results."""
 
-import importlib
 import json
 import shutil
-import sys
+from pathlib import Path
 
 import pytest
 
+import bench_runs
 from denn import registry
 from denn.bench import machine
 from denn.cli.progress import Plain
@@ -161,14 +161,11 @@ def test_results_are_shown_by_name(run, bench, tmp_path):
     assert "There is no result of bert on tiny" in ran.err
 
 
-def test_figures_say_where_they_are(run, tmp_path, monkeypatch):
-    class Drawn:
-        @staticmethod
-        def draw(name, results, out):
-            return [out / f"{name}-{len(results)}.svg"]
-
-    monkeypatch.setitem(sys.modules, "denn.bench.figures", Drawn)
-    monkeypatch.setattr(importlib.import_module("denn.bench"), "figures", Drawn, raising=False)
-    (tmp_path / "results").mkdir()
-    ran = run("bench", "figure", "k", "--results", tmp_path / "results", "--out", tmp_path)
-    assert (ran.code, ran.out) == (0, f"{tmp_path}/k-0.svg\n")
+def test_figures_say_where_they_are(run, tmp_path):
+    results = tmp_path / "results"
+    results.mkdir()
+    (results / "aapd-denn-0.json").write_text(json.dumps(bench_runs.run("denn").data))
+    ran = run("bench", "figure", "schedule", "--results", results, "--out", tmp_path / "figures")
+    written = [Path(line) for line in ran.out.splitlines()]
+    assert ran.code == 0 and [path.name for path in written] == [f"schedule.{kind}" for kind in ("svg", "png", "csv")]
+    assert all(path.stat().st_size > 100 for path in written)

@@ -129,6 +129,7 @@ def test_swapping_prediction_and_gold_swaps_precision_and_recall(pair):
         assert forth[f"{average}_f1"] == back[f"{average}_f1"]
 
 
+@pytest.mark.slow
 def test_counts_beyond_float32_are_exact():
     n = 2**24 + 3  # float32 has no such number
     gold = torch.ones(n, 1, dtype=torch.bool)

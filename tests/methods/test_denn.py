@@ -17,7 +17,7 @@ from denn.encoders.classifier import Classifier
 from denn.encoders.transformer import TransformerEncoder
 from denn.errors import ConfigError
 from denn.methods.denn import DENN, DennParameters, _device
-from denn.methods.finetune import CONTRASTS, VIEWS, Finetuning
+from denn.methods.finetune import CONTRASTS, VIEWS, Finetuning, disagreement
 from denn.types import Scores
 
 TEXTS = ["goal match coach of the team", "violin and the oven", "", "kyoto 電車 comet", "barometer drizzle referee"]
@@ -166,6 +166,38 @@ def test_the_loss_is_cross_entropy_and_contrast(training, scale):
             bce -= math.log(p if labels[n, column] else 1 - p) / labels.numel()
     expected = bce + 0.4 * contrast_by_loops(torch.cat([h, h]), labels, 0.2)
     assert float(made.compute(*made.prepare(rows)).detach()) == pytest.approx(expected, rel=1e-4)
+
+
+def test_filling_a_pass_up_changes_neither_loss_nor_gradients(training):
+    """Recorded steps need few shapes; the document that fills them up must not count."""
+    found = []
+    for multiple in (1, 64):
+        made = training(alpha=0.4, temperature=0.2)
+        made.network.eval()
+        made.multiple = multiple
+        ids, starts, labels, seeds = made.prepare(torch.tensor([7, 1, 30, 2, 11]))
+        assert len(ids) % multiple == 0 and int(starts[-1]) == len(ids) and len(starts) == 11 + (multiple > 1)
+        loss = made.compute(ids, starts, labels, seeds)
+        weights = [w for w in made.network.parameters() if w.requires_grad]
+        found.append((loss, *torch.autograd.grad(loss, weights)))
+    for one, other in zip(*found, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-6)
+
+
+def test_views_that_score_apart_cost_what_they_differ_by(training):
+    first, second = torch.tensor([[0.0, 2.0]]), torch.tensor([[0.0, -1.0]])
+    p, q = (1 / (1 + math.exp(-logit)) for logit in (2.0, -1.0))
+    forth = p * math.log(p / q) + (1 - p) * math.log((1 - p) / (1 - q))
+    back = q * math.log(q / p) + (1 - q) * math.log((1 - q) / (1 - p))
+    assert float(disagreement(first, second)) == pytest.approx((forth + back) / 2 / 2)  # two labels, one the same
+    made, rows = training(alpha=1e-9), torch.arange(8)
+    made.network.train()
+    losses = []
+    for weight in (0.0, 3.0):
+        made.parameters = replace(made.parameters, consistency=weight)
+        torch.manual_seed(0)
+        losses.append(float(made.compute(*made.prepare(rows)).detach()))
+    assert losses[1] > losses[0]
 
 
 def test_each_contrast_is_used_by_its_name(training):

@@ -7,7 +7,6 @@ import platform
 import resource
 import subprocess
 import time
-from functools import cache
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -43,7 +42,6 @@ def commit() -> str | None:
     return head and head + ("+changes" if _git(package, "status", "--porcelain", "--", ".") else "")
 
 
-@cache
 def matrix_rate(device: str) -> float:
     """Measure the FLOP/s of square matrix products: bfloat16 on CUDA, float32 on a CPU."""
     size, repeats = SIZES[device], REPEATS[device]

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from denn.analysis import KS, datastore_sweep, sweep, wide_scores
-from denn.bench.machine import matrix_rate, peak_memory
+from denn.bench.machine import peak_memory
 from denn.core.metrics import LabelTable, label_table
 from denn.core.thresholds import decide
 from denn.evaluation import Evaluation, evaluate, systems_of
@@ -43,14 +43,15 @@ def measure(model: Model, corpus: Corpus) -> dict[str, Any]:
     }
 
 
-def cost(model: Model, corpus: Corpus, seconds: float, peak: int, speed: Mapping[str, Any]) -> dict[str, Any]:
+def cost(
+    model: Model, corpus: Corpus, seconds: float, peak: int, rate: float | None, speed: Mapping[str, Any]
+) -> dict[str, Any]:
     """Return what the whole run and its training took, how well they used the machine, and what they left."""
     training, network = model.card.training, getattr(model.method, "network", None)
     steps, spent, tokens = training.get("steps"), training.get("training_seconds"), training.get("tokens")
     batch = min(model.card.parameters.get("batch_size", 1), len(corpus.train))
     epochs = None if steps is None else steps / (len(corpus.train) // batch)
     pace = tokens / spent if tokens and spent else None
-    rate = matrix_rate(network.device.type) if network else None
     store = getattr(model.method, "store", None)
     return {
         "seconds": round(max(seconds, training.get("seconds", 0.0)), 1),

@@ -7,16 +7,19 @@ import json
 import shutil
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from denn import bundle
-from denn.bench.machine import commit, machine, peak_memory, reset_peak_memory
+from denn.bench.machine import commit, machine, matrix_rate, peak_memory, reset_peak_memory
 from denn.bench.measure import cost, measure, rounded, sweeps_of
 from denn.bench.result import SCHEMA, Result, read
+from denn.bench.turns import Turns
 from denn.build import train
 from denn.config import Recipe, make_recipe, read_recipe
 from denn.errors import ConfigError, DataError
@@ -98,7 +101,7 @@ def finished(run: Run, checksum: str, results: Path) -> Result | None:
 
 def perform(
     run: Run, corpus: Corpus, checksum: str, results: Path, work: Path, progress: Progress,
-    *, keep_model: bool = False, sweeps: bool = False,
+    *, keep_model: bool = False, sweeps: bool = False, take_turns: bool = False,
 ) -> Result:  # fmt: skip
     """Train what is not trained yet, evaluate on test, and write the result's file."""
     if not corpus.test:
@@ -106,10 +109,12 @@ def perform(
     results.mkdir(parents=True, exist_ok=True)
     work.mkdir(parents=True, exist_ok=True)
     reset_peak_memory()
-    with _diary(run, checksum, work) as diary, _model(run, corpus, work / run.name, progress) as model:
+    with _diary(run, checksum, work) as diary, ExitStack() as stack:
+        turns = Turns(progress, work / "turns.lock" if take_turns else None, diary.measure_rate)
+        model = stack.enter_context(_model(run, corpus, work / run.name, turns))
         progress.start(f"evaluating {run.name}", None)
         measured = measure(model, corpus)
-        spent = cost(model, corpus, diary.seconds(), diary.peak, measured.pop("speed"))
+        spent = cost(model, corpus, diary.seconds(), diary.peak, diary.content["matrix_rate"], measured.pop("speed"))
         if sweeps and hasattr(model.method, "store"):
             progress.start(f"sweeps of {run.name}", None)
             measured["sweeps"] = sweeps_of(model, corpus)
@@ -149,6 +154,10 @@ class _Diary:
     def peak(self) -> int:
         return int(self.content["peak_memory_bytes"])
 
+    def measure_rate(self) -> None:
+        """Measure what the machine can do, just before it is used."""
+        self.content["matrix_rate"] = matrix_rate("cuda" if torch.cuda.is_available() else "cpu")
+
     def seconds(self) -> float:
         """Seconds of this run, earlier processes included."""
         return float(self.content["seconds"]) + time.monotonic() - self.begun
@@ -158,7 +167,13 @@ class _Diary:
 def _diary(run: Run, checksum: str, work: Path) -> Iterator[_Diary]:
     """Open the diary of a run, which must be of the same settings and documents, and keep it however the run ends."""
     path = work / f"{run.name}.run.json"
-    content = {"recipe": run.settings(), "digest": checksum, "seconds": 0.0, "peak_memory_bytes": 0}
+    content = {
+        "recipe": run.settings(),
+        "digest": checksum,
+        "seconds": 0.0,
+        "peak_memory_bytes": 0,
+        "matrix_rate": None,
+    }
     if path.exists():
         content = json.loads(path.read_text(encoding="utf-8"))
         _check_same(run, content["recipe"], checksum, content["digest"], f"The unfinished run {path}")

@@ -99,7 +99,6 @@ def _perform(
 ) -> None:
     """Do one run, unless it is done, and say how it went."""
     from denn.bench.run import clear, finished, perform
-    from denn.bench.turns import Turns
     from denn.cli.progress import watching
     from denn.cli.show import span
 
@@ -112,8 +111,8 @@ def _perform(
         return
     log.info(f"{run.name} begins")
     with watching() as progress:
-        shown = Turns(progress, work / "turns.lock") if take_turns else progress
-        result = perform(run, corpus, checksum, results, work, shown, keep_model=keep_models, sweeps=sweeps)
+        options = {"keep_model": keep_models, "sweeps": sweeps, "take_turns": take_turns}
+        result = perform(run, corpus, checksum, results, work, progress, **options)
     micro, macro = (100 * value for value in result.f1("final", "tuned"))
     log.info(
         f"{run.name}: micro/macro F1 {micro:.1f}/{macro:.1f} on {len(corpus.test)} test documents at the tuned "

@@ -12,7 +12,7 @@ GRID = tuple(step / 100 for step in range(5, 96))
 def tune_global(scores: Tensor, gold: Tensor, grid: Sequence[float] | None = None) -> float:
     """Return the threshold with the best micro-F1 on (n,L) scores; of equal ones that nearest 0.5, then the lower."""
     grid = sorted(GRID if grid is None else grid)
-    hits, predicted = _counts(scores, gold, grid)
+    hits, predicted = counts_at(scores, gold, grid)
     return grid[int(_best(hits.sum(0), predicted.sum(0), gold.sum(), grid))]
 
 
@@ -23,7 +23,7 @@ def tune_per_label(scores: Tensor, gold: Tensor, fallback: float, shrinkage: flo
     at which its own threshold and the fallback weigh the same.
     """
     support = gold.sum(0)
-    best = _best(*_counts(scores, gold, GRID), support[:, None], GRID)
+    best = _best(*counts_at(scores, gold, GRID), support[:, None], GRID)
     own = torch.tensor(GRID, dtype=torch.float64, device=scores.device)[best]
     trust = torch.where(support > 0, support / (support.double() + shrinkage), 0.0)
     return torch.lerp(torch.full_like(own, fallback), own, trust).to(scores.dtype)
@@ -44,7 +44,7 @@ def decide(scores: Tensor, threshold: float | Tensor, min_labels: int = 0) -> Te
     return chosen
 
 
-def _counts(scores: Tensor, gold: Tensor, grid: Sequence[float]) -> tuple[Tensor, Tensor]:
+def counts_at(scores: Tensor, gold: Tensor, grid: Sequence[float]) -> tuple[Tensor, Tensor]:
     """Return (L,G) true positives and (L,G) predictions of every label at every threshold of the ascending grid."""
     width, cells = scores.shape[1], len(grid) + 1
     levels = torch.tensor(grid, dtype=scores.dtype, device=scores.device)

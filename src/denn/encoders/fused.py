@@ -125,6 +125,6 @@ class _ResidualNorm(torch.autograd.Function):
 def residual_norm(
     y: Tensor, bias: Tensor, x: Tensor, weight: Tensor, shift: Tensor, eps: float, share: float, seed: Tensor
 ) -> Tensor:
-    """Return layer_norm(x + dropout(y + bias)) of (T,d) matrices; what is dropped depends on the seed, an int32 on the device, alone."""
+    """Return layer_norm(x + dropout(y + bias)) of (T,d) matrices; the seed is an int32 on the device."""
     out: Tensor = _ResidualNorm.apply(y, bias, x, weight, shift, eps, share, seed)  # type: ignore[no-untyped-call]
     return out

@@ -92,9 +92,7 @@ class _Cast(torch.autograd.Function):
     """Join and cast many tensors by one launch each way instead of one for every tensor."""
 
     @staticmethod
-    def forward(
-        ctx: Any, dtype: torch.dtype, sizes: list[list[int]], *tensors: Tensor
-    ) -> tuple[Tensor, ...]:
+    def forward(ctx: Any, dtype: torch.dtype, sizes: list[list[int]], *tensors: Tensor) -> tuple[Tensor, ...]:
         ctx.sizes = sizes
         firsts = [sum(len(group) for group in sizes[:i]) for i in range(len(sizes))]
         joined = [

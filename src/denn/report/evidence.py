@@ -101,12 +101,13 @@ def errors(found: Findings) -> str:
     """Show the texts that were tagged worst, with the stored documents that they resemble."""
     if not found.errors:
         return "<p>Every text has exactly its labels.</p>"
-    said = (
+    said = [
         "The error of a text is the mean squared distance between score and truth over the labels that it has or was "
-        "given: 1 is wrong for certain. Behind missed and wrong labels stand their scores; the neighbours' labels are "
-        "coloured alike."
-    )
-    return paragraphs([said]) + "".join(_error(place, error) for place, error in enumerate(found.errors, 1))
+        "given: 1 is wrong for certain. Missed and wrong labels are followed by their scores."
+    ]
+    if found.neighbourhood is not None:
+        said.append("Among the labels of the neighbours, missed and wrong ones have the same colours.")
+    return paragraphs(said) + "".join(_error(place, error) for place, error in enumerate(found.errors, 1))
 
 
 def _error(place: int, error: Error) -> str:

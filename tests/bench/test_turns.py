@@ -1,0 +1,73 @@
+"""Taking turns: one training at a time, and the rate measured at its start."""
+
+import fcntl
+import threading
+
+from denn.bench.turns import Turns
+
+
+class Heard:
+    """Progress that keeps what it is told."""
+
+    def __init__(self):
+        self.said = []
+
+    def start(self, what, total):
+        self.said.append((what, total))
+
+    def advance(self, done, **values):
+        self.said.append((done, values))
+
+    def note(self, message):
+        self.said.append(message)
+
+
+def is_locked(path):
+    with path.open("a") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        return False
+
+
+def test_the_lock_is_held_from_training_to_the_next_stage(tmp_path):
+    path, heard, begun = tmp_path / "lock", Heard(), []
+    turns = Turns(heard, path, lambda: begun.append(is_locked(path)))
+    turns.start("embedding training documents", 3)
+    assert not path.exists()
+    turns.start("training", 10)
+    assert is_locked(path)
+    turns.advance(4, loss=0.5)
+    turns.note("half way")
+    turns.start("writing the model", None)
+    assert not is_locked(path)
+    assert begun == [True]
+    assert heard.said == [
+        ("embedding training documents", 3),
+        ("waiting for another training", None),
+        ("training", 10),
+        (4, {"loss": 0.5}),
+        "half way",
+        ("writing the model", None),
+    ]
+
+
+def test_a_second_training_waits_for_the_first_to_end(tmp_path):
+    path, order = tmp_path / "lock", []
+    first, second = (Turns(Heard(), path, lambda name=name: order.append(name)) for name in ("first", "second"))
+    first.start("training", None)
+    thread = threading.Thread(target=second.start, args=("training", None))
+    thread.start()
+    thread.join(0.2)
+    assert thread.is_alive() and order == ["first"]
+    first.start("writing the model", None)
+    thread.join(10)
+    assert order == ["first", "second"]
+    second.start("writing the model", None)
+
+
+def test_without_a_lock_the_training_begins_at_once():
+    heard, begun = Heard(), []
+    Turns(heard, None, lambda: begun.append(True)).start("training", 5)
+    assert heard.said == [("training", 5)] and begun == [True]
