@@ -169,3 +169,16 @@ def test_figures_say_where_they_are(run, tmp_path):
     written = [Path(line) for line in ran.out.splitlines()]
     assert ran.code == 0 and [path.name for path in written] == [f"schedule.{kind}" for kind in ("svg", "png", "csv")]
     assert all(path.stat().st_size > 100 for path in written)
+
+
+def test_a_page_is_filled_and_checked(run, tmp_path):
+    results, page = tmp_path / "results", tmp_path / "page.md"
+    results.mkdir()
+    (results / "aapd-denn-0.json").write_text(json.dumps(bench_runs.run("denn").data))
+    page.write_text("# Speed\n<!-- table: speed -->\n<!-- end -->\n")
+    stale = run("bench", "page", page, "--check", "--results", results)
+    assert stale.code == 2 and "is not what" in stale.err
+    assert run("bench", "page", page, "--results", results).code == 0
+    assert "tokens" in page.read_text()
+    assert run("bench", "page", page, "--check", "--results", results).code == 0
+    assert run("bench", "page", tmp_path / "none.md").code == 2

@@ -63,7 +63,18 @@ def test_the_parameters_are_denns_with_its_defaults():
 
     plain, full = of(BertParameters), of(DennParameters)
     assert plain.items() <= full.items()
-    neighbours = {"alpha", "loss", "view", "consistency", "temperature", "vote_temperature", "k", "gamma", "select"}
+    neighbours = {
+        "alpha",
+        "loss",
+        "view",
+        "consistency",
+        "temperature",
+        "vote_temperature",
+        "k",
+        "gamma",
+        "combination",
+        "select",
+    }
     assert set(full) - set(plain) == neighbours
 
 

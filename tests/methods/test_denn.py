@@ -184,6 +184,15 @@ def test_filling_a_pass_up_changes_neither_loss_nor_gradients(training):
         torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-6)
 
 
+def test_the_average_can_be_the_final_score(model, monkeypatch):
+    by_confidence = model.scores(TEXTS)
+    monkeypatch.setattr(model.method, "parameters", replace(model.method.parameters, combination="average"))
+    half = model.scores(TEXTS)
+    assert torch.equal(half.final, by_confidence.parts["average"])
+    assert torch.equal(half.parts["confidence"], by_confidence.final)
+    assert torch.equal(half.confidence, by_confidence.confidence)
+
+
 def test_views_that_score_apart_cost_what_they_differ_by(training):
     first, second = torch.tensor([[0.0, 2.0]]), torch.tensor([[0.0, -1.0]])
     p, q = (1 / (1 + math.exp(-logit)) for logit in (2.0, -1.0))
@@ -285,8 +294,10 @@ def test_which_validation_score_selects_the_weights(training, select):
     assert ("combined_micro_f1" in scores) == (select == "combined")
 
 
-def test_the_combined_validation_score_is_that_of_the_model(model, training, tiny_corpus):
-    made = training(select="combined")
+@pytest.mark.parametrize("combination", ["confidence", "average"])
+def test_the_combined_validation_score_is_that_of_the_model(model, training, tiny_corpus, combination, monkeypatch):
+    made = training(select="combined", combination=combination)
+    monkeypatch.setattr(model.method, "parameters", replace(model.method.parameters, combination=combination))
     made.network = model.method.network
     embeddings = made.network.encode(made.valid_tokens)
     found = made._combined(embeddings, made.network.probabilities(embeddings))

@@ -146,6 +146,38 @@ def table(
 
 
 @app.command()
+def page(
+    file: Annotated[
+        Path, typer.Argument(metavar="FILE", help="A Markdown page with <!-- table: NAME --> … <!-- end -->.")
+    ],
+    check: Annotated[
+        bool, typer.Option("--check", help="Change nothing; fail where a table is not up to date.")
+    ] = False,
+    results: Results = Path("results"),
+    quiet: Quiet = False,
+    verbose: Verbose = False,
+) -> None:
+    """Write every table of a page anew, and leave its prose alone."""
+    from denn.bench.pages import fill
+    from denn.bench.result import read_all
+    from denn.cli.output import writing
+    from denn.errors import DataError
+
+    try:
+        old = file.read_text(encoding="utf-8")
+    except OSError as error:
+        raise DataError(f"The page {file} cannot be read: {error.strerror}.") from error
+    new = fill(old, read_all(results))
+    if new == old:
+        log.info(f"{file} is up to date")
+    elif check:
+        raise DataError(f"{file} is not what {results} gives. Run: denn bench page {file} --results {results}")
+    else:
+        with writing(file) as out:
+            out.write(new.encode())
+
+
+@app.command()
 def figure(
     name: Annotated[str, typer.Argument(metavar="NAME", help="For example k; an unknown name lists all.")],
     out: Annotated[Path, typer.Option(metavar="DIR", help="The folder to write to.")],

@@ -44,6 +44,7 @@ class DennParameters(Plan):
     vote_temperature: PositiveFloat = 0.05  # τ₂, of the neighbours' votes
     k: PositiveInt = 30
     gamma: Annotated[float, Field(ge=0, le=1)] = 0.7  # γ: what the classifier must give a label for it to count in λ
+    combination: Literal["confidence", "average"] = "confidence"  # by λ, or half and half; beyond the paper
     select: Literal["classifier", "combined"] = "classifier"  # which validation score picks the weights
 
 
@@ -115,15 +116,14 @@ def combined_scores(known: Tensor, found: Neighbours, names: tuple[str, ...], pa
     votes = vote_sparse(found.similarity, found.offsets, found.label_columns, len(names), parameters.vote_temperature)
     confidence = debiased_confidence(known, votes[:, : known.shape[1]], parameters.gamma)
     confidence = confidence.where(found.similarity.isfinite().any(1), 0.0)
-    final, average = votes.clone(), votes.clone()
-    final[:, : known.shape[1]] = combine(known, votes[:, : known.shape[1]], confidence)
+    by_confidence, average = votes.clone(), votes.clone()
+    by_confidence[:, : known.shape[1]] = combine(known, votes[:, : known.shape[1]], confidence)
     average[:, : known.shape[1]] = (known + votes[:, : known.shape[1]]) / 2
-    parts = {
-        "classifier": F.pad(known, (0, len(names) - known.shape[1])),
-        "neighbours": votes,
-        "average": average,
-    }
-    return Scores(final, names, parts, confidence, found)
+    classifier = F.pad(known, (0, len(names) - known.shape[1]))
+    parts = {"classifier": classifier, "neighbours": votes, "average": average}
+    if parameters.combination == "average":
+        return Scores(average, names, parts | {"confidence": by_confidence}, confidence, found)
+    return Scores(by_confidence, names, parts, confidence, found)
 
 
 def _without_own(found: Neighbours, own_ids: Sequence[str | None], k: int) -> Neighbours:

@@ -174,7 +174,11 @@ class Finetuning:
         votes = torch.zeros(len(embeddings), self.labels.shape[1], device=device)
         for place in range(shares.shape[1]):
             votes += shares[:, place, None] * self.labels[rows[:, place]]
-        return combine(known, votes.cpu(), debiased_confidence(known, votes.cpu(), p.gamma))
+        votes = votes.cpu()
+        half = p.combination == "average"
+        return combine(
+            known, votes, torch.full((len(known),), 0.5) if half else debiased_confidence(known, votes, p.gamma)
+        )
 
 
 def disagreement(first: Tensor, second: Tensor) -> Tensor:
