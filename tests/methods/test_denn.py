@@ -17,7 +17,7 @@ from denn.encoders.classifier import Classifier
 from denn.encoders.transformer import TransformerEncoder
 from denn.errors import ConfigError
 from denn.methods.denn import DENN, DennParameters, _device
-from denn.methods.finetune import CONTRASTS, VIEWS, Finetuning, disagreement
+from denn.methods.finetune import CONTRASTS, VIEWS, Finetuning, as_in, disagreement
 from denn.types import Scores
 
 TEXTS = ["goal match coach of the team", "violin and the oven", "", "kyoto 電車 comet", "barometer drizzle referee"]
@@ -191,6 +191,25 @@ def test_the_average_can_be_the_final_score(model, monkeypatch):
     assert torch.equal(half.final, by_confidence.parts["average"])
     assert torch.equal(half.parts["confidence"], by_confidence.final)
     assert torch.equal(half.confidence, by_confidence.confidence)
+
+
+def test_label_sets_are_drawn_as_often_as_validation_has_them(training, tmp_path):
+    train = [denn.Document("t", ("a", "b"))] * 30 + [denn.Document("t", ("c",))] * 10
+    valid = (
+        [denn.Document("t", ("b", "a"))] * 10 + [denn.Document("t", ("c",))] * 30 + [denn.Document("t", ("d",))] * 40
+    )
+    weights = as_in(train, valid)  # 60 and 20 of 80 are expected
+    assert weights[:30].tolist() == pytest.approx([(10 + 10) / (60 + 10)] * 30)
+    assert weights[30:].tolist() == pytest.approx([(30 + 10) / (20 + 10)] * 10)
+    drawn = {}
+    for draw in ("evenly", "as_valid"):
+        made, seen = training(draw=draw, epochs=1, alpha=0.0), []
+        prepare = made.prepare
+        made.prepare = lambda rows, seen=seen, prepare=prepare: seen.extend(rows.tolist()) or prepare(rows)
+        (tmp_path / draw).mkdir()
+        made.run(tmp_path / draw, Silent())
+        drawn[draw] = seen
+    assert len(drawn["evenly"]) == len(set(drawn["evenly"])) == len(drawn["as_valid"]) > len(set(drawn["as_valid"]))
 
 
 def test_views_that_score_apart_cost_what_they_differ_by(training):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import torch
 from pydantic import Field, NonNegativeInt, PositiveFloat
@@ -31,6 +31,7 @@ class BertParameters(Plan):
     embedding_norm: PositiveFloat | None = 15.0  # mean length of h at the start; None: as the encoder gives it
     head_start: NonNegativeInt = 0  # epochs of the head alone, on frozen embeddings, before the encoder trains too
     dropout: Annotated[float, Field(ge=0, lt=1)] = 0.1  # before the head
+    draw: Literal["evenly", "as_valid"] = "evenly"  # as_valid: label sets as often as in validation; beyond the paper
 
 
 class Bert:

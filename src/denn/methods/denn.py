@@ -36,6 +36,7 @@ class DennParameters(Plan):
     embedding_norm: PositiveFloat | None = 15.0  # mean length of h at the start; None: as the encoder gives it
     head_start: NonNegativeInt = 0  # epochs of the head alone, on frozen embeddings, before the encoder trains too
     dropout: Annotated[float, Field(ge=0, lt=1)] = 0.1  # before the head
+    draw: Literal["evenly", "as_valid"] = "evenly"  # as_valid: label sets as often as in validation; beyond the paper
     alpha: NonNegativeFloat = 0.1  # α: weight of the contrastive loss; 0: a plain classifier with neighbours
     loss: Literal["debiased", "ucl", "scl", "wscl"] = "debiased"
     view: Literal["dropout", "masking", "span", "shuffle"] = "dropout"  # how the second view of a text is made
@@ -89,7 +90,7 @@ class DENN:
         self.network = Classifier(encoder, len(labels), parameters.dropout)
         self.network.load_head(folder)
         self.network.to(_device(parameters.device if parameters.device == "cpu" else "auto")).eval()
-        self.store = EmbeddedStore.open(_store_file(folder))
+        self.store = EmbeddedStore.open(_store_file(folder), device=self.network.device)
         return self
 
     def embed(self, texts: Sequence[str]) -> Tensor:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,7 +24,7 @@ from denn.methods import views
 from denn.training.gradients import Gradients, Inputs
 from denn.training.head import start_head
 from denn.training.loop import Plan, fit
-from denn.types import Corpus, Progress
+from denn.types import Corpus, Document, Progress
 
 if TYPE_CHECKING:
     from denn.methods.denn import DennParameters
@@ -44,6 +45,7 @@ VIEWS: dict[str, View] = {
     "shuffle": views.shuffle,
 }
 
+DOUBT = 10.0  # documents of a label set in validation at which its ratio counts half
 SAMPLED = 512  # training documents whose embeddings fix the scale
 SEARCHED = 50_000  # training documents that the combined validation score looks for neighbours in
 
@@ -73,8 +75,9 @@ class Finetuning:
         budget = self._start(workdir, progress)
         plan = Plan(**{f.name: getattr(p, f.name) for f in fields(Plan)} | {"time_budget": budget})
         tokens = self.train_tokens.lengths * (2 if p.alpha else 1)
+        weights = as_in(self.corpus.train, self.corpus.valid) if p.draw == "as_valid" else None
         gradients = Gradients(self.network.parameters(), self.prepare, self.compute, self.multiple > 1)
-        state = fit(self.network, self._groups(), gradients, self.validate, tokens, plan, workdir, progress)
+        state = fit(self.network, self._groups(), gradients, self.validate, tokens, plan, workdir, progress, weights)
         return {
             "documents_cut": cut,
             "max_length": self.network.encoder.max_length,
@@ -179,6 +182,18 @@ class Finetuning:
         return combine(
             known, votes, torch.full((len(known),), 0.5) if half else debiased_confidence(known, votes, p.gamma)
         )
+
+
+def as_in(train: Sequence[Document], valid: Sequence[Document]) -> Tensor:
+    """Return (n,) weights that give each label set of `train` about the share that it has in `valid`.
+
+    A set seen v times where its share of `train` lets E be expected weighs (v + a) / (E + a): their ratio, drawn
+    towards 1 where little is known of it.
+    """
+    sets = [frozenset(document.labels) for document in train]
+    here, there = Counter(sets), Counter(frozenset(document.labels) for document in valid)
+    expected = {labels: count * len(valid) / len(train) for labels, count in here.items()}
+    return torch.tensor([(there[labels] + DOUBT) / (expected[labels] + DOUBT) for labels in sets])
 
 
 def disagreement(first: Tensor, second: Tensor) -> Tensor:

@@ -66,13 +66,16 @@ def fit(
     plan: Plan,
     workdir: Path,
     progress: Progress,
+    weights: Tensor | None = None,
 ) -> State:
     """Train `module` on rows of (n,) tokens each and leave it with the weights of the best validation.
+
+    An epoch takes every row once, or, where there are (n,) weights, draws as many rows by them.
 
     Every step seeds the generators from (seed, step) and every epoch's order from (seed, epoch), so a run that is
     killed and resumed takes the same steps as one that is not.
     """
-    run = _Run(module, groups, tokens, plan, workdir)
+    run = _Run(module, groups, tokens, plan, workdir, weights)
     if run.resume():
         progress.note(f"resuming at step {run.state.step} of {run.total}")
     progress.start("training", run.total * run.batch)
@@ -101,9 +104,15 @@ class _Run:
     """One run of the loop: module, optimiser, state and the files they are kept in."""
 
     def __init__(
-        self, module: nn.Module, groups: Iterable[dict[str, Any]], tokens: Tensor, plan: Plan, workdir: Path
+        self,
+        module: nn.Module,
+        groups: Iterable[dict[str, Any]],
+        tokens: Tensor,
+        plan: Plan,
+        workdir: Path,
+        weights: Tensor | None,
     ) -> None:
-        self.module, self.plan, self.tokens, self.size = module, plan, tokens, len(tokens)
+        self.module, self.plan, self.tokens, self.size, self.weights = module, plan, tokens, len(tokens), weights
         kind = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW}[plan.optimiser]
         self.optimiser = kind(groups, weight_decay=plan.weight_decay, fused=True)
         self.rates = [group["lr"] for group in self.optimiser.param_groups]
@@ -172,7 +181,11 @@ class _Run:
         epoch, place = divmod(self.state.step, self.steps_per_epoch)
         if self.epoch_order is None or self.epoch_order[0] != epoch:
             generator = torch.Generator().manual_seed(_seed_of(self.plan.seed, "epoch", epoch))
-            self.epoch_order = epoch, torch.randperm(self.size, generator=generator)
+            if self.weights is None:
+                order = torch.randperm(self.size, generator=generator)
+            else:
+                order = torch.multinomial(self.weights, self.size, replacement=True, generator=generator)
+            self.epoch_order = epoch, order
         return self.epoch_order[1][place * self.batch : (place + 1) * self.batch]
 
     def rate_factor(self) -> float:
