@@ -45,7 +45,7 @@ def test_the_lock_is_held_from_training_to_the_next_stage(tmp_path):
     assert begun == [True]
     assert heard.said == [
         ("embedding training documents", 3),
-        ("waiting for another training", None),
+        ("waiting for another run", None),
         ("training", 10),
         (4, {"loss": 0.5}),
         "half way",
@@ -67,7 +67,17 @@ def test_a_second_training_waits_for_the_first_to_end(tmp_path):
     second.start("writing the model", None)
 
 
+def test_what_is_timed_is_alone(tmp_path):
+    path = tmp_path / "lock"
+    with Turns(Heard(), path, lambda: None).alone():
+        assert is_locked(path)
+    assert not is_locked(path)
+
+
 def test_without_a_lock_the_training_begins_at_once():
     heard, begun = Heard(), []
-    Turns(heard, None, lambda: begun.append(True)).start("training", 5)
+    turns = Turns(heard, None, lambda: begun.append(True))
+    turns.start("training", 5)
+    with turns.alone():
+        pass
     assert heard.said == [("training", 5)] and begun == [True]

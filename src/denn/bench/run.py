@@ -17,7 +17,7 @@ import torch
 
 from denn import bundle
 from denn.bench.machine import commit, machine, matrix_rate, peak_memory, reset_peak_memory
-from denn.bench.measure import cost, measure, rounded, sweeps_of
+from denn.bench.measure import cost, measure, rounded, speed, sweeps_of
 from denn.bench.result import SCHEMA, Result, read
 from denn.bench.turns import Turns
 from denn.build import train
@@ -114,7 +114,9 @@ def perform(
         model = stack.enter_context(_model(run, corpus, work / run.name, turns))
         progress.start(f"evaluating {run.name}", None)
         measured = measure(model, corpus)
-        spent = cost(model, corpus, diary.seconds(), diary.peak, diary.content["matrix_rate"], measured.pop("speed"))
+        with turns.alone():
+            timed = speed(model, corpus.test)
+        spent = cost(model, corpus, diary.seconds(), diary.peak, diary.content["matrix_rate"], timed)
         if sweeps and hasattr(model.method, "store"):
             progress.start(f"sweeps of {run.name}", None)
             measured["sweeps"] = sweeps_of(model, corpus)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import fcntl
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import IO
 
 from denn.types import Progress
 
@@ -13,26 +13,33 @@ from denn.types import Progress
 class Turns:
     """Progress that holds a lock on a file, if there is one, from the start of a training to what follows it.
 
-    So several benchmarks at once can share an accelerator: one trains while the others write and evaluate their
-    models. The system gives the lock back when the process ends, however it ends. `begin` is called with the lock held.
+    So several benchmarks at once can share an accelerator: one trains or is timed while the others write and evaluate
+    their models. The system gives the lock back when the process ends, however it ends. `begin` is called with the
+    lock held.
     """
 
     def __init__(self, progress: Progress, path: Path | None, begin: Callable[[], None]) -> None:
         self.progress, self.path, self.begin = progress, path, begin
-        self._file: IO[str] | None = None
+        self._turn = ExitStack()
 
     def start(self, what: str, total: int | None) -> None:
         """Begin a stage, after the trainings of other processes where it is one itself."""
-        if self._file is not None:
-            self._file.close()
-            self._file = None
+        self._turn.close()
         if what == "training":
-            if self.path is not None:
-                self._file = self.path.open("w")
-                self.progress.start("waiting for another training", None)
-                fcntl.flock(self._file, fcntl.LOCK_EX)
+            self._turn.enter_context(self.alone())
             self.begin()
         self.progress.start(what, total)
+
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        """Wait for the lock and hold it."""
+        if self.path is None:
+            yield
+            return
+        with self.path.open("w") as file:
+            self.progress.start("waiting for another run", None)
+            fcntl.flock(file, fcntl.LOCK_EX)
+            yield
 
     def advance(self, done: int, **values: object) -> None:
         """Pass it on."""

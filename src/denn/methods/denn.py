@@ -46,7 +46,7 @@ class DennParameters(Plan):
     k: PositiveInt = 30
     gamma: Annotated[float, Field(ge=0, le=1)] = 0.7  # γ: what the classifier must give a label for it to count in λ
     combination: Literal["confidence", "average"] = "confidence"  # by λ, or half and half; beyond the paper
-    select: Literal["classifier", "combined"] = "classifier"  # which validation score picks the weights
+    select: Literal["classifier", "combined", "last"] = "classifier"  # which validation score picks the weights
 
 
 class DENN:

@@ -159,7 +159,7 @@ class Finetuning:
         known = self.network.probabilities(embeddings)
         scores = {"micro_f1": _micro_f1(known, self.valid_labels, 0.5)}
         scores["tuned_micro_f1"] = _micro_f1(known, self.valid_labels, tune_global(known, self.valid_labels))
-        score = scores["micro_f1"]
+        score = 0.0 if p.select == "last" else scores["micro_f1"]  # of equal ones the loop keeps the later
         if p.select == "combined":
             both = self._combined(embeddings, known)
             score = scores["combined_micro_f1"] = _micro_f1(
