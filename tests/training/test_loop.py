@@ -316,3 +316,33 @@ def test_a_half_written_checkpoint_leaves_the_old_one(tmp_path, monkeypatch):
     tensors, facts = checkpoint.read(path)
     assert facts == {"step": 1}
     assert tensors["a"].tolist() == [1.0, 1.0]
+
+
+def test_an_interruption_saves_what_is_whole(tmp_path):
+    def interrupt() -> float:
+        raise KeyboardInterrupt
+
+    straight = Toy(tmp_path / "straight")
+    straight.run(checkpoint_seconds=1e9)
+    cut = Toy(tmp_path / "cut", at={13: interrupt})
+    with pytest.raises(KeyboardInterrupt):
+        cut.run(checkpoint_seconds=1e9)
+    assert checkpoint.read(tmp_path / "cut" / "last.safetensors")[1]["step"] == 13
+    resumed = Toy(tmp_path / "cut")
+    assert resumed.run(checkpoint_seconds=1e9).step == 24
+    assert same(resumed.weights(), straight.weights())
+
+
+def test_an_interrupted_validation_is_not_passed_over(tmp_path):
+    class Impatient(Toy):
+        def validate(self):
+            if len(self.norms) == 2:
+                raise KeyboardInterrupt
+            return super().validate()
+
+    straight = Toy(tmp_path / "straight")
+    state = straight.run(checkpoint_seconds=1e9)
+    with pytest.raises(KeyboardInterrupt):
+        Impatient(tmp_path / "cut").run(checkpoint_seconds=1e9)
+    again = Toy(tmp_path / "cut").run(checkpoint_seconds=1e9)
+    assert [entry["step"] for entry in again.history] == [entry["step"] for entry in state.history]

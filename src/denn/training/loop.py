@@ -81,23 +81,33 @@ def fit(
     progress.start("training", run.total * run.batch)
     run.begun = run.saved = time.monotonic()
     with torch.random.fork_rng(devices=_cuda_devices(module)):
-        done = run.done()
-        while not done:
-            run.advance(gradients)
-            done = run.done()
-            if done or run.state.step % run.every == 0:
-                run.check()
-                progress.note(run.judge(validate))
-                done = run.done()
-            elif run.state.step % CHECK_EVERY == 0:
-                run.check()
-                run.save_if_due()
-            progress.advance(run.state.step * run.batch, loss=run.shown_loss, seconds_left=run.seconds_left())
+        try:
+            _steps(run, gradients, validate, progress)
+        except KeyboardInterrupt:
+            if run.whole:
+                run.save()
+            raise
     run.save_if_due()
     run.state.seconds = run.elapsed()
     if run.state.best_step:
         checkpoint.load_module(module, run.best_weights)
     return run.state
+
+
+def _steps(run: _Run, gradients: Gradients, validate: Validate, progress: Progress) -> None:
+    """Step, look at the loss, validate and save as each is due, until the run is done."""
+    done = run.done()
+    while not done:
+        run.advance(gradients)
+        done = run.done()
+        if done or run.state.step % run.every == 0:
+            run.check()
+            progress.note(run.judge(validate))
+            done = run.done()
+        elif run.state.step % CHECK_EVERY == 0:
+            run.check()
+            run.save_if_due()
+        progress.advance(run.state.step * run.batch, loss=run.shown_loss, seconds_left=run.seconds_left())
 
 
 class _Run:
@@ -125,6 +135,7 @@ class _Run:
         self.last, self.best = workdir / "last.safetensors", workdir / "best.safetensors"
         self.best_weights: dict[str, Tensor] = {}
         self.best_written = 0  # step of the weights in the file
+        self.whole = False  # whether weights and state belong together, with no validation owed
         self.begun = self.saved = time.monotonic()
         self.began_at = 0.0  # seconds spent before this process
         self.began_step = 0
@@ -171,10 +182,12 @@ class _Run:
         value = gradients(rows)
         if self.plan.clip:
             nn.utils.clip_grad_norm_(self.module.parameters(), self.plan.clip)
+        self.whole = False
         self.optimiser.step()
         self.losses.append(value)
         self.state.tokens += int(self.tokens[rows].sum())
         self.state.step += 1
+        self.whole = self.state.step % self.every != 0 and not self.done()
 
     def next_rows(self) -> Tensor:
         """Return the rows of the next batch; the order of an epoch depends on the seed and the epoch alone."""
@@ -224,6 +237,7 @@ class _Run:
             self.best_weights = {name: tensor.detach().clone() for name, tensor in weights.items()}
         else:
             state.failures += 1
+        self.whole = True
         self.save_if_due()
         shown = ", ".join(f"{name} {100 * value:.1f}" for name, value in scores.items() if name != "score")
         return f"step {state.step}: loss {self.shown_loss:.4f}, {shown}{' (best)' if better else ''}"
