@@ -39,9 +39,7 @@ def seed_of(value):
 def kept_weights(start, length, head, seed, share):
     places = torch.arange(start, start + length)
     rows, columns = (mix(s + places * HEADS + head) for s in (seed, ~seed))
-    x = ((rows[:, None] ^ columns) * 0x9E3779B1) & WORD
-    x = ((x ^ (x >> 15)) * 0x85EBCA77) & WORD
-    return x >= round(share * 2**32)
+    return ((rows[:, None] ^ columns) * 0x9E3779B1) & WORD >= round(share * 2**32)
 
 
 def plain_attention(qkv, bias, share, seed):

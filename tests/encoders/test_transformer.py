@@ -334,3 +334,15 @@ def test_attention_with_dropout_is_attention_in_the_mean():
     expected = packed.attend(qkv, layout, 2, bias, 0.0)
     mean = torch.stack([packed.attend(qkv, layout, 2, bias, 0.2) for _ in range(4000)]).mean(0)
     assert torch.allclose(mean, expected, atol=0.06)
+
+
+@pytest.mark.parametrize(("fault", "warnings"), [(ImportError("no triton"), 0), (RuntimeError("no C compiler"), 1)])
+def test_kernels_that_cannot_be_had_are_done_without(monkeypatch, caplog, fault, warnings):
+    def fail(*_):
+        raise fault
+
+    packed.kernels.cache_clear()
+    monkeypatch.setattr(packed, "import_module", fail)
+    assert packed.kernels() is None
+    assert len(caplog.records) == warnings
+    packed.kernels.cache_clear()

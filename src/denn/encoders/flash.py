@@ -33,11 +33,7 @@ def _mix(x):  # type: ignore[no-untyped-def]
 @triton.jit
 def _kept(row_keys, column_keys, cut):  # type: ignore[no-untyped-def]
     """Decide for each cell whether dropout keeps it, from well-mixed keys of its row and its column."""
-    x = row_keys ^ column_keys
-    x *= 0x9E3779B1
-    x ^= x >> 15
-    x *= 0x85EBCA77
-    return x >= cut.to(tl.uint32)
+    return (row_keys ^ column_keys) * 0x9E3779B1 >= cut.to(tl.uint32)
 
 
 @triton.jit(do_not_specialize=["cut", "tokens"])  # type: ignore[untyped-decorator]
@@ -259,3 +255,12 @@ def prepare_bias(bias: Tensor) -> Tensor:
     missing = -bias.shape[-1] % SIDE
     padded = torch.nn.functional.pad(bias.detach(), (0, missing, 0, missing))
     return (padded * LOG2E).contiguous()
+
+
+@torch.inference_mode(False)
+@torch.enable_grad()
+def try_out() -> None:
+    """Run the kernels once, on two tokens, to see whether they compile here."""
+    qkv = torch.zeros(2, 48, device="cuda", dtype=torch.bfloat16, requires_grad=True)
+    starts, seed = (torch.tensor(values, device="cuda", dtype=torch.int32) for values in ([0, 2], [0] * 4))
+    torch.autograd.grad(attend(qkv, None, starts, 2, 1, 0.0, seed).sum(), qkv)

@@ -6,6 +6,7 @@ the Hugging Face module they were loaded into.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
@@ -16,6 +17,8 @@ from typing import Any, NamedTuple
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+
+log = logging.getLogger(__name__)
 
 Activation = Callable[[Tensor], Tensor]
 
@@ -155,15 +158,25 @@ def send(tensor: Tensor, device: torch.device) -> Tensor:
     return tensor.pin_memory().to(device, non_blocking=True)
 
 
+class Kernels(NamedTuple):
+    """The modules of our CUDA kernels."""
+
+    flash: Any
+    fused: Any
+
+
 @cache
-def kernels(device: str) -> tuple[Any, Any] | None:
-    """Return the modules of our CUDA kernels, or None where they cannot run."""
-    if device != "cuda":
-        return None
+def kernels() -> Kernels | None:
+    """Return our CUDA kernels, None where there is no Triton or it cannot compile: torch's operations do the same."""
     try:
-        return import_module("denn.encoders.flash"), import_module("denn.encoders.fused")
-    except ImportError:  # no Triton: padded attention and torch's own operations do the same
+        found = Kernels(import_module("denn.encoders.flash"), import_module("denn.encoders.fused"))
+        found.flash.try_out()
+    except ImportError:
         return None
+    except Exception as error:
+        log.warning("CUDA kernels cannot be compiled here, training will be slower: %s", error)
+        return None
+    return found
 
 
 def dropout(x: Tensor, share: float) -> Tensor:
@@ -239,10 +252,10 @@ def run_layers(
 ) -> Tensor:
     """Run (T,d) embeddings through the layers; `dropouts` are those of hidden states and attention weights.
 
-    `bias` comes from `prepare_bias`, the `seeds` that our own kernels drop by from `draw_seeds`.
+    `bias` comes from `prepare_bias`. Our own kernels run where there are `seeds` to drop by, from `draw_seeds`.
     """
     hidden, attention = dropouts
-    if seeds is not None and (ours := kernels(x.device.type)):
+    if x.is_cuda and seeds is not None and (ours := kernels()):
         flash, fused = ours
         for i, w in enumerate(layers):
             qkv = F.linear(x, w.qkv, w.qkv_bias)
@@ -267,11 +280,9 @@ def draw_seeds(layers: int, device: torch.device) -> Tensor:
     return send(torch.randint(-(2**31), 2**31 - 1, (3 * layers, 4), dtype=torch.int32), device)
 
 
-def prepare_bias(bias: Tensor, dtype: torch.dtype) -> Tensor:
-    """Turn a (heads, L, L) bias of attention into what `run_layers` wants on its device."""
-    if bias.is_cuda and (ours := kernels("cuda")):
-        return ours[0].prepare_bias(bias).to(dtype)  # type: ignore[no-any-return]
-    return bias.to(dtype)
+def prepare_bias(bias: Tensor, dtype: torch.dtype, ours: Kernels | None) -> Tensor:
+    """Turn a (heads, L, L) bias of attention into what `run_layers` wants, with our kernels or without."""
+    return (ours.flash.prepare_bias(bias) if ours else bias).to(dtype)
 
 
 def _norm(x: Tensor, weight: Tensor, bias: Tensor, eps: float) -> Tensor:

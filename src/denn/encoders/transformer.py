@@ -24,6 +24,7 @@ log = logging.getLogger(__name__)
 Pooling = Literal["mean", "cls"]
 Precision = Literal["auto", "float32", "bfloat16"]
 
+HEAD_SIZES = (16, 32, 64, 128)  # that our CUDA kernels take
 # Tokens a pass: small enough for a CPU's caches, large enough to fill an accelerator.
 INFERENCE_TOKENS = {"cpu": 1024, "cuda": 65_536}
 
@@ -110,9 +111,12 @@ class TransformerEncoder(nn.Module):
         return packed.draw_seeds(self.model.config.num_hidden_layers, self.device)
 
     @property
-    def packs(self) -> bool:
-        """Whether a forward pass on this device is our own kernels throughout, so that it can be recorded."""
-        return self.first_position is not None and packed.kernels(self.device.type) is not None
+    def kernels(self) -> packed.Kernels | None:
+        """Our CUDA kernels where they run this model: in bfloat16, for heads of a size that they take."""
+        config = self.model.config
+        if self.first_position is None or self.device.type != "cuda" or self.dtype != torch.bfloat16:
+            return None
+        return packed.kernels() if config.hidden_size // config.num_attention_heads in HEAD_SIZES else None
 
     @torch.inference_mode()
     def encode(self, tokens: Tokens, report: Callable[[int], None] | None = None) -> Tensor:
@@ -161,7 +165,7 @@ class TransformerEncoder(nn.Module):
         if hasattr(embeddings, "token_type_embeddings"):
             x = x + embeddings.token_type_embeddings.weight[0]
         x = packed.dropout(embeddings.LayerNorm(x), dropouts[0]).to(self.dtype)
-        if seeds is None and self.packs:
+        if seeds is None and self.kernels:
             seeds = self.draw_seeds() if any(dropouts) else self._no_seeds()
         heads = self.model.config.num_attention_heads
         return packed.run_layers(x, layers, layout, heads, self._position_bias(), dropouts, seeds)
@@ -180,7 +184,7 @@ class TransformerEncoder(nn.Module):
             with torch.inference_mode(False), torch.no_grad():  # training uses it too
                 longest = torch.empty(1, self.max_length, 0, device=self.device)
                 bias = self.model.encoder.compute_position_bias(longest)[0]  # (heads, longest, longest)
-                kept = self._bias = made_of, packed.prepare_bias(bias, self.dtype)
+                kept = self._bias = made_of, packed.prepare_bias(bias, self.dtype, self.kernels)
         return kept[1]
 
     def _padded_states(self, ids: Tensor, layout: Layout) -> Tensor:

@@ -62,7 +62,7 @@ class Finetuning:
         self.labels = corpus.labels.matrix(corpus.train).to(network.device)
         self.valid_labels = corpus.labels.matrix(corpus.valid)
         # Recorded steps need few shapes: passes are filled up to a multiple that one last document can be.
-        self.multiple = 2 ** min(9, network.encoder.max_length.bit_length() - 1) if network.encoder.packs else 1
+        self.multiple = 2 ** min(9, network.encoder.max_length.bit_length() - 1) if network.encoder.kernels else 1
 
     def run(self, workdir: Path, progress: Progress) -> dict[str, object]:
         """Start the head, run the loop, and return what the bundle should remember."""
@@ -132,13 +132,14 @@ class Finetuning:
         ids, layout = self.on_device.pack(rows.repeat_interleave(2) if p.alpha else rows, self.multiple)
         if p.alpha:
             ids = VIEWS[p.view](ids, layout, layout.document % 2 == 1, self.mask_id)
-        return ids, layout.starts, labels, self.network.encoder.draw_seeds()
+        seeds = self.network.encoder.draw_seeds() if self.multiple > 1 else torch.empty(0)
+        return ids, layout.starts, labels, seeds
 
     def compute(self, ids: Tensor, starts: Tensor, labels: Tensor, seeds: Tensor) -> Tensor:
         """Return BCE + α · contrast of a batch, Eq. 7, both as means; both views of a text go through in one pass."""
         p = self.parameters
         layout = Layout.at(starts, len(ids), self.network.encoder.max_length)
-        embeddings, logits = self.network(ids, layout, seeds)
+        embeddings, logits = self.network(ids, layout, seeds if self.multiple > 1 else None)
         count = len(labels) * (2 if p.alpha else 1)  # what follows fills the pass up
         embeddings, logits = embeddings[:count], logits[:count]
         if not p.alpha:
