@@ -55,8 +55,8 @@ def show_list(
         }
         typer.echo(json.dumps(rows))
         return
-    headers = ["", "paper:\ndocs", "\nlabels", "labels\na doc", "words\na doc"]
-    headers += ["here:\ntrain", "\nvalid", "\ntest", "\nlabels", "labels\na doc", "words\na doc"]
+    headers = ["", "paper:\ndocs", "\nlabels", "per\ndoc", "words\na doc"]
+    headers += ["here:\ntrain", "\nvalid", "\ntest", "\nlabels", "per\ndoc", "words\na doc"]
     table(headers, [[name, *_columns(paper[name]), *_found_columns(found[name])] for name in CORPORA])
     say = console().print
     say("Words are what blanks separate. `denn data get NAME` says what to put where.")
@@ -86,8 +86,8 @@ def _find(name: str, root: Path) -> Found | None:
 def _columns(counted: Statistics | None) -> list[str]:
     if counted is None:
         return ["-"] * 4
-    rates = counted.labels_per_document, counted.words_per_document
-    return [f"{counted.documents:,}", f"{counted.labels:,}", *(f"{rate:.2f}" for rate in rates)]
+    rates = f"{counted.labels_per_document:.2f}", f"{counted.words_per_document:.0f}"
+    return [f"{counted.documents:,}", f"{counted.labels:,}", *rates]
 
 
 def _found_columns(found: Found | None) -> list[str]:
