@@ -1,5 +1,7 @@
 """Runs: from a recipe to a result that can be checked by hand, taken up after an interruption, never mixed up."""
 
+import fcntl
+import gc
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -165,6 +167,22 @@ def test_an_interrupted_run_is_taken_up_and_ends_the_same(recipes, tiny_corpus, 
     assert any(note.startswith("resuming at step") for note in notes.notes)
     assert again.data["decisions"] == result.data["decisions"]
     assert again.data["cost"]["seconds"] >= round(diary["seconds"], 1)
+
+
+def test_a_run_that_fails_gives_its_turn_back(recipes, tiny_corpus, tmp_path):
+    class Failing(Silent):
+        def start(self, what, total):
+            if what == "training":
+                raise RuntimeError
+
+    gc.disable()  # the turn must not depend on it
+    try:
+        with pytest.raises(RuntimeError):
+            do(recipes, tiny_corpus, tmp_path, progress=Failing(), take_turns=True)
+        with (tmp_path / "work" / "turns.lock").open("w") as file:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    finally:
+        gc.enable()
 
 
 def test_a_finished_model_is_evaluated_without_training(recipes, tiny_corpus, tmp_path, monkeypatch):

@@ -64,6 +64,7 @@ def test_a_second_training_waits_for_the_first_to_end(tmp_path):
     first.start("writing the model", None)
     thread.join(10)
     assert order == ["first", "second"]
+    assert first.waited < 0.1 < second.waited
     second.start("writing the model", None)
 
 
@@ -72,6 +73,15 @@ def test_what_is_timed_is_alone(tmp_path):
     with Turns(Heard(), path, lambda: None).alone():
         assert is_locked(path)
     assert not is_locked(path)
+
+
+def test_a_training_that_fails_gives_its_turn_back(tmp_path):
+    path = tmp_path / "lock"
+    turns = Turns(Heard(), path, lambda: None)
+    turns.start("training", None)
+    turns.close()
+    assert not is_locked(path)
+    turns.close()  # again does no harm
 
 
 def test_without_a_lock_the_training_begins_at_once():

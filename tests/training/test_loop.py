@@ -141,7 +141,7 @@ def test_killed_and_resumed_ends_at_the_same_bits(tmp_path, optimiser, kills):
     assert same(resumed.weights(), whole.weights())
     assert (found.step, found.best_step, found.best_score) == (expected.step, expected.best_step, expected.best_score)
     assert without_seconds(found) == without_seconds(expected)
-    for name in ("last", "best"):
+    for name in ("last", f"best-{found.best_step}"):
         (a, _), (b, _) = (checkpoint.read(toy.workdir / f"{name}.safetensors") for toy in (whole, resumed))
         assert a.keys() == b.keys()
         assert all(torch.equal(a[key], b[key]) for key in a), name
@@ -198,7 +198,8 @@ def test_a_loss_that_is_no_number_ends_the_run_and_keeps_the_best(tmp_path, valu
     with pytest.raises(TrainingError, match=r"by step 10; the best weights, of step \d+, are kept") as caught:
         toy.run()
     assert "--restart" in str(caught.value)
-    kept, facts = checkpoint.read(tmp_path / "best.safetensors")
+    (file,) = tmp_path.glob("best-*.safetensors")
+    kept, facts = checkpoint.read(file)
     assert facts["step"] in (4, 8)
     assert all(tensor.isfinite().all() for tensor in kept.values())
     rescued = Toy(tmp_path)
@@ -331,6 +332,34 @@ def test_an_interruption_saves_what_is_whole(tmp_path):
     resumed = Toy(tmp_path / "cut")
     assert resumed.run(checkpoint_seconds=1e9).step == 24
     assert same(resumed.weights(), straight.weights())
+
+
+def test_an_interruption_as_the_time_runs_out_leaves_the_validation_to_be_made(tmp_path, clock):
+    def too_late() -> float:
+        clock.move(100.0)
+        raise KeyboardInterrupt
+
+    settings = {"time_budget": 50.0, "checkpoint_seconds": 1e9, "evaluate_every": 1000}
+    with pytest.raises(KeyboardInterrupt):
+        Toy(tmp_path, at={7: too_late}).run(**settings)
+    assert not (tmp_path / "last.safetensors").exists()
+    assert Toy(tmp_path).run(**settings).best_step == 24
+
+
+def test_a_kill_between_the_two_files_leaves_a_pair_that_belongs_together(tmp_path, monkeypatch):
+    write = checkpoint.write
+
+    def dying(path, tensors, facts):
+        if path.name == "last.safetensors" and facts["step"] == 8:
+            raise Killed
+        write(path, tensors, facts)
+
+    with monkeypatch.context() as patch, pytest.raises(Killed):
+        patch.setattr(checkpoint, "write", dying)
+        Toy(tmp_path / "killed", scores=[0.1, 0.2]).run(epochs=6)
+    early = Toy(tmp_path / "killed", scores=[0.2, 0.3, 0.4, 0.5, 0.6])
+    assert early.run(time_budget=0.0).best_step == 4
+    assert checkpoint.read(tmp_path / "killed" / "best-4.safetensors")[1] == {"step": 4}
 
 
 def test_an_interrupted_validation_is_not_passed_over(tmp_path):

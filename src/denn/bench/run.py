@@ -111,12 +111,13 @@ def perform(
     reset_peak_memory()
     with _diary(run, checksum, work) as diary, ExitStack() as stack:
         turns = Turns(progress, work / "turns.lock" if take_turns else None, diary.measure_rate)
+        stack.callback(turns.close)
         model = stack.enter_context(_model(run, corpus, work / run.name, turns))
         progress.start(f"evaluating {run.name}", None)
         measured = measure(model, corpus)
         with turns.alone():
             timed = speed(model, corpus.test)
-        spent = cost(model, corpus, diary.seconds(), diary.peak, diary.content["matrix_rate"], timed)
+        spent = cost(model, corpus, diary.seconds() - turns.waited, diary.peak, diary.content["matrix_rate"], timed)
         if sweeps and hasattr(model.method, "store"):
             progress.start(f"sweeps of {run.name}", None)
             measured["sweeps"] = sweeps_of(model, corpus)
@@ -158,7 +159,9 @@ class _Diary:
 
     def measure_rate(self) -> None:
         """Measure what the machine can do, just before it is used."""
-        self.content["matrix_rate"] = matrix_rate("cuda" if torch.cuda.is_available() else "cpu")
+        wanted = self.content["recipe"]["parameters"].get("device", "auto")
+        self.content["matrix_rate"] = matrix_rate("cuda" if torch.cuda.is_available() and wanted != "cpu" else "cpu")
+        _write(self.path, self.content)
 
     def seconds(self) -> float:
         """Seconds of this run, earlier processes included."""

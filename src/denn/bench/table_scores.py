@@ -204,15 +204,17 @@ def _variants(
 def combination(results: Sequence[Result]) -> Table:
     """The plain average of classifier and neighbours against the debiased λ, on every corpus, seed by seed."""
     lines, used = [], []
-    for corpus in corpora(results, ("denn", "denn-tuned")):
-        for recipe in ("denn", "denn-tuned"):
+    recipes = ("denn", "denn-linear", "denn-tuned")
+    for corpus in corpora(results, recipes):
+        for recipe in recipes:
             runs = select(results, corpus, recipe)
             groups = [[run] for run in runs] + ([list(runs)] if len(runs) > 1 else [])
             for some in groups:
                 cells = []
+                by_confidence = "confidence" if "confidence" in some[0].data["decisions"] else "final"
                 for metric in METRICS:
-                    found = difference((some, "average"), (some, "final"), metric)
-                    values = [percent(some, part, metric) for part in ("final", "average")]
+                    found = difference((some, "average"), (some, by_confidence), metric)
+                    values = [percent(some, part, metric) for part in (by_confidence, "average")]
                     cells += [*values, described(found)[0], probability(found.p)]
                 lines.append([f"{title(corpus)}, {recipe}", seeds(some), *cells])
             used += runs

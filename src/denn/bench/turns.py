@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -20,6 +21,7 @@ class Turns:
 
     def __init__(self, progress: Progress, path: Path | None, begin: Callable[[], None]) -> None:
         self.progress, self.path, self.begin = progress, path, begin
+        self.waited = 0.0  # seconds
         self._turn = ExitStack()
 
     def start(self, what: str, total: int | None) -> None:
@@ -38,8 +40,14 @@ class Turns:
             return
         with self.path.open("w") as file:
             self.progress.start("waiting for another run", None)
+            begun = time.monotonic()
             fcntl.flock(file, fcntl.LOCK_EX)
+            self.waited += time.monotonic() - begun
             yield
+
+    def close(self) -> None:
+        """Give the lock back, if it is held."""
+        self._turn.close()
 
     def advance(self, done: int, **values: object) -> None:
         """Pass it on."""

@@ -50,6 +50,7 @@ def run(
     ] = None,
     sweeps: Annotated[bool, typer.Option("--sweeps", help="Try other k, γ and datastore sizes too.")] = False,
     keep_models: Annotated[bool, typer.Option("--keep-models", help="Leave the models in the work folder.")] = False,
+    restart: Annotated[bool, typer.Option("--restart", help="Throw unfinished trainings of these runs away.")] = False,
     take_turns: Annotated[
         bool, typer.Option("--take-turns", help="Train one at a time where several such commands run at once.")
     ] = False,
@@ -61,13 +62,15 @@ def run(
 
     What has its result already is left out; the same command takes up what was interrupted.
     """
-    from denn.bench.run import digest, plan
+    from denn.bench.run import clear, digest, plan
     from denn.cli.show import complain, interruptible
     from denn.cli.sources import Reading, data_folder, open_corpus
     from denn.config import parse_settings
 
     runs = plan(recipes_dir, _names(corpora), _names(recipes), _seeds(seeds), parse_settings(settings or []))
     folder = work or data_folder(None) / "bench"
+    for one in runs if restart else ():
+        clear(one, folder)
     failures: dict[str, str | None] = {}  # None: a fault of ours
     with interruptible("interrupted; the same command takes it up again"):
         for name, members in groupby(runs, key=lambda run: run.corpus):

@@ -128,3 +128,12 @@ def residual_norm(
     """Return layer_norm(x + dropout(y + bias)) of (T,d) matrices; the seed is an int32 on the device."""
     out: Tensor = _ResidualNorm.apply(y, bias, x, weight, shift, eps, share, seed)  # type: ignore[no-untyped-call]
     return out
+
+
+@torch.inference_mode(False)
+@torch.enable_grad()
+def try_out() -> None:
+    """Run the kernels once, on two rows, to see whether they compile here."""
+    x = torch.zeros(2, 16, device="cuda", dtype=torch.bfloat16, requires_grad=True)
+    seed = torch.zeros(4, device="cuda", dtype=torch.int32)
+    torch.autograd.grad(residual_norm(x, x[0], x, x[0], x[0], 1e-5, 0.0, seed).sum(), x)

@@ -171,6 +171,7 @@ def kernels() -> Kernels | None:
     try:
         found = Kernels(import_module("denn.encoders.flash"), import_module("denn.encoders.fused"))
         found.flash.try_out()
+        found.fused.try_out()
     except ImportError:
         return None
     except Exception as error:
@@ -293,4 +294,5 @@ def pool(x: Tensor, layout: Layout, pooling: str) -> Tensor:
     """Pool packed (T,d) states to one float32 (n,d) vector per document."""
     if pooling == "cls":
         return x[layout.starts[:-1]].float()
-    return torch.segment_reduce(x.float(), "mean", lengths=layout.sizes, unsafe=True)  # the check would wait
+    sums = torch.segment_reduce(x.float(), "sum", lengths=layout.sizes, unsafe=True)  # the check would wait
+    return sums / layout.sizes.clamp(min=1)[:, None]

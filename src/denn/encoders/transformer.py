@@ -26,7 +26,7 @@ Precision = Literal["auto", "float32", "bfloat16"]
 
 HEAD_SIZES = (16, 32, 64, 128)  # that our CUDA kernels take
 # Tokens a pass: small enough for a CPU's caches, large enough to fill an accelerator.
-INFERENCE_TOKENS = {"cpu": 1024, "cuda": 65_536}
+INFERENCE_TOKENS = {"cpu": 1024, "cuda": 65_535}
 
 
 class TransformerEncoder(nn.Module):

@@ -145,6 +145,8 @@ def _device(name: str) -> torch.device:
     device = torch.device(name)
     if device.type == "cuda" and not torch.cuda.is_available():
         raise ConfigError(f"Got the device {name!r}, but no CUDA device is to be seen; use --set device=cpu.")
+    if device.index is not None:
+        torch.cuda.set_device(device)  # kernels and recordings run on the current one
     return device
 
 

@@ -102,14 +102,19 @@ class Finetuning:
         begun = time.monotonic()
         some = self.train_tokens if p.head_start else self.train_tokens.first(SAMPLED)
         progress.start("embedding training documents", len(some))
+        self.network.encoder.encode(some.first(1))  # compiles and loads what is needed
+        warm = time.monotonic()
         embeddings = self.network.encoder.encode(some, progress.advance)
-        embedding_all = (time.monotonic() - begun) * len(self.train_tokens.flat) / len(some.flat)
+        embedding_all = (time.monotonic() - warm) * len(self.train_tokens.flat) / len(some.flat)
         if p.embedding_norm is not None:
             self.network.scale.fill_(p.embedding_norm / float(embeddings.norm(dim=1).mean().clamp_min(1e-6)))
         start_head(self.network.head, float(self.network.scale) * embeddings, self.labels, p.head_start, p.seed)
         spent = time.monotonic() - begun + embedding_all
         file.write_text(json.dumps({"seconds": spent}))
-        return self._left(spent)
+        left = self._left(spent)
+        if left == 0:
+            progress.note("the time budget leaves no time to train: embedding the documents takes all of it")
+        return left
 
     def _left(self, spent: float) -> float | None:
         budget = self.parameters.time_budget
@@ -138,8 +143,10 @@ class Finetuning:
     def compute(self, ids: Tensor, starts: Tensor, labels: Tensor, seeds: Tensor) -> Tensor:
         """Return BCE + α · contrast of a batch, Eq. 7, both as means; both views of a text go through in one pass."""
         p = self.parameters
-        layout = Layout.at(starts, len(ids), self.network.encoder.max_length)
-        embeddings, logits = self.network(ids, layout, seeds if self.multiple > 1 else None)
+        recorded = self.multiple > 1
+        longest = self.network.encoder.max_length if recorded else int(starts.diff().max())
+        layout = Layout.at(starts, len(ids), longest)
+        embeddings, logits = self.network(ids, layout, seeds if recorded else None)
         count = len(labels) * (2 if p.alpha else 1)  # what follows fills the pass up
         embeddings, logits = embeddings[:count], logits[:count]
         if not p.alpha:

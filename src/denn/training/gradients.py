@@ -52,24 +52,24 @@ class Gradients:
         return recording.loss.clone()
 
     def _at_once(self, inputs: Inputs) -> Tensor:
-        for parameter in self.parameters:
-            parameter.grad = None
         loss = self.compute(*inputs)
-        loss.backward()  # type: ignore[no-untyped-call]
+        for parameter, gradient in zip(self.parameters, self._gradients_of(loss), strict=True):
+            parameter.grad = gradient
         return loss.detach()
+
+    def _gradients_of(self, loss: Tensor) -> list[Tensor]:
+        """Return the gradients of all parameters, zeros where a parameter plays no part."""
+        return list(torch.autograd.grad(loss, self.parameters, allow_unused=True, materialize_grads=True))
 
     def _record(self, inputs: Inputs) -> _Recording:
         """Record loss and gradients; all recordings share their memory and leave gradients in the same place."""
         if not self._gradients:
             self._gradients = [torch.empty_like(parameter) for parameter in self.parameters]
-        for parameter in self.parameters:
-            parameter.grad = None
         kept = tuple(tensor.clone() for tensor in inputs)
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph, pool=self._pool):
             loss = self.compute(*kept)
-            gradients = torch.autograd.grad(loss, self.parameters, allow_unused=True, materialize_grads=True)
-            torch._foreach_copy_(self._gradients, list(gradients))
+            torch._foreach_copy_(self._gradients, self._gradients_of(loss))
             loss = loss.detach()
         self._pool = graph.pool()
         return _Recording(graph, kept, loss)

@@ -84,7 +84,7 @@ def fit(
         try:
             _steps(run, gradients, validate, progress)
         except KeyboardInterrupt:
-            if run.whole:
+            if run.whole and not run.done():  # a run that is done owes a validation
                 run.save()
             raise
     run.save_if_due()
@@ -132,7 +132,7 @@ class _Run:
         self.every = plan.evaluate_every or self.steps_per_epoch
         self.budget = math.inf if plan.time_budget is None else plan.time_budget
         self.state = State()
-        self.last, self.best = workdir / "last.safetensors", workdir / "best.safetensors"
+        self.workdir, self.last = workdir, workdir / "last.safetensors"
         self.best_weights: dict[str, Tensor] = {}
         self.best_written = 0  # step of the weights in the file
         self.whole = False  # whether weights and state belong together, with no validation owed
@@ -152,8 +152,8 @@ class _Run:
         checkpoint.load_optimiser(self.optimiser, tensors)
         self.state = State(**facts)
         if self.state.best_step:
-            self.best_weights, facts = checkpoint.read(self.best)
-            self.best_written = facts["step"]
+            self.best_weights = checkpoint.read(self.best_file())[0]
+            self.best_written = self.state.best_step
         self.began_at, self.began_step = self.state.seconds, self.state.step
         return True
 
@@ -220,7 +220,7 @@ class _Run:
                 kept = f"the best weights, of step {self.state.best_step}, are kept"
                 self.save()
             raise TrainingError(
-                f"The loss became {self.shown_loss} by step {self.state.step}; {kept} in {self.best.parent}. Lower the "
+                f"The loss became {self.shown_loss} by step {self.state.step}; {kept} in {self.workdir}. Lower the "
                 "learning rate and train with --restart, or keep those weights by training on with --time-budget 0s."
             )
 
@@ -242,6 +242,10 @@ class _Run:
         shown = ", ".join(f"{name} {100 * value:.1f}" for name, value in scores.items() if name != "score")
         return f"step {state.step}: loss {self.shown_loss:.4f}, {shown}{' (best)' if better else ''}"
 
+    def best_file(self) -> Path:
+        """Return where the best weights are kept; the step in its name ties it to the state that speaks of it."""
+        return self.workdir / f"best-{self.state.best_step}.safetensors"
+
     def save_if_due(self) -> None:
         """Save the state when the last save is long enough ago."""
         if time.monotonic() - self.saved >= self.plan.checkpoint_seconds:
@@ -251,10 +255,12 @@ class _Run:
         """Write weights, optimiser and state; the best weights first, which the state speaks of."""
         self.state.seconds = self.elapsed()
         if self.best_written != self.state.best_step:
-            checkpoint.write(self.best, self.best_weights, {"step": self.state.best_step})
+            checkpoint.write(self.best_file(), self.best_weights, {"step": self.state.best_step})
             self.best_written = self.state.best_step
         tensors = checkpoint.module_tensors(self.module) | checkpoint.optimiser_tensors(self.optimiser)
         checkpoint.write(self.last, tensors, asdict(self.state))
+        for older in set(self.workdir.glob("best-*.safetensors")) - {self.best_file()}:
+            older.unlink()
         self.saved = time.monotonic()
 
 
