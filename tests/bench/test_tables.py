@@ -115,9 +115,9 @@ def test_ablation_falls_back_to_the_plain_classifier():
     ("difference", "low", "high", "in_paper", "said"),
     [
         (0.02, 0.01, 0.03, 0.5, "holds"),
-        (0.02, -0.01, 0.03, None, "holds, within chance"),
+        (0.02, -0.01, 0.03, None, "not shown: the same sign, within chance"),
         (-0.02, -0.03, -0.01, 0.5, "does not hold"),
-        (-0.02, -0.03, 0.01, 0.5, "does not hold, within chance"),
+        (-0.02, -0.03, 0.01, 0.5, "not shown: the other sign, within chance"),
         (-0.02, -0.03, -0.01, -0.5, "holds"),
     ],
 )

@@ -113,8 +113,8 @@ def ablation(results: Sequence[Result]) -> Table:
         texts += [f"**{title(corpus)}**", _ablation_rows(parts, rows), _ablation_steps(parts, rows)]
         used += [run for runs, _ in parts.values() for run in runs]
     texts.append(
-        "A step holds where the difference has the paper's sign; within chance: the 95 % interval of the bootstrap "
-        "over the test documents, pooled over the seeds, holds 0."
+        "A step holds where the difference has the paper's sign and the 95 % interval of the bootstrap over the test "
+        "documents, pooled over the seeds, leaves 0 out; within chance: 0 lies in it."
     )
     return Table("\n\n".join(texts), used)
 
@@ -161,9 +161,10 @@ def change(rows: Mapping[str, Printed], before: str, after: str, metric: str) ->
 
 def verdict(found: Comparison, in_paper: float | None) -> str:
     """Say whether a difference has the paper's sign, a gain where it prints none, and whether chance explains it."""
-    holds = found.difference * (1 if in_paper is None else in_paper) > 0
-    chance = ", within chance" if found.low <= 0 <= found.high else ""
-    return f"{'holds' if holds else 'does not hold'}{chance}"
+    alike = found.difference * (1 if in_paper is None else in_paper) > 0
+    if found.low <= 0 <= found.high:
+        return f"not shown: {'the same' if alike else 'the other'} sign, within chance"
+    return "holds" if alike else "does not hold"
 
 
 def contrast(results: Sequence[Result]) -> Table:
