@@ -23,7 +23,8 @@ def runs():
 
 @pytest.fixture(autouse=True)
 def _few_draws(monkeypatch):
-    monkeypatch.setattr("denn.bench.table_scores.DRAWS", 200)
+    monkeypatch.setattr("denn.bench.significance.pooled_bootstrap.__defaults__", (200, 0))
+    monkeypatch.setattr("denn.bench.significance.compare.__defaults__", (200,))
 
 
 def rows(text, block=0):
@@ -108,7 +109,7 @@ def test_ablation_falls_back_to_the_plain_classifier():
     text = render("ablation", some)
     assert rows(text)["BERT"][1] == written(percents(some, "bert", "final", "micro_f1"))
     assert rows(text)["+ kNN"][1] == "-"
-    assert rows(text, 1)["BERT → + kNN"] == ["+1.1", "-", "-", "+1.8", "-", "-"]
+    assert rows(text, 1)["BERT → + kNN"] == ["+1.1", "-", "-", "+1.8", "-", "-", "-"]
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ PLACE = re.compile(r"<!-- table: (?P<name>[\w-]+) -->\n(?P<old>.*?)<!-- end -->"
 def fill(page: str, results: Sequence[Result]) -> str:
     """Return the page with every table as the results have it now."""
     if not PLACE.search(page):
-        raise DataError("The page has no place for a table; expected <!-- table: main-aapd --> and <!-- end --> in it.")
+        raise DataError("The page has no whole place for a table; expected <!-- table: main-aapd --> and <!-- end -->.")
 
     def fresh(place: re.Match[str]) -> str:
         name = place["name"]

@@ -43,7 +43,8 @@ class Result:
         """Return the (n,L) bool decisions of a part on the test part, at its tuned threshold."""
         columns = self.data["decisions"]
         if part not in columns:
-            raise DataError(f"Got the part {part!r}, but the result {self.name} has {', '.join(columns)}.")
+            known = ", ".join(name for name in columns if name != "gold")
+            raise DataError(f"Got the part {part!r}, but the result {self.name} has {known}.")
         return _matrix(columns[part], len(self.data["test"]["per_label"]["label"]))
 
     def gold(self) -> Tensor:

@@ -113,8 +113,7 @@ def perform(
         turns = Turns(progress, work / "turns.lock" if take_turns else None, diary.measure_rate)
         stack.callback(turns.close)
         model = stack.enter_context(_model(run, corpus, work / run.name, turns))
-        progress.start(f"evaluating {run.name}", None)
-        measured = measure(model, corpus)
+        measured = measure(model, corpus, progress)
         with turns.alone():
             timed = speed(model, corpus.test)
         spent = cost(model, corpus, diary.seconds() - turns.waited, diary.peak, diary.content["matrix_rate"], timed)

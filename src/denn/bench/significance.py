@@ -17,7 +17,7 @@ Metric = Literal["micro_f1", "macro_f1"]
 Pair = tuple[Tensor, Tensor, Tensor]  # the decisions of two systems and the gold labels, each (n,L) bool
 
 METRICS: tuple[Metric, ...] = ("micro_f1", "macro_f1")
-DRAWS = 10_000
+DRAWS = 2_000  # the interval's ends move by hundredths of a point with more
 CHUNK = 2**21  # weights in memory at a time
 
 

@@ -31,7 +31,6 @@ from denn.bench.summary import (
     title,
 )
 
-DRAWS = 2_000  # of each bootstrap in a table
 TUNED = {"denn-tuned": "DENN, tuned beyond the paper"}
 LOSSES = {"denn-ucl": "UCL", "denn-scl": "SCL", "denn-wscl": "WSCL", "denn": "debiased (the paper's)"}
 POSITIVES = {
@@ -88,7 +87,7 @@ def main(results: Sequence[Result], corpus: str) -> Table:
     for a, b in (("denn", "bert"), ("denn-tuned", "denn")):
         first, second = select(runs, recipe=a), select(runs, recipe=b)
         if common(first, second):
-            parts.append(compare(first, second, "final", "final", DRAWS))
+            parts.append(compare(first, second, "final", "final"))
     if common(select(runs, recipe="denn"), select(runs, recipe="bert")):
         parts.append(_claim(select(runs, recipe="denn"), select(runs, recipe="bert"), printed_rows))
     return Table("\n\n".join(parts), used)
@@ -107,14 +106,15 @@ def ablation(results: Sequence[Result]) -> Table:
     texts, used = ["### Ablation, percent"], []
     for corpus in corpora(results, ("bert", "bert-knn", "denn"), ["aapd"]):
         parts = {name: (select(results, corpus, recipe), part) for name, (recipe, part) in ABLATION.items()}
-        if not parts["BERT"][0]:
-            parts["BERT"] = (select(results, corpus, "bert"), "final")
+        plain = select(results, corpus, "bert")  # the same weights, perhaps of more seeds
+        if len(plain) > len(parts["BERT"][0]):
+            parts["BERT"] = (plain, "final")
         rows = paper.ABLATION.get(corpus, {})
         texts += [f"**{title(corpus)}**", _ablation_rows(parts, rows), _ablation_steps(parts, rows)]
         used += [run for runs, _ in parts.values() for run in runs]
     texts.append(
         "A step holds where the difference has the paper's sign and the 95 % interval of the bootstrap over the test "
-        "documents, pooled over the seeds, leaves 0 out; within chance: 0 lies in it."
+        "documents, pooled over the seeds that both have, leaves 0 out; within chance: 0 lies in it."
     )
     return Table("\n\n".join(texts), used)
 
@@ -142,15 +142,16 @@ def _ablation_steps(parts: Mapping[str, Part], rows: Mapping[str, Printed]) -> s
                 cells += [described(found)[0], verdict(found, in_paper)]
             else:
                 cells += [NOTHING, NOTHING]
-        lines.append([f"{before} → {after}", *cells])
+        both = [run for run, _ in common(parts[after][0], parts[before][0])]
+        lines.append([f"{before} → {after}", *cells, seeds(both)])
     kinds = [f"{kind}, {what}" for kind in ("micro-F1", "macro-F1") for what in ("paper", "here", "sign")]
-    return markdown(["step", *kinds], lines)
+    return markdown(["step", *kinds, "seeds"], lines)
 
 
 def difference(after: Part, before: Part, metric: str) -> Comparison:
     """Compare the parts of runs with common seeds, pooled over the seeds."""
     pairs = decided(common(after[0], before[0]), after[1], before[1])
-    return pooled_bootstrap(pairs, "micro_f1" if metric == "micro_f1" else "macro_f1", DRAWS)
+    return pooled_bootstrap(pairs, "micro_f1" if metric == "micro_f1" else "macro_f1")
 
 
 def change(rows: Mapping[str, Printed], before: str, after: str, metric: str) -> float | None:

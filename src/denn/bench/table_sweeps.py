@@ -147,7 +147,7 @@ def groups(results: Sequence[Result]) -> Table:
             values = {recipe: found.get(group["name"], []) for recipe, found in scores.items()}
             gain = NOTHING
             if values["bert"] and values["denn"]:
-                gain = f"{fmean(values['denn']) - fmean(values['bert']):+.1f}"
+                gain = f"{fmean(values['denn']) - fmean(values['bert']):+z.1f}"
             in_paper = f"{gains[group['name']]:+.1f}" if gains else NOTHING
             rows.append([group["name"], str(group["labels"]), *map(mean_sd, values.values()), gain, in_paper])
         header = ["training documents", "labels", "BERT", "DENN", "DENN, tuned"]

@@ -234,6 +234,6 @@ def compare(
         sides.append(select(found, corpus, recipe))
         parts.append(part or "final")
         if not sides[-1]:
-            known = ", ".join(sorted({result.recipe for result in select(found, corpus)})) or "no recipe at all"
-            raise DataError(f"There is no result of {recipe} on {corpus} in {results}; there are those of {known}.")
+            known = sorted({f"{result.recipe} on {result.corpus}" for result in select(found, corpus) or found})
+            raise DataError(f"There is no result of {recipe} on {corpus} in {results}; there are: {', '.join(known)}.")
     typer.echo(compared(sides[0], sides[1], parts[0], parts[1]))
