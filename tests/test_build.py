@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import denn
-from denn.errors import ConfigError, DataError, TrainingError
+from denn.errors import ConfigError, DataError, DennError, TrainingError
 
 
 @pytest.fixture
@@ -214,3 +214,9 @@ def test_an_id_twice_is_refused_before_training(brief, tmp_path):
     twice = [denn.Document("x", ("a",), "1"), denn.Document("y", ("b",), "1")]
     with pytest.raises(DataError, match="the id '1' twice"):
         denn.train(denn.Corpus(train=twice), out=tmp_path / "model", **brief)
+
+
+def test_a_training_that_never_began_leaves_nothing(tiny_corpus, tiny_settings, tmp_path):
+    with pytest.raises(DennError, match="nonsense"):
+        denn.train(tiny_corpus, out=tmp_path / "m", **{**tiny_settings, "encoder": "nonsense"})
+    assert not list(tmp_path.iterdir())

@@ -70,7 +70,12 @@ def _train(corpus: Corpus, recipe: Recipe, folder: Path, shown: Progress, restar
     workdir = folder.with_name(folder.name + ".training")
     _open_workdir(workdir, _fingerprint(corpus, recipe), restart)
     built = recipe.build()
-    facts = built.fit(corpus, workdir, shown)
+    try:
+        facts = built.fit(corpus, workdir, shown)
+    except BaseException:
+        if not any(workdir.glob("*.safetensors")):
+            _discard(workdir)  # nothing to take up again
+        raise
     staging = workdir / "bundle"
     shutil.rmtree(staging, ignore_errors=True)
     staging.mkdir()

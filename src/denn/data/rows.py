@@ -59,7 +59,7 @@ def missing(column: str, found: Iterable[str]) -> str:
     listed = ", ".join(map(repr, names)) or "none"
     return (
         f"there is no column {column!r}; found: {listed}.{meant} "
-        "Rename it, or name it by text_column, labels_column or id_column"
+        "Rename it, or name it by text_column, labels_column or id_column (--text-column …)"
     )
 
 
