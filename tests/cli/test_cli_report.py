@@ -1,6 +1,8 @@
 """`denn report`: a page for a file or for a corpus known by name."""
 
 import json
+import os
+from pathlib import Path
 
 import pytest
 
@@ -20,6 +22,73 @@ def test_a_page_for_a_file(run, tiny_model, files, tmp_path):
     assert "tuned for each point on 20 validation texts" in html
     assert "reading texts: 20 documents" in ran.err
     assert list(tmp_path.iterdir()) == [page]
+
+
+def warned(ran):
+    return [line for line in ran.err.splitlines() if line.startswith("warning: ")]
+
+
+def test_texts_that_were_learnt_or_tuned_on_are_warned_of(run, tiny_model, files, tmp_path):
+    page = tmp_path / "page.html"
+    ran = run("report", tiny_model, files / "train.jsonl", "--valid", files / "test.jsonl", "--out", page)
+    (learnt,) = [line for line in warned(ran) if "word for word" in line]
+    assert "60 of 60 texts found in the datastore" in learnt and "classifier's, which has learnt" in learnt
+    assert not any("among the validation texts" in line for line in warned(ran))
+    mixed = tmp_path / "mixed.jsonl"
+    lines = (files / "test.jsonl").read_text().splitlines(keepends=True)
+    mixed.write_text("".join(lines[:3]) + (files / "valid.jsonl").read_text())
+    ran = run("report", tiny_model, files / "test.jsonl", "--valid", mixed, "--out", page)
+    (tuned,) = [line for line in warned(ran) if "among the validation texts" in line]
+    assert tuned.startswith("warning: 3 of 20 texts found")
+    assert "3 of 20 texts found among the validation texts" in page.read_text(encoding="utf-8")
+    assert not any("word for word" in line for line in warned(ran))
+
+
+@pytest.mark.parametrize("which", ["tiny_model", "dummy"])
+def test_texts_without_any_label_that_the_model_knows_are_warned_of(run, which, tmp_path, request):
+    strange, page = tmp_path / "strange.jsonl", tmp_path / "page.html"
+    rows = [{"text": "violin chord", "labels": ["x"]}, {"text": "goal", "labels": ["y"]}]
+    strange.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    ran = run("report", request.getfixturevalue(which), strange, "--out", page)
+    assert ran.code == 0 and "micro F1 0.0 %" in ran.out
+    assert [line[:58] for line in warned(ran)] == ["warning: No label of these texts is known to the model, so"]
+    assert '<p class="warning">No label of these texts is known' in page.read_text(encoding="utf-8")
+    rows[0]["labels"].append("sport")
+    strange.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    ran = run("report", request.getfixturevalue(which), strange, "--out", page)
+    assert ran.code == 0 and not warned(ran)
+
+
+def test_time_left_is_said_where_there_is_no_bar(run, dummy, files, tmp_path, monkeypatch):
+    monkeypatch.setattr("denn.report.gather.BATCH", 3)
+    ran = run("report", dummy, files / "test.jsonl", "--out", tmp_path / "page.html")
+    notes = [line for line in ran.err.splitlines() if line.startswith("scoring texts: ") and " of 20 " in line]
+    assert [note.split()[2] for note in notes] == ["6", "12", "15"]  # first at or after each quarter
+    assert all(note.endswith(" left)") for note in notes)
+
+
+def test_where_the_page_goes_is_checked_before_any_work(run, files, tmp_path):
+    def refused(out):
+        ran = run("report", tmp_path / "no model", files / "test.jsonl", "--out", out)
+        assert ran.code == 2 and ".part" not in ran.err
+        assert str(out) in ran.err and "no model" not in ran.err
+        return ran.err
+
+    (tmp_path / "file").write_text("x")
+    assert f"Got the folder {tmp_path}, expected a file" in refused(tmp_path)
+    assert f"{tmp_path / 'file'} is not a folder" in refused(tmp_path / "file" / "deep" / "page.html")
+    assert "no ordinary file" in refused(os.devnull)
+    if Path("/proc").is_dir():  # where nobody, not even root, can make a file
+        assert "nothing can be written to the folder /proc" in refused("/proc/page.html")
+        assert "nothing can be written to the folder /proc" in refused("/proc/none/page.html")
+
+
+def test_the_folder_of_the_page_is_made_when_there_is_a_page(run, dummy, files, tmp_path):
+    page = tmp_path / "some" / "where" / "page.html"
+    assert run("report", tmp_path / "no model", files / "test.jsonl", "--out", page).code == 2
+    assert not list(tmp_path.iterdir())
+    assert run("report", dummy, files / "test.jsonl", "--out", page).code == 0
+    assert page.is_file()
 
 
 def test_quiet_shows_no_progress(run, dummy, files, tmp_path):
@@ -50,13 +119,9 @@ def test_a_known_corpus_brings_its_validation_part(run, tiny_model, known, tmp_p
 
 
 def test_what_can_be_mended(run, dummy, files, tmp_path, known):
-    ran = run("report", dummy, files / "test.jsonl", "--out", tmp_path)
-    assert ran.code == 2 and f"Got the folder {tmp_path}, expected a file" in ran.err
     page = tmp_path / "page.html"
     ran = run("report", dummy, files / "test.jsonl", "--part", "valid", "--out", page)
     assert ran.code == 2 and "is a file and has no parts" in ran.err
-    ran = run("report", dummy, files / "test.jsonl", "--out", tmp_path / "none" / "page.html")
-    assert ran.code == 2 and "none" in ran.err
     (tmp_path / "bare.jsonl").write_text('{"text": "x", "labels": []}\n')
     ran = run("report", dummy, tmp_path / "bare.jsonl", "--out", page)
     assert ran.code == 2 and "has a label" in ran.err

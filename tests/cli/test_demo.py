@@ -12,6 +12,7 @@ import torch
 import denn
 from denn.cli import demo
 from denn.core.metrics import multilabel_scores
+from denn.data.corpus import read_documents
 from denn.errors import DataError
 from denn.methods.br import decision_scores, tune_decision
 from denn.types import LabelSpace
@@ -88,6 +89,12 @@ def test_reported_scores_are_those_of_the_model_on_the_drawn_test_part(folder: P
     assert expected["micro_f1"] > 0.8  # the words give the tags away
 
 
+def test_the_test_part_can_be_reported_on(folder: Path) -> None:
+    documents, _ = read_documents(folder / "test.jsonl")
+    assert documents == list(demo.parts(packages()[0], 80, seed=3).test)
+    assert {path.name for path in folder.iterdir()} == {"model", "report.json", "test.jsonl"}
+
+
 def test_suggestions_are_for_untagged_packages_worth_showing_with_tagged_neighbours(folder: Path) -> None:
     tagged = {document.id: set(document.labels) for document in packages()[0]}
     suggestions = json.loads((folder / "report.json").read_text())["suggestions"]
@@ -122,6 +129,17 @@ def test_a_second_run_trains_anew_and_shows_everything_within_80_columns(
             assert f" {number}  {one['similarity']:.2f}  {one['text'].splitlines()[0]}" in lines
     assert any("●" in line for line in lines)
     assert any(line.strip().startswith("denn store add") for line in lines)
+    assert any(line.startswith(f"  denn report {folder / 'model'} {folder / 'test.jsonl'} ") for line in lines)
+
+
+def test_what_comes_next_fits_the_screen(capsys: pytest.CaptureFixture[str]) -> None:
+    demo._show_end(Path("demo"), 300)
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split("#")[0].strip() for line in lines[-2:]] == [
+        "denn report demo/model demo/test.jsonl",
+        "denn store add demo/model yours.jsonl",
+    ]
+    assert max(map(len, lines)) <= 80
 
 
 def test_without_apt_the_way_out_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

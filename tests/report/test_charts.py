@@ -22,6 +22,7 @@ from denn.report.charts import (
     fixed,
     histogram,
     line,
+    per_cent,
     scatter,
 )
 
@@ -48,6 +49,15 @@ def test_ticks_stand_at_round_values_with_both_labels():
     svg = parsed(line("t", "d", [Series("a", [(1, 1)])], fixed("threshold", 0, 1), PER_CENT))
     texts = [node.text for node in svg.iter("text")]
     assert texts == ["0", "20", "40", "60", "80", "100", "0", "0.2", "0.4", "0.6", "0.8", "1", "threshold", "per cent"]
+
+
+def test_lines_that_coincide_are_named():
+    low, high = [(0, 10), (5, 20)], [(0, 60), (5, 70)]
+    series = [Series("DENN", high), Series("classifier", low), Series("neighbours", [(0, 60.2), (5, 69.8)])]
+    svg = parsed(line("t", "A sentence.", series, fixed("x", 0, 10), PER_CENT))
+    assert svg.find("desc").text == "A sentence. The lines “DENN” and “neighbours” coincide."
+    apart = [*series[:2], Series("neighbours", [(0, 60), (5, 72)])]
+    assert parsed(line("t", "A sentence.", apart, fixed("x", 0, 10), PER_CENT)).find("desc").text == "A sentence."
 
 
 def test_error_bars_reach_one_deviation_up_and_down():
@@ -124,3 +134,18 @@ def test_an_axis_holds_its_values_and_has_some_ticks(values, least):
     assert 4 <= len(axis.ticks) <= 14
     assert all(axis.low - 1e-6 <= place <= axis.high + 1e-6 for place, _ in axis.ticks)
     assert len({name for _, name in axis.ticks}) == len(axis.ticks)
+
+
+@given(st.lists(st.floats(-5, 105), min_size=1, max_size=5))
+def test_per_cent_end_at_a_hundred(values):
+    axis = per_cent("F1", values, 4)
+    inside = [min(max(value, 0), 100) for value in values]
+    assert 0 <= axis.low <= min(inside) <= max(inside) <= axis.high <= 100
+    assert axis.high - axis.low >= 4 * 0.999
+    assert 4 <= len(axis.ticks) <= 14
+
+
+@pytest.mark.parametrize(("value", "ends"), [(100, (96, 100)), (99, (96, 100)), (0, (0, 4)), (50, (48, 52))])
+def test_an_axis_of_per_cent_by_hand(value, ends):
+    axis = per_cent("F1", [value], 4)
+    assert (axis.low, axis.high) == ends

@@ -81,6 +81,19 @@ def test_texts_that_are_in_the_datastore_are_noticed(model, tiny_corpus):
     assert gather(model, [*documents, *tiny_corpus.test], (), Silent()).neighbourhood.copies == 3
 
 
+def test_texts_that_are_validation_texts_too_are_counted(model, tiny_corpus):
+    documents = [replace(document, id=None) for document in tiny_corpus.valid[:2]]
+    near = gather(model, [*documents, *tiny_corpus.test], tiny_corpus.valid, Silent()).neighbourhood
+    assert (near.shared, near.copies) == (2, 0)
+
+
+def test_texts_that_the_classifier_is_sure_of_are_counted(found, tiny_model, tiny_corpus):
+    with denn.load(tiny_model) as model:
+        scores = model.method.scores([document.text for document in tiny_corpus.test])
+    sure = [any(score >= 0.5 for score in row) for row in scores.parts["classifier"].tolist()]
+    assert found.neighbourhood.reached == sum(sure) > 0
+
+
 def test_an_empty_datastore_has_no_neighbourhood(model, tiny_corpus):
     model.remove(model.method.store.ids())
     found = gather(model, tiny_corpus.test, tiny_corpus.valid, Silent())

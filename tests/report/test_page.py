@@ -9,6 +9,7 @@ import torch
 import denn
 from denn.build import Silent
 from denn.core.metrics import label_table
+from denn.errors import ConfigError
 from denn.report.gather import gather
 from denn.report.page import render, write
 from denn.report.sections import labels
@@ -53,9 +54,14 @@ class Page(HTMLParser):
 
 
 @pytest.fixture(scope="module")
-def html(tiny_model, tiny_corpus):
+def tiny_findings(tiny_model, tiny_corpus):
     with denn.load(tiny_model) as model:
-        return render(gather(model, tiny_corpus.test, tiny_corpus.valid, Silent()), model.card, "tiny.jsonl")
+        return gather(model, tiny_corpus.test, tiny_corpus.valid, Silent()), model.card
+
+
+@pytest.fixture(scope="module")
+def html(tiny_findings):
+    return render(*tiny_findings, "tiny.jsonl")
 
 
 @pytest.fixture(scope="module")
@@ -105,6 +111,39 @@ def test_the_table_of_scores_is_the_evaluation(html, tiny_model, tiny_corpus):
     cells = [tuned[metric] for metric in ("micro_precision", "micro_recall", "micro_f1", "macro_f1")]
     row = f'<th scope="row">neighbours<td class="word">tuned, {tuned["threshold"]:.2f}'
     assert row + "".join(f"<td>{100 * cell:.1f}" for cell in cells) in html
+
+
+@pytest.mark.parametrize(
+    ("mean", "reached", "said"),
+    [
+        (1.0, 0, "Mean λ is 1.00: the classifier gives no label γ = 0.5 or more in any text, so that"),
+        (0.992, 20, "gives labels γ = 0.5 or more in every text, and the neighbours agree with what it is sure of."),
+        (0.995, 3, "in 17 of 20 texts the classifier gives no label γ = 0.5 or more, so that the neighbours decide"),
+        (0.99, 0, None),
+    ],
+)
+def test_why_the_neighbours_decide_alone(tiny_findings, mean, reached, said):
+    found, card = tiny_findings
+    evaluation = replace(found.evaluation, confidence=mean)
+    html = render(
+        replace(found, evaluation=evaluation, neighbourhood=replace(found.neighbourhood, reached=reached)), card, "t"
+    )
+    assert "Mean λ" not in html if said is None else said in html
+
+
+def test_lines_that_coincide_are_said_to(tiny_findings):
+    found, card = tiny_findings
+    assert "The lines “DENN” and “neighbours” coincide." not in render(found, card, "t")
+    curves = {**found.curves, "neighbours": found.curves["final"]}
+    assert render(replace(found, curves=curves), card, "t").count("The lines “DENN” and “neighbours” coincide.") == 2
+
+
+def test_a_page_that_cannot_be_written_leaves_nothing(tiny_model, tiny_corpus, tmp_path):
+    page = tmp_path / "page.html"
+    (page / "in the way").mkdir(parents=True)
+    with denn.load(tiny_model) as model, pytest.raises(ConfigError, match=r"The page .*page\.html cannot be written: "):
+        write(page, model, "t", tiny_corpus.test, (), Silent())
+    assert list(tmp_path.iterdir()) == [page]
 
 
 def test_a_method_without_datastore_says_what_is_left_out(tiny_corpus, tmp_path):

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from denn.cli import show
+from denn.cli.output import writing
 from denn.types import Corpus, Document, Prediction
 
 if TYPE_CHECKING:
@@ -95,8 +96,8 @@ def run(
 ) -> None:
     """Train on at most `documents` packages for `budget` seconds, and show how good that is and what it is good for.
 
-    The model and `report.json`, which holds all that is shown, go to `out`. `packages` and `settings` take the place
-    of Debian's packages and of the settings found for them.
+    The model, the packages tested on (`test.jsonl`) and all that is shown (`report.json`) go to `out`. `packages` and
+    `settings` take the place of Debian's packages and of the settings found for them.
     """
     from denn.build import Silent, train
     from denn.cli.progress import watching
@@ -115,6 +116,7 @@ def run(
     with nullcontext(Silent()) if quiet else watching() as progress:
         chosen = {**settings, "time_budget": budget, "seed": seed}
         model = train(corpus, out=out / "model", progress=progress, restart=True, **chosen)
+    _write_test(out / "test.jsonl", corpus.test)
     reached("training")
     with model:
         comparison = compare(model, corpus)
@@ -141,6 +143,14 @@ def parts(tagged: Sequence[Document], documents: int, seed: int) -> Corpus:
     test = min(TEST, len(drawn) // 5)
     train = test + min(VALID, len(drawn) // 10)
     return Corpus(drawn[train : train + documents], drawn[test:train], drawn[:test], name="debian")
+
+
+def _write_test(path: Path, documents: Sequence[Document]) -> None:
+    """Write the test packages as JSON lines."""
+    with writing(path) as file:
+        for document in documents:
+            row = {"id": document.id, "text": document.text, "labels": document.labels}
+            file.write(json.dumps(row, ensure_ascii=False).encode() + b"\n")
 
 
 def compare(model: Model, corpus: Corpus) -> Comparison:
@@ -242,14 +252,12 @@ def _show_suggestions(suggestions: Sequence[Suggestion], threshold: float) -> No
 
 def _show_end(out: Path, seconds: float) -> None:
     """Say where everything is and what to do next."""
-    model, report = shlex.quote(str(out / "model")), out / "report.json"
+    model, test, report = shlex.quote(str(out / "model")), shlex.quote(str(out / "test.jsonl")), out / "report.json"
     say = show.console().print
     say(f"\nDone in {show.span(seconds)}. The model is in {model}, all numbers are in {report}. Next:")
     say(f"  echo 'a text editor for the terminal' | denn predict {model} --evidence", soft_wrap=True)
-    say(
-        f"  denn store add {model} yours.jsonl   # more packages, and tags of your own, without training",
-        soft_wrap=True,
-    )
+    say(f"  denn report {model} {test}   # a page on how well it does", soft_wrap=True)
+    say(f"  denn store add {model} yours.jsonl   # more packages and tags, no training", soft_wrap=True)
 
 
 def _report(

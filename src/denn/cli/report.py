@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import tempfile
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -41,10 +42,9 @@ def report(
     from denn.errors import ConfigError
     from denn.model import load
     from denn.registry import CORPORA
-    from denn.report.page import write
+    from denn.report.page import warnings, write
 
-    if out.is_dir():
-        raise ConfigError(f"Got the folder {out}, expected a file to write the page to, such as {out / 'report.html'}.")
+    _check_out(out)
     reading = Reading(text_column, labels_column, id_column, separator, skip_bad)
     with show.interruptible(f"interrupted; {out} is as it was"), load(model) as loaded:
         if corpus in CORPORA and not Path(corpus).is_file():
@@ -59,6 +59,29 @@ def report(
             name = Path(corpus).name
         with watching() as progress:
             found = write(out, loaded, name, documents, tuning, progress)
+    for sentence in warnings(found):
+        log.warning(sentence)
     headline = found.evaluation.headline
     scores = f"micro F1 {100 * headline['micro_f1']:.1f} %, macro F1 {100 * headline['macro_f1']:.1f} %"
     typer.echo(f"{out}: {scores} on {len(documents):,} texts")
+
+
+def _check_out(out: Path) -> None:
+    """Complain before any work where the page cannot be written."""
+    from denn.errors import ConfigError
+
+    if out.is_dir():
+        raise ConfigError(f"Got the folder {out}, expected a file to write the page to, such as {out / 'report.html'}.")
+    if out.exists() and not out.is_file():
+        raise ConfigError(f"Got {out}, which is no ordinary file, expected a file to write the page to.")
+    folder = next(place for place in out.parents if place.exists())
+    if not folder.is_dir():
+        raise ConfigError(f"The page {out} cannot be written, as {folder} is not a folder; give another --out.")
+    try:
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        raise ConfigError(
+            f"The page {out} cannot be written, as nothing can be written to the folder {folder} ({error.strerror}); "
+            "give another --out."
+        ) from error

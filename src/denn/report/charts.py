@@ -10,6 +10,7 @@ from html import escape
 
 WIDTH, HEIGHT = 480, 300
 LEFT, RIGHT, TOP, BOTTOM = 64, 22, 14, 46  # room around the plot for labels
+APART = 1.5  # lines that are nowhere farther apart than this look like one
 
 
 @dataclass(frozen=True)
@@ -49,11 +50,14 @@ def fixed(label: str, low: float, high: float) -> Axis:
 
 def around(label: str, values: Iterable[float], least: float) -> Axis:
     """Make an axis that holds all values, at least `least` long so that noise does not look like a finding."""
-    found = list(values)
-    low, high = min(found), max(found)
-    margin = max(0.1 * (high - low), (least - (high - low)) / 2)
-    step = _step(high - low + 2 * margin)
-    return fixed(label, math.floor((low - margin) / step) * step, math.ceil((high + margin) / step) * step)
+    return _rounded(label, *_room(values, least))
+
+
+def per_cent(label: str, values: Iterable[float], least: float) -> Axis:
+    """Make such an axis for shares of a whole, which ends at 0 and at 100 and is cut there where values go on."""
+    low, high = _room((min(max(value, 0), 100) for value in values), least)
+    low, high = low - max(high - 100, 0), high + max(-low, 0)
+    return _rounded(label, max(low, 0), min(high, 100))
 
 
 def counts(label: str, values: Iterable[float], log: bool = False) -> Axis:
@@ -82,8 +86,8 @@ def line(
         body.append(f'<path class="mark" d="M{_x(x, mark)} {TOP}V{HEIGHT - BOTTOM}"/>')
     if diagonal:
         body.append(f'<path class="mark" d="M{LEFT} {HEIGHT - BOTTOM}L{WIDTH - RIGHT} {TOP}"/>')
-    for style, one in _styled(series):
-        places = [(_x(x, across), _y(y, up)) for across, up in one.points]
+    drawn = [[(_x(x, across), _y(y, up)) for across, up in one.points] for one in series]
+    for (style, one), places in zip(_styled(series), drawn, strict=True):
         path = "L".join(f"{across} {up}" for across, up in places)
         bars = "".join(
             f"M{_x(x, across)} {_y(y, up - error)}V{_y(y, up + error)}"
@@ -95,7 +99,7 @@ def line(
             f'<g class="{style}"><path class="line" d="M{path}"/><path class="error" d="{bars}"/>'
             f'<path class="dots" d="{dots}"/></g>'
         )
-    return _figure(title, description, body, _legend(series, "line"))
+    return _figure(title, description + _coinciding(series, drawn), body, _legend(series, "line"))
 
 
 def bar(
@@ -152,9 +156,36 @@ def scatter(
     return _figure(title, description, body, _legend(series, "box"), height)
 
 
+def _coinciding(series: Sequence[Series], drawn: Sequence[Sequence[tuple[float, float]]]) -> str:
+    """Say which lines hide each other."""
+    together: dict[int, list[str]] = {}  # place of the first → names
+    for place, (one, places) in enumerate(zip(series, drawn, strict=True)):
+        first = next((other for other in together if _same(drawn[other], places)), place)
+        together.setdefault(first, []).append(f"“{one.name}”")
+    return "".join(f" The lines {' and '.join(names)} coincide." for names in together.values() if len(names) > 1)
+
+
+def _same(one: Sequence[tuple[float, float]], other: Sequence[tuple[float, float]]) -> bool:
+    return len(one) == len(other) and all(math.dist(a, b) <= APART for a, b in zip(one, other, strict=True))
+
+
 def _styled(series: Sequence[Series]) -> list[tuple[str, Series]]:
     """Pair each series with the CSS class of its colour and dashes."""
     return [(f"s{place if one.colour is None else one.colour}", one) for place, one in enumerate(series)]
+
+
+def _room(values: Iterable[float], least: float) -> tuple[float, float]:
+    """Return ends with a tenth of room on both sides of the values, at least `least` apart."""
+    found = list(values)
+    low, high = min(found), max(found)
+    margin = max(0.1 * (high - low), (least - (high - low)) / 2)
+    return low - margin, high + margin
+
+
+def _rounded(label: str, low: float, high: float) -> Axis:
+    """Make an axis that begins and ends at a tick."""
+    step = _step(high - low)
+    return fixed(label, math.floor(low / step) * step, math.ceil(high / step) * step)
 
 
 def _step(span: float) -> float:

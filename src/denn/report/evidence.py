@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from html import escape
 
-from denn.report.charts import Axis, Series, around, counts, fixed, histogram, line, scatter
+from denn.report.charts import Axis, Series, around, counts, fixed, histogram, line, per_cent, scatter
 from denn.report.gather import BINS, Error, Findings, Map, Neighbourhood
 from denn.report.html import curve, figures, paragraphs, shortened
 
 TEXT, EVIDENCE_TEXT = 600, 200  # characters shown of a text and of a neighbour
+ALONE = 0.99  # mean λ above which the neighbours as good as decide alone
 
 
-def confidence(heights: Sequence[int]) -> str:
+def confidence(found: Findings, heights: Sequence[int], gamma: float) -> str:
     """Show how much the neighbours have to say."""
     chart = histogram(
         "Confidence λ",
@@ -23,7 +24,26 @@ def confidence(heights: Sequence[int]) -> str:
         "λ",
         counts("texts", heights),
     )
-    return figures([chart])
+    return paragraphs(_alone(found, gamma)) + figures([chart])
+
+
+def _alone(found: Findings, gamma: float) -> list[str]:
+    """Say why λ is 1 nearly everywhere, if it is."""
+    mean, near, texts = found.evaluation.confidence, found.neighbourhood, found.evaluation.documents
+    if mean is None or near is None or mean <= ALONE:
+        return []
+    unsure, sure = (
+        f"the classifier gives no label γ = {gamma:g} or more",
+        "the neighbours agree with what it is sure of",
+    )
+    if not near.reached:
+        return [f"Mean λ is {mean:.2f}: {unsure} in any text, so that the neighbours decide alone."]
+    if near.reached == texts:
+        return [f"Mean λ is {mean:.2f}: the classifier gives labels γ = {gamma:g} or more in every text, and {sure}."]
+    return [
+        f"Mean λ is {mean:.2f}: in {texts - near.reached:,} of {texts:,} texts {unsure}, so that the neighbours decide "
+        f"alone, and in the others {sure}."
+    ]
 
 
 def settings(found: Findings, around_it: Neighbourhood, k: int, gamma: float) -> str:
@@ -138,7 +158,7 @@ def _list(labels: Iterable[str]) -> str:
 def _f1_axis(metric: str, series: Sequence[Series], errors: Sequence[float] = ()) -> Axis:
     values = [up for one in series for _, up in one.points]
     ends = [value + sign * error for value, error in zip(values, errors, strict=False) for sign in (-1, 1)]
-    return around(f"{metric} F1, per cent", values + ends, least=4)
+    return per_cent(f"{metric} F1, per cent", values + ends, least=4)
 
 
 def _tuning(found: Findings) -> str:

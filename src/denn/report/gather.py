@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -53,6 +53,8 @@ class Neighbourhood:
 
     stored: int
     copies: int  # texts that are in the datastore word for word
+    shared: int  # texts that are validation texts too
+    reached: int  # texts with a label that the classifier gives γ or more
     sweep: Mapping[str, Sequence[Mapping[str, float]]]
     sizes: Sequence[Mapping[str, float]]
     map: Map
@@ -118,12 +120,7 @@ class _Searched:
         self.scores = self._search(self.embeddings)
 
     def _embed(self, what: str, documents: Sequence[Document]) -> Tensor:
-        batches = []
-        if documents:
-            self.progress.start(what, len(documents))
-        for start in range(0, len(documents), BATCH):
-            batches.append(self.method.embed([document.text for document in documents[start : start + BATCH]]))
-            self.progress.advance(start + len(batches[-1]))
+        batches = [self.method.embed(texts) for texts in _batches(what, documents, self.progress)]
         return torch.cat(batches) if batches else torch.empty(0, self.method.store.dimension)
 
     def _search(self, embeddings: Tensor) -> Scores:
@@ -155,9 +152,12 @@ class _Searched:
             embeddings=(self.valid_embeddings, self.embeddings),
             threshold=threshold,
         )
+        tuned_on = {document.text for document in self.valid}
         nearest = store.get([ids[0] for ids in self.scores.neighbours.ids]) if self.scores.neighbours else []
         copies = sum(one.text == other.text for one, other in zip(self.documents, nearest, strict=True))
-        return Neighbourhood(len(store), copies, swept, sizes, self._map())
+        shared = sum(document.text in tuned_on for document in self.documents)
+        reached = (self.scores.parts["classifier"][:, : self.known] >= parameters.gamma).any(1).sum()
+        return Neighbourhood(len(store), copies, shared, int(reached), swept, sizes, self._map())
 
     def _map(self) -> Map:
         """Project a sample of the datastore, and of the texts, on two principal components of the first."""
@@ -196,13 +196,20 @@ def _coloured(points: Tensor, documents: Sequence[Document], shown: LabelSpace) 
 
 def _scores(model: Model, documents: Sequence[Document], progress: Progress) -> Scores:
     """Score with a method that has no datastore."""
-    progress.start("scoring texts", len(documents))
-    batches = []
+    return concatenate([model.method.scores(texts) for texts in _batches("scoring texts", documents, progress)])
+
+
+def _batches(what: str, documents: Sequence[Document], progress: Progress) -> Iterator[list[str]]:
+    """Give the texts in batches, and a note at each quarter, with which lines without a bar say the time left."""
+    if documents:
+        progress.start(what, len(documents))
+        progress.advance(0)
     for start in range(0, len(documents), BATCH):
-        batch = documents[start : start + BATCH]
-        batches.append(model.method.scores([document.text for document in batch]))
-        progress.advance(start + len(batch))
-    return concatenate(batches)
+        yield [document.text for document in documents[start : start + BATCH]]
+        done = min(start + BATCH, len(documents))
+        progress.advance(done)
+        if done < len(documents) and 4 * done // len(documents) > 4 * start // len(documents):
+            progress.note(f"{what}: {done:,} of {len(documents):,}")
 
 
 def _error(model: Model, documents: Sequence[Document], scores: Scores, found: Mapping[str, Any]) -> Error:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 from html import escape
 from importlib import resources
 from pathlib import Path
 
 from denn.bundle import Card
+from denn.errors import ConfigError
 from denn.model import Model
 from denn.report import evidence, sections
 from denn.report.gather import Findings, gather
@@ -21,10 +23,38 @@ def write(
     """Examine a model on documents and write the page; `name` says what these are."""
     found = gather(model, documents, valid, progress)
     progress.start("writing the page", None)
-    beside = path.with_name(path.name + ".part")
-    beside.write_text(render(found, model.card, name), encoding="utf-8", errors="replace")
-    beside.replace(path)
+    page, beside = render(found, model.card, name), path.with_name(path.name + ".part")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        beside.write_text(page, encoding="utf-8", errors="replace")
+        beside.replace(path)
+    except OSError as error:
+        with suppress(OSError):
+            beside.unlink()
+        raise ConfigError(f"The page {path} cannot be written: {error.strerror}.") from error
     return found
+
+
+def warnings(found: Findings) -> list[str]:
+    """Say what makes the scores misleading, a sentence each."""
+    evaluation, near, said = found.evaluation, found.neighbourhood, []
+    texts, known = f"{evaluation.documents:,} texts", len(evaluation.names) - evaluation.unknown_labels
+    if not evaluation.table.support[:known].any():
+        said.append(
+            "No label of these texts is known to the model, so that every score is 0; give texts with the labels that "
+            "the model has learnt, and check --labels-column and --separator."
+        )
+    if near is not None and near.copies:
+        said.append(
+            f"{near.copies:,} of {texts} found in the datastore word for word: the scores of the neighbours are too "
+            "good, and so are the classifier's, which has learnt these texts as well unless they were added later."
+        )
+    if near is not None and near.shared:
+        said.append(
+            f"{near.shared:,} of {texts} found among the validation texts: the scores with other k, γ and datastore "
+            "sizes are too good, as their thresholds are tuned on the same texts; give others with --valid."
+        )
+    return said
 
 
 def render(found: Findings, card: Card, name: str) -> str:
@@ -64,7 +94,7 @@ def _sections(found: Findings, card: Card) -> dict[str, tuple[str, str]]:
         "confusions": ("Labels taken for each other", sections.confusions(found)),
     }
     if found.confidence is not None:
-        parts["confidence"] = ("Confidence", evidence.confidence(found.confidence))
+        parts["confidence"] = ("Confidence", evidence.confidence(found, found.confidence, card.parameters["gamma"]))
     if (around := found.neighbourhood) is not None:
         k, gamma = card.parameters["k"], card.parameters["gamma"]
         parts["settings"] = ("Other k and γ", evidence.settings(found, around, k, gamma))
@@ -85,13 +115,7 @@ def _summary(found: Findings) -> str:
         f'<p class="lead">Micro F1 {100 * headline["micro_f1"]:.1f} %, macro F1 {100 * headline["macro_f1"]:.1f} % on '
         f"{found.evaluation.documents:,} texts, at the tuned threshold {headline['threshold']:.2f}.</p>"
     )
-    copies = 0 if found.neighbourhood is None else found.neighbourhood.copies
-    if copies:
-        said += (
-            f'<p class="warning">{copies:,} of these texts are in the datastore word for word, so that the scores of '
-            "the neighbours are too good.</p>"
-        )
-    return said
+    return said + "".join(f'<p class="warning">{escape(sentence)}</p>' for sentence in warnings(found))
 
 
 def _facts(found: Findings, card: Card) -> str:
