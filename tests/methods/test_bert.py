@@ -1,15 +1,11 @@
 """The plain classifier: DENN's network without contrast and without neighbours."""
 
-from dataclasses import MISSING, fields
-
 import pytest
 import torch
 
 import denn
 from denn.config import make_recipe
 from denn.errors import ConfigError, StoreError
-from denn.methods.bert import BertParameters
-from denn.methods.denn import DennParameters
 
 
 @pytest.fixture
@@ -55,27 +51,6 @@ def test_there_is_no_datastore(model, tiny_corpus, tmp_path):
     ):
         with pytest.raises(StoreError, match="The method 'bert' keeps no datastore; train with the method 'denn'"):
             change()
-
-
-def test_the_parameters_are_denns_with_its_defaults():
-    def of(kind):
-        return {f.name: (f.type, f.default if f.default is not MISSING else f.default_factory) for f in fields(kind)}
-
-    plain, full = of(BertParameters), of(DennParameters)
-    assert plain.items() <= full.items()
-    neighbours = {
-        "alpha",
-        "loss",
-        "view",
-        "consistency",
-        "temperature",
-        "vote_temperature",
-        "k",
-        "gamma",
-        "combination",
-        "select",
-    }
-    assert set(full) - set(plain) == neighbours
 
 
 def test_what_only_denn_has_is_refused():

@@ -3,43 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal
 
 import torch
-from pydantic import Field, NonNegativeInt, PositiveFloat
 
 from denn.encoders.classifier import Classifier
-from denn.encoders.transformer import Pooling, Precision, TransformerEncoder
+from denn.encoders.transformer import TransformerEncoder
 from denn.methods.denn import DENN, DennParameters
-from denn.training.loop import Plan
+from denn.methods.finetune import NetworkParameters
 from denn.types import Corpus, LabelSpace, Progress, Scores
-
-
-@dataclass(frozen=True, kw_only=True)
-class BertParameters(Plan):
-    """What DENN's network and its training have, with DENN's defaults."""
-
-    encoder: str = "minilm"
-    pooling: Pooling | None = None  # None: what the encoder was trained with
-    max_length: Annotated[int, Field(ge=3)] = 320  # [CLS], one token, [SEP]
-    precision: Precision = "auto"
-    device: str = "auto"
-    learning_rate: PositiveFloat = 5e-5
-    head_learning_rate: PositiveFloat | None = None  # None: the same as the encoder's
-    embedding_norm: PositiveFloat | None = 15.0  # mean length of h at the start; None: as the encoder gives it
-    head_start: NonNegativeInt = 0  # epochs of the head alone, on frozen embeddings, before the encoder trains too
-    dropout: Annotated[float, Field(ge=0, lt=1)] = 0.1  # before the head
-    draw: Literal["evenly", "as_valid"] = "evenly"  # as_valid: label sets as often as in validation; beyond the paper
 
 
 class Bert:
     """The row BERT of the paper's tables."""
 
-    Parameters = BertParameters
+    Parameters = NetworkParameters
 
-    def __init__(self, parameters: BertParameters) -> None:
+    def __init__(self, parameters: NetworkParameters) -> None:
         self.parameters = parameters
         self.names: tuple[str, ...] = ()
         self.network: Classifier
@@ -60,7 +40,7 @@ class Bert:
         self.network.save(folder)
 
     @classmethod
-    def load(cls, folder: Path, parameters: BertParameters, labels: LabelSpace) -> Bert:
+    def load(cls, folder: Path, parameters: NetworkParameters, labels: LabelSpace) -> Bert:
         """Read what `save` wrote."""
         self = cls(parameters)
         encoder = TransformerEncoder.load(

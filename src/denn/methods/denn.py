@@ -9,34 +9,22 @@ from typing import Annotated, Literal
 
 import torch
 import torch.nn.functional as F
-from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
+from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt
 from torch import Tensor
 
 from denn.core.combine import combine, debiased_confidence, vote_sparse
 from denn.encoders.classifier import Classifier
-from denn.encoders.transformer import Pooling, Precision, TransformerEncoder
+from denn.encoders.transformer import TransformerEncoder
 from denn.errors import ConfigError
-from denn.methods.finetune import Finetuning
+from denn.methods.finetune import Finetuning, NetworkParameters
 from denn.stores.embedded import EmbeddedStore
-from denn.training.loop import Plan
 from denn.types import Corpus, Datastore, LabelSpace, Neighbours, Progress, Scores
 
 
 @dataclass(frozen=True, kw_only=True)
-class DennParameters(Plan):
+class DennParameters(NetworkParameters):
     """All that can be set; Greek letters are the paper's."""
 
-    encoder: str = "minilm"
-    pooling: Pooling | None = None  # None: what the encoder was trained with
-    max_length: Annotated[int, Field(ge=3)] = 320  # [CLS], one token, [SEP]
-    precision: Precision = "auto"
-    device: str = "auto"
-    learning_rate: PositiveFloat = 5e-5
-    head_learning_rate: PositiveFloat | None = None  # None: the same as the encoder's
-    embedding_norm: PositiveFloat | None = 15.0  # mean length of h at the start; None: as the encoder gives it
-    head_start: NonNegativeInt = 0  # epochs of the head alone, on frozen embeddings, before the encoder trains too
-    dropout: Annotated[float, Field(ge=0, lt=1)] = 0.1  # before the head
-    draw: Literal["evenly", "as_valid"] = "evenly"  # as_valid: label sets as often as in validation; beyond the paper
     alpha: NonNegativeFloat = 0.1  # α: weight of the contrastive loss; 0: a plain classifier with neighbours
     loss: Literal["debiased", "ucl", "scl", "wscl"] = "debiased"
     view: Literal["dropout", "masking", "span", "shuffle"] = "dropout"  # how the second view of a text is made

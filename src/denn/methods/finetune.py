@@ -6,12 +6,13 @@ import json
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import torch
 import torch.nn.functional as F
+from pydantic import Field, NonNegativeInt, PositiveFloat
 from torch import Tensor
 
 from denn.core import contrast
@@ -20,6 +21,7 @@ from denn.core.metrics import multilabel_scores
 from denn.core.thresholds import decide, tune_global
 from denn.encoders.classifier import Classifier
 from denn.encoders.packed import Layout, send
+from denn.encoders.transformer import Pooling, Precision
 from denn.methods import views
 from denn.training.gradients import Gradients, Inputs
 from denn.training.head import start_head
@@ -48,6 +50,23 @@ VIEWS: dict[str, View] = {
 DOUBT = 10.0  # documents of a label set in validation at which its ratio counts half
 SAMPLED = 512  # training documents whose embeddings fix the scale
 SEARCHED = 50_000  # training documents that the combined validation score looks for neighbours in
+
+
+@dataclass(frozen=True, kw_only=True)
+class NetworkParameters(Plan):
+    """An encoder with a linear map to the labels, and how to fine-tune it."""
+
+    encoder: str = "minilm"
+    pooling: Pooling | None = None  # None: what the encoder was trained with
+    max_length: Annotated[int, Field(ge=3)] = 320  # [CLS], one token, [SEP]
+    precision: Precision = "auto"
+    device: str = "auto"
+    learning_rate: PositiveFloat = 5e-5
+    head_learning_rate: PositiveFloat | None = None  # None: the same as the encoder's
+    embedding_norm: PositiveFloat | None = 15.0  # mean length of h at the start; None: as the encoder gives it
+    head_start: NonNegativeInt = 0  # epochs of the head alone, on frozen embeddings, before the encoder trains too
+    dropout: Annotated[float, Field(ge=0, lt=1)] = 0.1  # before the head
+    draw: Literal["evenly", "as_valid"] = "evenly"  # as_valid: label sets as often as in validation; beyond the paper
 
 
 class Finetuning:
