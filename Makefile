@@ -4,6 +4,8 @@ PYTHON ?= python3
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 WORKERS ?= 2
+# One thread a worker: those of several workers would only wait for each other.
+PYTEST = OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n $(WORKERS)
 
 .PHONY: demo test check lint types fast clean help
 
@@ -35,13 +37,13 @@ types: .venv/dev  ## mypy --strict
 	$(BIN)/mypy
 
 fast: .venv/dev  ## the tests that take seconds
-	$(BIN)/python -m pytest -q -n $(WORKERS) -m "not slow"
+	$(PYTEST) -m "not slow"
 
 check: lint types fast  ## lint, types and the fast tests: under two minutes
 
 test: lint types  ## everything, with coverage
 	rm -f .coverage .coverage.*
-	$(BIN)/python -m pytest -q -n $(WORKERS) --cov --cov-report=
+	$(PYTEST) --cov --cov-report=
 	$(BIN)/coverage report --skip-covered --fail-under=90
 	$(BIN)/coverage report --include='src/denn/core/*' --fail-under=100
 

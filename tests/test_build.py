@@ -10,6 +10,8 @@ import pytest
 import denn
 from denn.errors import ConfigError, DataError, DennError, TrainingError
 
+pytestmark = pytest.mark.slow  # most tests here train
+
 
 @pytest.fixture
 def brief(tiny_settings) -> dict[str, object]:

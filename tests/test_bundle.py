@@ -11,6 +11,8 @@ from denn import bundle
 from denn.errors import BundleError
 from denn.types import LabelSpace
 
+pytestmark = pytest.mark.slow  # loads a trained model
+
 
 @pytest.fixture
 def copy(tiny_model, tmp_path) -> Path:

@@ -11,6 +11,8 @@ import denn
 from denn.errors import ConfigError, DataError, StoreError
 from denn.model import BATCH, SHOWN, WORTH_SHOWING
 
+pytestmark = pytest.mark.slow  # loads a trained model
+
 
 @pytest.fixture
 def model(tiny_model, tmp_path):

@@ -9,7 +9,7 @@ import logging
 import shutil
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -70,12 +70,10 @@ def _train(corpus: Corpus, recipe: Recipe, folder: Path, shown: Progress, restar
     workdir = folder.with_name(folder.name + ".training")
     _open_workdir(workdir, _fingerprint(corpus, recipe), restart)
     built = recipe.build()
-    try:
+    with ExitStack() as failed:
+        failed.callback(_discard_if_empty, workdir)
         facts = built.fit(corpus, workdir, shown)
-    except BaseException:
-        if not any(workdir.glob("*.safetensors")):
-            _discard(workdir)  # nothing to take up again
-        raise
+        failed.pop_all()
     staging = workdir / "bundle"
     shutil.rmtree(staging, ignore_errors=True)
     staging.mkdir()
@@ -166,6 +164,12 @@ def _discard(workdir: Path) -> None:
     if workdir.exists():
         workdir.rename(aside)
         shutil.rmtree(aside, ignore_errors=True)
+
+
+def _discard_if_empty(workdir: Path) -> None:
+    """Remove the folder of a training that never came to a checkpoint: there is nothing to take up again."""
+    if not any(workdir.glob("*.safetensors")):
+        _discard(workdir)
 
 
 def _finish(staging: Path, corpus: Corpus, recipe: Recipe, facts: Mapping[str, object]) -> None:

@@ -11,6 +11,8 @@ from denn.bench import plots
 from denn.bench.figures import FIGURES, draw, read_maps
 from denn.errors import ConfigError, DataError
 
+pytestmark = pytest.mark.slow  # draws and writes every figure
+
 MAP = {
     "kind": "map",
     "corpus": "aapd",

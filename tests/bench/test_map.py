@@ -12,6 +12,8 @@ from denn.errors import DataError, StoreError
 from denn.stores.embedded import EmbeddedStore
 from denn.types import Corpus, Document
 
+pytestmark = pytest.mark.slow  # t-SNE
+
 
 class Words:
     """A method whose embedding of a text is the numbers written in it."""

@@ -21,6 +21,8 @@ from denn.config import make_recipe, read_recipe
 from denn.core.metrics import label_table, multilabel_scores
 from denn.errors import ConfigError, DataError
 
+pytestmark = pytest.mark.slow  # every test here trains
+
 RECIPES = Path(__file__).parents[2] / "recipes"
 KEYS = {
     "schema", "name", "corpus", "recipe", "seed", "commit", "created", "versions", "machine", "cost", "history",

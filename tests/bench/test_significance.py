@@ -11,6 +11,8 @@ from denn.bench.significance import compare, paired_bootstrap, paired_t, pooled_
 from denn.core.metrics import multilabel_scores
 from denn.errors import DataError
 
+pytestmark = pytest.mark.slow  # thousands of draws
+
 
 def noisy(gold, keep, add, seed):
     chance = torch.Generator().manual_seed(seed)

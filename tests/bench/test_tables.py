@@ -15,6 +15,8 @@ from denn.bench.tables import TABLES, render
 from denn.build import Silent
 from denn.errors import ConfigError, DataError
 
+pytestmark = pytest.mark.slow  # every table of many runs
+
 
 @pytest.fixture(scope="module")
 def runs():

@@ -12,6 +12,8 @@ from denn.bench import machine
 from denn.cli.progress import Plain
 from denn.data.corpus import read_corpus
 
+pytestmark = pytest.mark.slow  # most tests here train
+
 
 def load(folder):
     """Read the corpus that these tests register."""

@@ -2,7 +2,10 @@
 
 import json
 
+import pytest
 
+
+@pytest.mark.slow
 def test_train_evaluate_and_predict_without_a_datastore(run, files, tiny_settings, tiny_corpus, tmp_path):
     folder = tmp_path / "model"
     settings = {name: value for name, value in tiny_settings.items() if name not in ("k", "gamma")} | {"epochs": 1}

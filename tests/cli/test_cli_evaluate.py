@@ -7,6 +7,8 @@ import pytest
 
 import denn
 
+pytestmark = pytest.mark.slow  # whole commands on models
+
 
 def test_json_is_the_evaluation_and_nothing_else(run, tiny_model, files, tiny_corpus):
     ran = run("evaluate", tiny_model, files / "test.jsonl", "--json")

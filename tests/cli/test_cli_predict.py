@@ -11,6 +11,8 @@ import pytest
 import denn
 from denn.cli import main
 
+pytestmark = pytest.mark.slow  # whole commands on models
+
 BATCH = 256
 
 
@@ -108,7 +110,6 @@ def test_someone_at_a_terminal_is_told_what_is_expected(run, dummy, monkeypatch,
     assert len(ran.out.splitlines()) == 1
 
 
-@pytest.mark.slow
 def test_a_reader_that_has_enough_ends_it_quietly(dummy, tmp_path):
     (tmp_path / "texts.txt").write_text("text\n" * 20_000)
     code = "from denn.cli import main; main()"

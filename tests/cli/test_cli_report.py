@@ -8,6 +8,8 @@ import pytest
 
 from denn.registry import CORPORA
 
+pytestmark = pytest.mark.slow  # whole pages, with every curve
+
 
 def test_a_page_for_a_file(run, tiny_model, files, tmp_path):
     page = tmp_path / "page.html"

@@ -7,6 +7,8 @@ import pytest
 
 import denn
 
+pytestmark = pytest.mark.slow  # whole commands on models
+
 
 @pytest.fixture
 def model(tiny_model, tmp_path):

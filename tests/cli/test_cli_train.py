@@ -13,6 +13,8 @@ from denn.cli import progress as progress_module
 from denn.cli.progress import Bar, Pace, Plain, watching
 from denn.cli.show import console
 
+pytestmark = pytest.mark.slow  # most tests here train
+
 
 def options(settings):
     return [f"--set={name}={value}" for name, value in settings.items()]
@@ -100,7 +102,6 @@ def test_a_known_corpus_is_found_in_the_data_folder(run, tmp_path, monkeypatch):
     assert json.loads(run("evaluate", tmp_path / "model", "debian", "--json").out)["documents"] == 10
 
 
-@pytest.mark.slow
 def test_an_interrupted_training_is_taken_up_by_the_same_command(run, files, tmp_path, tiny_settings):
     settings = options(tiny_settings | {"epochs": 100_000, "patience": 0, "evaluate_every": 2})
     train = ["train", str(files / "train.jsonl"), "--out", str(tmp_path / "model"), *settings]

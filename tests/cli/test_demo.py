@@ -17,6 +17,8 @@ from denn.errors import DataError
 from denn.methods.br import decision_scores, tune_decision
 from denn.types import LabelSpace
 
+pytestmark = pytest.mark.slow  # the demo from end to end
+
 KINDS = {
     "sport": "goal match team referee stadium coach".split(),
     "food": "oven butter sauce recipe chef truffle".split(),

@@ -109,6 +109,7 @@ def test_a_folder_may_have_another_name(tmp_path):
     assert folder_of("unheard-of", tmp_path) == tmp_path / "unheard-of"
 
 
+@pytest.mark.slow
 def test_aapd_is_known_as_a_reconstruction(caplog):
     corpus = aapd.load_extra(folder("aapd"))
     assert sizes(corpus) == (44_038, 1_000, 1_000)
@@ -120,6 +121,7 @@ def test_aapd_is_known_as_a_reconstruction(caplog):
     assert not warnings(caplog, "aapd-extra")
 
 
+@pytest.mark.slow
 def test_sgms_files_of_aapd_give_the_same_corpus(tmp_path, caplog):
     corpus = aapd.load(folder("aapd"))
     assert sizes(corpus) == (40_827, 1_000, 1_000)
@@ -149,6 +151,7 @@ def test_reuters_is_as_published_and_gets_a_validation_part(caplog):
     assert not warnings(caplog, "reuters21578")
 
 
+@pytest.mark.slow
 def test_reuters_is_the_same_from_sgml(tmp_path, caplog):
     corpus = reuters21578.load(folder("reuters21578"))
     stories = [(story, "TRAIN") for story in (*corpus.train, *corpus.valid)]
@@ -170,6 +173,7 @@ def test_reuters_is_the_same_from_sgml(tmp_path, caplog):
     assert again == corpus
 
 
+@pytest.mark.slow
 def test_goemotions_is_as_published_from_either_format(tmp_path, caplog):
     corpus = goemotions.load(folder("goemotions"))
     assert sizes(corpus) == (43_410, 5_426, 5_427)

@@ -86,6 +86,7 @@ def test_a_share_that_leaves_a_part_empty_is_refused(share):
         stratified_split([[0], [0]], share, 0)
 
 
+@pytest.mark.slow
 def test_a_hundred_thousand_rows_take_seconds():
     lists = zipf_corpus(100_000, 103)
     start = time.perf_counter()

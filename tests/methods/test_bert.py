@@ -7,6 +7,8 @@ import denn
 from denn.config import make_recipe
 from denn.errors import ConfigError, StoreError
 
+pytestmark = pytest.mark.slow  # most tests here train
+
 
 @pytest.fixture
 def settings(tiny_settings) -> dict[str, object]:

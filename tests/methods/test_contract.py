@@ -9,6 +9,8 @@ import torch
 import denn
 from denn.registry import METHODS, lookup
 
+pytestmark = pytest.mark.slow  # trains every method anew for every test
+
 READS_NO_TEXT = {"dummy"}  # cannot tell documents apart, so cannot learn any by heart
 
 

@@ -20,6 +20,8 @@ from denn.methods.denn import DENN, DennParameters, _device
 from denn.methods.finetune import CONTRASTS, VIEWS, Finetuning, as_in, disagreement
 from denn.types import Scores
 
+pytestmark = pytest.mark.slow  # trains, or loads a trained model
+
 TEXTS = ["goal match coach of the team", "violin and the oven", "", "kyoto 電車 comet", "barometer drizzle referee"]
 
 

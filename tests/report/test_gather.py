@@ -12,6 +12,8 @@ from denn.errors import DataError
 from denn.report.gather import gather, principal_components
 from denn.types import Document
 
+pytestmark = pytest.mark.slow  # whole evaluations
+
 
 @pytest.fixture
 def model(tiny_model, tmp_path):

@@ -15,6 +15,8 @@ from denn.report.page import render, write
 from denn.report.sections import labels
 from denn.types import Document
 
+pytestmark = pytest.mark.slow  # whole pages
+
 EVIL = '<script>alert("x")</script>'
 OPTIONAL_END = {"li", "tr", "td", "th"}
 VOID = {"meta", "input", "path", "rect"}

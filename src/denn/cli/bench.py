@@ -77,13 +77,13 @@ def run(
             try:
                 corpus = open_corpus(name, data_dir, Reading())
                 checksum = digest(corpus)
-            except Exception as error:
+            except Exception as error:  # whatever it is, the other runs go on
                 failures |= dict.fromkeys((one.name for one in members), _say(name, error))
                 continue
             for one in members:
                 try:
                     _perform(one, corpus, checksum, results, folder, sweeps, keep_models, take_turns)
-                except Exception as error:
+                except Exception as error:  # likewise
                     failures[one.name] = _say(one.name, error)
     if failures:
         complain(f"{len(failures)} of {len(runs)} runs failed: {', '.join(failures)}; the others have their results.")

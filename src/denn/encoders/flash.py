@@ -15,6 +15,7 @@ import torch
 import triton
 import triton.language as tl
 from torch import Tensor
+from triton.errors import TritonError as TritonError
 
 LOG2E = 1.4426950408889634
 SIDE = 128  # the bias is padded to a multiple of the largest block, so that no load of it needs a mask

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from functools import cache, cached_property
 from importlib import import_module
 from itertools import groupby, islice
+from subprocess import SubprocessError
 from typing import Any, NamedTuple
 
 import torch
@@ -170,11 +171,12 @@ def kernels() -> Kernels | None:
     """Return our CUDA kernels, None where there is no Triton or it cannot compile: torch's operations do the same."""
     try:
         found = Kernels(import_module("denn.encoders.flash"), import_module("denn.encoders.fused"))
-        found.flash.try_out()
-        found.fused.try_out()
     except ImportError:
         return None
-    except Exception as error:
+    try:
+        found.flash.try_out()
+        found.fused.try_out()
+    except (RuntimeError, OSError, SubprocessError, found.flash.TritonError) as error:  # no compiler, or a failing one
         log.warning("CUDA kernels cannot be compiled here, training will be slower: %s", error)
         return None
     return found

@@ -175,7 +175,7 @@ class _Run:
     def advance(self, gradients: Gradients) -> None:
         """Take one optimiser step on the next batch."""
         self.module.train()
-        torch.manual_seed(_seed_of(self.plan.seed, "step", self.state.step))
+        self.sow(_seed_of(self.plan.seed, "step", self.state.step))
         for group, rate in zip(self.optimiser.param_groups, self.rates, strict=True):
             group["lr"] = rate * self.rate_factor()
         rows = self.next_rows()
@@ -188,6 +188,12 @@ class _Run:
         self.state.tokens += int(self.tokens[rows].sum())
         self.state.step += 1
         self.whole = self.state.step % self.every != 0 and not self.done()
+
+    def sow(self, seed: int) -> None:
+        """Seed the generators of the CPU and of the module's device; torch.manual_seed notes a traceback each time."""
+        torch.default_generator.manual_seed(seed)
+        if _cuda_devices(self.module):
+            torch.cuda.manual_seed(seed)
 
     def next_rows(self) -> Tensor:
         """Return the rows of the next batch; the order of an epoch depends on the seed and the epoch alone."""
