@@ -59,7 +59,7 @@ def test_who_may_read_one_file_may_read_all(tiny_model):
 def test_the_card_says_how_the_model_came_about(tiny_model, tiny_corpus):
     card, labels = bundle.read(tiny_model)
     assert labels == tiny_corpus.labels
-    assert (card.format, card.method, card.parameters["k"]) == (1, "denn", 5)
+    assert (card.format, card.method, card.parameters["k"]) == (2, "denn", 5)
     assert (card.corpus["name"], card.corpus["train"], card.corpus["valid"]) == ("tiny", 60, 20)
     counts = [sum(name in document.labels for document in tiny_corpus.train) for name in labels.names]
     assert card.corpus["label_counts"] == counts
@@ -82,14 +82,14 @@ def test_a_changed_or_missing_file_is_named(copy, name):
         denn.load(copy)
 
 
-@pytest.mark.parametrize("number", [0, 2, "1", None])
+@pytest.mark.parametrize("number", [0, 1, "2", None])
 def test_another_format_is_refused(copy, number):
     edit(copy, format=number)
-    with pytest.raises(BundleError, match=rf"has the bundle format {number!r}, this denn reads 1"):
+    with pytest.raises(BundleError, match=rf"has the bundle format {number!r}, this denn reads 2"):
         denn.load(copy)
 
 
-@pytest.mark.parametrize("content", ["", "{", "[]", '{"format": 1}', "null", '{"format": 1, "method": 3}', "\ud800"])
+@pytest.mark.parametrize("content", ["", "{", "[]", '{"format": 2}', "null", '{"format": 2, "method": 3}', "\ud800"])
 def test_a_damaged_card_is_refused(copy, content):
     (copy / "bundle.json").write_bytes(content.encode(errors="surrogatepass"))
     with pytest.raises(BundleError, match=r"bundle\.json is damaged"):

@@ -20,7 +20,7 @@ from denn.types import LabelSpace
 
 log = logging.getLogger(__name__)
 
-FORMAT = 1
+FORMAT = 2
 PATIENCE = 100  # hundredths of a second
 VERSIONED = ("torch", "transformers", "tokenizers", "numpy")
 
@@ -39,7 +39,7 @@ class Card(BaseModel):
 
     model_config = ConfigDict(frozen=True)
 
-    format: Literal[1] = 1
+    format: Literal[2] = 2
     method: str
     parameters: dict[str, Any]
     corpus: dict[str, Any]

@@ -29,7 +29,7 @@ def test_its_probabilities_are_those_of_denn_without_contrast(model, tiny_corpus
     with denn.train(tiny_corpus, out=tmp_path / "denn", alpha=0.0, **settings) as other:
         expected = other.scores(texts)
         assert found.names == expected.names
-        assert torch.equal(found.final, expected.parts["classifier"])
+        torch.testing.assert_close(found.final, expected.parts["classifier"], rtol=0, atol=1e-6)  # other batches
         assert model.card.training["history"][-1]["micro_f1"] == other.card.training["history"][-1]["micro_f1"]
     with denn.train(tiny_corpus, out=tmp_path / "contrast", alpha=0.5, **settings) as other:
         assert not torch.equal(found.final, other.scores(texts).parts["classifier"])

@@ -9,9 +9,9 @@ import torch
 import denn
 from denn.registry import METHODS, lookup
 
-pytestmark = pytest.mark.slow  # trains every method anew for every test
+from .small import BY_HEART, FORGETFUL, SMALL, WITHOUT_CHANCE
 
-READS_NO_TEXT = {"dummy"}  # cannot tell documents apart, so cannot learn any by heart
+pytestmark = pytest.mark.slow  # trains every method anew for every test
 
 
 @pytest.fixture(params=METHODS)
@@ -21,22 +21,16 @@ def method(request) -> str:
 
 
 @pytest.fixture
-def settings(method, request) -> dict[str, object]:
-    """Parameters with which the method learns in about a second."""
-    if method in READS_NO_TEXT:
-        return {}
-    known = {field.name for field in fields(lookup(METHODS, method, "method").Parameters)}
-    return {name: value for name, value in request.getfixturevalue("tiny_settings").items() if name in known}
-
-
-@pytest.fixture
-def learn(method, settings, tmp_path):
-    """A function that trains the method on a corpus, in a new folder each time."""
+def learn(method, tiny_settings, tmp_path):
+    """A function that trains the method on a corpus, in a new folder each time, with as many settings as it has."""
     models = []
+    known = {field.name for field in fields(lookup(METHODS, method, "method").Parameters)}
 
     def train(corpus, **extra):
         folder = tmp_path / f"model-{len(models)}"
-        models.append(denn.train(corpus, method=method, out=folder, **{**settings, **extra}))
+        wanted = {**tiny_settings, **SMALL[method], **extra}
+        settings = {name: value for name, value in wanted.items() if name in known}
+        models.append(denn.train(corpus, method=method, out=folder, **settings))
         return models[-1]
 
     yield train
@@ -44,26 +38,22 @@ def learn(method, settings, tmp_path):
         model.close()
 
 
-def brief(method: str) -> dict[str, object]:
-    """Settings that make a training as short as can be."""
-    return {} if method in READS_NO_TEXT else {"epochs": 1}
-
-
 def texts_of(documents) -> list[str]:
     return [document.text for document in documents]
 
 
 def test_learns_a_dozen_documents_by_heart(method, learn, tiny_corpus):
-    if method in READS_NO_TEXT:
-        pytest.skip("reads no text")
+    if method in FORGETFUL:
+        pytest.skip(FORGETFUL[method])
     dozen = tiny_corpus.train[:12]
-    model = learn(denn.Corpus(train=dozen, valid=dozen), epochs=40, batch_size=12, evaluate_every=20)
+    settings = {"epochs": 40, "batch_size": 12, "evaluate_every": 20, **BY_HEART.get(method, {})}
+    model = learn(denn.Corpus(train=dozen, valid=dozen), **settings)
     found = model.predict(texts_of(dozen))
     assert [set(prediction.labels) for prediction in found] == [set(document.labels) for document in dozen]
 
 
 def test_survives_disk(method, learn, tiny_corpus, tmp_path):
-    model = learn(tiny_corpus, **brief(method))
+    model = learn(tiny_corpus, epochs=1)
     texts = texts_of(tiny_corpus.test)
     expected = model.scores(texts)
     model.close()
@@ -78,13 +68,13 @@ def test_survives_disk(method, learn, tiny_corpus, tmp_path):
 
 def test_the_same_seed_gives_the_same_scores(method, learn, tiny_corpus):
     texts = texts_of(tiny_corpus.test)
-    first, second, other = (learn(tiny_corpus, seed=seed, **brief(method)).scores(texts).final for seed in (3, 3, 4))
+    first, second, other = (learn(tiny_corpus, seed=seed, epochs=1).scores(texts).final for seed in (3, 3, 4))
     assert torch.equal(first, second)
-    assert method in READS_NO_TEXT or not torch.equal(first, other)
+    assert method in WITHOUT_CHANCE or not torch.equal(first, other)
 
 
 def test_every_text_and_every_batch(method, learn, tiny_corpus):
-    model = learn(tiny_corpus, **brief(method))
+    model = learn(tiny_corpus, epochs=1)
     texts = ["", " \n\t", "goal", "\0", "🦉 zażółć gęślą jaźń", "word " * 5000, *texts_of(tiny_corpus.test)]
     together = model.scores(texts)
     assert together.final.shape == (len(texts), len(together.names))
@@ -96,7 +86,7 @@ def test_every_text_and_every_batch(method, learn, tiny_corpus):
 
 
 def test_scores_lie_between_0_and_1_and_decide_the_labels(method, learn, tiny_corpus):
-    model = learn(tiny_corpus, **brief(method))
+    model = learn(tiny_corpus, epochs=1)
     texts = texts_of(tiny_corpus.test)
     scores = model.scores(texts)
     for values in (scores.final, *scores.parts.values()):
@@ -118,7 +108,7 @@ def test_scores_lie_between_0_and_1_and_decide_the_labels(method, learn, tiny_co
 def test_documents_without_labels_and_labels_with_odd_names(method, learn):
     names = ("two words", " 日本 ", "naïve/ß", 'quo"te', "a,b;c|d", "📚")
     documents = [denn.Document(f"goal text {i}", (names[i % 6],) if i % 3 else (), str(i)) for i in range(12)]
-    model = learn(denn.Corpus(train=documents, valid=documents[:4]), **brief(method))
+    model = learn(denn.Corpus(train=documents, valid=documents[:4]), epochs=1)
     assert set(model.labels.names) == {names[i % 6] for i in range(12) if i % 3}
     found = model.predict(["goal text 1"], threshold=0.0, min_labels=1)
     assert found[0].labels and set(found[0].labels) <= set(model.labels.names)
@@ -126,14 +116,14 @@ def test_documents_without_labels_and_labels_with_odd_names(method, learn):
 
 def test_labels_that_only_validation_has(method, learn, tiny_corpus):
     news = [denn.Document("violin goal", ("only in validation", "music"), "v")]
-    model = learn(denn.Corpus(train=tiny_corpus.train, valid=news), **brief(method))
+    model = learn(denn.Corpus(train=tiny_corpus.train, valid=news), epochs=1)
     assert "only in validation" in model.labels
     unknown = model.evaluate([denn.Document("violin", ("never seen", "music"), "t")])
     assert unknown.unknown_labels == 1
 
 
 def test_a_corpus_of_train_alone(method, learn, tiny_corpus):
-    model = learn(denn.Corpus(train=tiny_corpus.train), **brief(method))
+    model = learn(denn.Corpus(train=tiny_corpus.train), epochs=1)
     assert model.card.thresholds["final"].overall == 0.5
     assert model.card.metrics == {}
     assert model.predict(["goal"])
@@ -141,5 +131,5 @@ def test_a_corpus_of_train_alone(method, learn, tiny_corpus):
 
 def test_one_document_and_one_label(method, learn):
     only = [denn.Document("goal", ("sport",), "0")]
-    model = learn(denn.Corpus(train=only, valid=only), **brief(method))
+    model = learn(denn.Corpus(train=only, valid=only), epochs=1)
     assert model.scores(["goal", "match"]).final.shape == (2, 1)

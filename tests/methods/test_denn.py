@@ -13,11 +13,10 @@ from safetensors.torch import load_file
 import denn
 from denn.build import Silent
 from denn.config import make_recipe
-from denn.encoders.classifier import Classifier
 from denn.encoders.transformer import TransformerEncoder
 from denn.errors import ConfigError
-from denn.methods.denn import DENN, DennParameters, _device
-from denn.methods.finetune import CONTRASTS, VIEWS, Finetuning, as_in, disagreement
+from denn.methods.denn import CONTRASTS, DENN, VIEWS, DennNetwork, DennParameters, DennTraining, disagreement
+from denn.methods.neural import as_in, device_of
 from denn.types import Scores
 
 pytestmark = pytest.mark.slow  # trains, or loads a trained model
@@ -37,11 +36,11 @@ def model(tiny_model, tmp_path):
 def training(tiny_corpus, tiny_settings):
     """A function that makes the training of a tiny network, not yet begun."""
 
-    def make(corpus=tiny_corpus, **extra) -> Finetuning:
+    def make(corpus=tiny_corpus, **extra) -> DennTraining:
         parameters = make_recipe("denn", {**tiny_settings, **extra}).parameters
         torch.manual_seed(0)
         encoder = TransformerEncoder.load(parameters.encoder, precision="float32")
-        return Finetuning(Classifier(encoder, len(corpus.labels)), corpus, parameters)
+        return DennTraining(DennNetwork(encoder, len(corpus.labels), parameters), corpus, parameters)
 
     return make
 
@@ -53,7 +52,8 @@ def by_loops(model: denn.Model, folder: Path, text: str, k: int, own_id: str | N
     h = model.method.embed([text])[0].double()
     classifier = {}
     for column, name in enumerate(model.labels.names):
-        logit = sum(head["scale"] * h[i] * head["weight"][column, i] for i in range(len(h))) + head["bias"][column]
+        logit = sum(head["scale"] * h[i] * head["head.weight"][column, i] for i in range(len(h)))
+        logit += head["head.bias"][column]
         classifier[name] = 1 / (1 + math.exp(-float(logit)))
     found = []
     for document in store.get(store.ids()):
@@ -224,7 +224,7 @@ def test_views_that_score_apart_cost_what_they_differ_by(training):
     made.network.train()
     losses = []
     for weight in (0.0, 3.0):
-        made.parameters = replace(made.parameters, consistency=weight)
+        made.network.settings = replace(made.parameters, consistency=weight)
         torch.manual_seed(0)
         losses.append(float(made.compute(*made.prepare(rows)).detach()))
     assert losses[1] > losses[0]
@@ -259,7 +259,7 @@ def test_each_view_is_used_by_its_name(training, masking_encoder):
     for view in VIEWS:
         made = training(view=view, encoder=str(masking_encoder))
         seen = []
-        made.network.register_forward_pre_hook(lambda module, inputs, seen=seen: seen.extend(inputs))
+        made.network.encoder.register_forward_pre_hook(lambda module, inputs, seen=seen: seen.extend(inputs))
         torch.manual_seed(3)
         made.compute(*made.prepare(torch.arange(12))).backward()
         ids, layout = seen[0].split(list(seen[1].lengths)), seen[1]
@@ -288,7 +288,7 @@ def test_every_contrast_and_view_can_be_asked_for():
 def test_without_contrast_there_is_one_view(training, alpha, views):
     made = training(alpha=alpha)
     seen = []
-    made.network.register_forward_hook(lambda module, inputs, output: seen.append(len(output[1])))
+    made.network.head.register_forward_hook(lambda module, inputs, output: seen.append(len(output)))
     made.network.train()
     made.compute(*made.prepare(torch.arange(8))).backward()
     assert seen == [8 * views]
@@ -299,7 +299,7 @@ def test_the_two_views_differ_by_dropout(training):
     made = training()
     made.network.train()
     seen = []
-    made.network.register_forward_hook(lambda module, inputs, output: seen.append(output[0].detach()))
+    made.network.encoder.register_forward_hook(lambda module, inputs, output: seen.append(output.detach()))
     made.compute(*made.prepare(torch.arange(4)))
     first, second = seen[0][0::2], seen[0][1::2]
     cosine = torch.cosine_similarity(first[:, None], second[None], dim=2)
@@ -371,13 +371,13 @@ def test_documents_that_are_cut_are_counted(tiny_corpus, tiny_settings, tmp_path
 
 
 def test_devices():
-    assert _device("cpu") == torch.device("cpu")
-    assert _device("auto").type == ("cuda" if torch.cuda.is_available() else "cpu")
+    assert device_of("cpu") == torch.device("cpu")
+    assert device_of("auto").type == ("cuda" if torch.cuda.is_available() else "cpu")
     with pytest.raises(ConfigError, match="expected auto, cpu, cuda or cuda:0"):
-        _device("quantum")
+        device_of("quantum")
     if not torch.cuda.is_available():
         with pytest.raises(ConfigError, match="no CUDA device is to be seen"):
-            _device("cuda")
+            device_of("cuda")
 
 
 def test_saving_follows_training(tiny_settings, tmp_path):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any, Literal, cast
 
@@ -96,15 +97,26 @@ class TransformerEncoder(nn.Module):
 
     def forward(self, ids: Tensor, layout: Layout, seeds: Tensor | None = None) -> Tensor:
         """Embed packed (T,) ids: one float32 (n,d) row per document; `seeds` from `draw_seeds`, drawn if None."""
+        return packed.pool(self.states(ids, layout, seeds), layout, self.pooling)
+
+    def states(self, ids: Tensor, layout: Layout, seeds: Tensor | None = None, types: Tensor | None = None) -> Tensor:
+        """Run packed (T,) ids through the model: (T,d), a state for every token.
+
+        `types` are the (T,) kinds of token that BERT tells apart, 0 where None; a model without such ignores them.
+        """
         if self.first_position is None:
             with torch.autocast(self.device.type, self.dtype, enabled=self.dtype != torch.float32):
-                states = self._padded_states(ids, layout)
-        else:
-            config = self.model.config
-            dropouts = (config.hidden_dropout_prob, config.attention_probs_dropout_prob)
-            layers = packed.layers_of(self._parts(), self.dtype)
-            states = self._states(ids, layout, layers, dropouts if self.training else (0.0, 0.0), seeds)
-        return packed.pool(states, layout, self.pooling)
+                return self._padded_states(ids, layout)
+        if torch.is_inference_mode_enabled() and not self.training:
+            return self._states(ids, layout, self._prepared_layers(), (0.0, 0.0), types=types)
+        config = self.model.config
+        dropouts = (config.hidden_dropout_prob, config.attention_probs_dropout_prob)
+        layers = packed.layers_of(self._parts(), self.dtype)
+        return self._states(ids, layout, layers, dropouts if self.training else (0.0, 0.0), seeds, types)
+
+    def autocast(self) -> AbstractContextManager[None]:
+        """Leave the precision of what stands on the encoder alone; its own is `dtype`."""
+        return nullcontext()
 
     def draw_seeds(self) -> Tensor:
         """Draw what decides on the dropout of one forward pass."""
@@ -127,7 +139,7 @@ class TransformerEncoder(nn.Module):
         out = torch.empty(len(tokens), self.width)
         on_device, done = tokens.to(self.device), 0
         for rows in tokens.by_length(INFERENCE_TOKENS[self.device.type]):
-            out[rows] = self._embed(*on_device.pack(rows)).cpu()
+            out[rows] = self(*on_device.pack(rows)).cpu()
             done += len(rows)
             if report:
                 report(done)
@@ -135,15 +147,12 @@ class TransformerEncoder(nn.Module):
             self.train()
         return out
 
-    def _embed(self, ids: Tensor, layout: Layout) -> Tensor:
-        """Embed one chunk on weights prepared for inference."""
-        if self.first_position is None:
-            return cast(Tensor, self(ids, layout))
+    def _prepared_layers(self) -> list[packed.Layer]:
+        """Return weights prepared for inference, made once."""
         prepared = self._prepared  # read once: other threads may encode too
         if prepared is None or prepared[0] != self.dtype:
             prepared = self._prepared = self.dtype, packed.layers_of(self._parts(), self.dtype)
-        states = self._states(ids, layout, prepared[1], (0.0, 0.0))
-        return packed.pool(states, layout, self.pooling)
+        return prepared[1]
 
     def _parts(self) -> list[packed.Parts]:
         """Name the modules of every layer."""
@@ -156,6 +165,7 @@ class TransformerEncoder(nn.Module):
         layers: Sequence[packed.Layer],
         dropouts: tuple[float, float],
         seeds: Tensor | None = None,
+        types: Tensor | None = None,
     ) -> Tensor:
         """Run packed ids through embeddings and layers: (T,d)."""
         embeddings = self.model.embeddings
@@ -163,7 +173,8 @@ class TransformerEncoder(nn.Module):
             layout.positions + (self.first_position or 0)
         )
         if hasattr(embeddings, "token_type_embeddings"):
-            x = x + embeddings.token_type_embeddings.weight[0]
+            kinds = embeddings.token_type_embeddings.weight
+            x = x + (kinds[0] if types is None or len(kinds) < 2 else kinds[types])
         x = packed.dropout(embeddings.LayerNorm(x), dropouts[0]).to(self.dtype)
         if seeds is None and self.kernels:
             seeds = self.draw_seeds() if any(dropouts) else self._no_seeds()

@@ -2,27 +2,48 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
 import torch
 import torch.nn.functional as F
 from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt
 from torch import Tensor
 
+from denn.core import contrast
 from denn.core.combine import combine, debiased_confidence, vote_sparse
-from denn.encoders.classifier import Classifier
+from denn.encoders.packed import Layout
 from denn.encoders.transformer import TransformerEncoder
-from denn.errors import ConfigError
-from denn.methods.finetune import Finetuning, NetworkParameters
+from denn.methods import views
+from denn.methods.classifier import Classifier, ClassifierParameters
+from denn.methods.network import Batch
+from denn.methods.neural import Neural, Training, micro_f1
 from denn.stores.embedded import EmbeddedStore
-from denn.types import Corpus, Datastore, LabelSpace, Neighbours, Progress, Scores
+from denn.types import Corpus, Datastore, LabelSpace, Neighbours, Scores
+
+Contrast = Callable[[Tensor, Tensor, float], Tensor]  # (2N,2N) similarity, (N,L) labels, temperature → (2N,) losses
+View = Callable[[Tensor, Layout, Tensor, int], Tensor]  # ids, layout, (T,) tokens of second views, mask token → ids
+
+CONTRASTS: dict[str, Contrast] = {
+    "debiased": contrast.debiased_contrastive_loss,
+    "ucl": contrast.unsupervised_contrastive_loss,
+    "scl": contrast.supervised_contrastive_loss,
+    "wscl": contrast.weighted_supervised_contrastive_loss,
+}
+VIEWS: dict[str, View] = {
+    "dropout": views.dropout,
+    "masking": views.masking,
+    "span": views.span,
+    "shuffle": views.shuffle,
+}
+
+SEARCHED = 50_000  # training documents that the combined validation score looks for neighbours in
 
 
 @dataclass(frozen=True, kw_only=True)
-class DennParameters(NetworkParameters):
+class DennParameters(ClassifierParameters):
     """All that can be set; Greek letters are the paper's."""
 
     alpha: NonNegativeFloat = 0.1  # α: weight of the contrastive loss; 0: a plain classifier with neighbours
@@ -37,47 +58,109 @@ class DennParameters(NetworkParameters):
     select: Literal["classifier", "combined", "last"] = "classifier"  # which validation score picks the weights
 
 
-class DENN:
+class DennNetwork(Classifier):
+    """The classifier, trained on two views of every text where there is a contrastive loss."""
+
+    def __init__(self, encoder: TransformerEncoder, labels: int, parameters: DennParameters) -> None:
+        super().__init__(encoder, labels, parameters.dropout)
+        self.settings = parameters
+        self.views = 2 if parameters.alpha else 1
+        self.mask_id = views.mask_token(encoder.tokenizer, parameters.view)
+
+    def alter(self, ids: Tensor, layout: Layout) -> Tensor:
+        """Make the second view of every text from its first."""
+        if self.views == 1:
+            return ids
+        return VIEWS[self.settings.view](ids, layout, layout.document % 2 == 1, self.mask_id)
+
+    def loss(self, batch: Batch) -> Tensor:
+        """Return BCE + α · contrast of a batch, Eq. 7, both as means; both views of a text go through in one pass."""
+        p = self.settings
+        if self.views == 1:
+            return super().loss(batch)
+        labels, count = batch.labels, 2 * len(batch.labels)  # what follows fills the pass up
+        embeddings = self.embed(batch.ids, batch.layout, batch.seeds)[:count]
+        logits = self.classify(embeddings)
+        bce = F.binary_cross_entropy_with_logits(logits, labels.repeat_interleave(2, dim=0).to(logits.dtype))
+        both = F.normalize(torch.cat([embeddings[0::2], embeddings[1::2]]), dim=1)  # (2N,d)
+        loss = bce + p.alpha * CONTRASTS[p.loss](both @ both.T, labels, p.temperature).mean()
+        if p.consistency:
+            loss = loss + p.consistency * disagreement(logits[0::2], logits[1::2])
+        return loss
+
+
+class DennTraining(Training):
+    """The training of DENN: which validation score picks the weights can be chosen."""
+
+    network: DennNetwork
+    parameters: DennParameters
+
+    def validate(self) -> dict[str, float]:
+        """Score the validation part by the classifier at 0.5, and by both at the tuned threshold where that selects."""
+        if not len(self.valid_tokens):
+            return {"score": 0.0}
+        p = self.parameters
+        embeddings = self.network.encode(self.valid_tokens)
+        known = self.network.probabilities(embeddings)
+        scores = self.judge(known)
+        score = 0.0 if p.select == "last" else scores["micro_f1"]  # of equal ones the loop keeps the later
+        if p.select == "combined":
+            score = micro_f1(self._combined(embeddings, known), self.valid_labels)
+            scores["combined_micro_f1"] = score
+        return scores | {"score": score}
+
+    def _combined(self, embeddings: Tensor, known: Tensor) -> Tensor:
+        """Combine with neighbours among the first training documents, all in memory."""
+        p, device = self.parameters, self.network.device
+        some = self.train_tokens.first(SEARCHED)
+        keys = F.normalize(self.network.encode(some).to(device), dim=1)
+        similarity, rows = (F.normalize(embeddings.to(device), dim=1) @ keys.T).topk(min(p.k, len(some)))
+        shares = torch.softmax(similarity / p.vote_temperature, dim=1)
+        votes = torch.zeros(len(embeddings), self.labels.shape[1], device=device)
+        for place in range(shares.shape[1]):
+            votes += shares[:, place, None] * self.labels[rows[:, place]]
+        votes = votes.cpu()
+        half = p.combination == "average"
+        return combine(
+            known, votes, torch.full((len(known),), 0.5) if half else debiased_confidence(known, votes, p.gamma)
+        )
+
+
+class DENN(Neural):
     """The method of Cheng et al., TOIS 2024."""
 
     Parameters = DennParameters
+    parameters: DennParameters
+    network: DennNetwork
+    store: Datastore
 
     def __init__(self, parameters: DennParameters) -> None:
-        self.parameters = parameters
-        self.network: Classifier
-        self.store: Datastore
-        self.training: Finetuning | None = None
+        super().__init__(parameters)
+        self.trained: Training | None = None
 
-    def fit(self, corpus: Corpus, workdir: Path, progress: Progress) -> Mapping[str, object]:
-        """Train encoder and head on Eq. 7 and keep the weights of the best validation."""
-        p = self.parameters
-        encoder = TransformerEncoder.load(p.encoder, pooling=p.pooling, max_length=p.max_length, precision=p.precision)
-        with torch.random.fork_rng(devices=[]):  # the caller's generator stays as it is
-            torch.manual_seed(p.seed)
-            self.network = Classifier(encoder, len(corpus.labels), p.dropout).to(_device(p.device))
-        self.training = Finetuning(self.network, corpus, p)
-        return self.training.run(workdir, progress)
+    def make(self, encoder: TransformerEncoder, labels: int) -> DennNetwork:
+        """Put a linear map on the encoder."""
+        return DennNetwork(encoder, labels, self.parameters)
+
+    def training(self, corpus: Corpus) -> DennTraining:
+        """Prepare the training on Eq. 7."""
+        self.trained = DennTraining(self.network, corpus, self.parameters)
+        return self.trained
 
     def save(self, folder: Path) -> None:
         """Write the network, and the datastore of the training documents, Eq. 8."""
-        if self.training is None:
+        if self.trained is None:
             raise TypeError("save() follows fit()")
-        self.network.save(folder)
+        super().save(folder)
         (folder / "store").mkdir()
-        corpus = self.training.corpus
+        corpus = self.trained.corpus
         with EmbeddedStore.create(_store_file(folder), self.network.encoder.width, corpus.labels.names) as store:
-            store.add(list(corpus.train), self.network.encode(self.training.train_tokens))
+            store.add(list(corpus.train), self.network.encode(self.trained.train_tokens))
 
     @classmethod
-    def load(cls, folder: Path, parameters: DennParameters, labels: LabelSpace) -> DENN:
+    def load(cls, folder: Path, parameters: DennParameters, labels: LabelSpace) -> Self:
         """Read what `save` wrote."""
-        self = cls(parameters)
-        encoder = TransformerEncoder.load(
-            str(folder / "encoder"), max_length=parameters.max_length, precision=parameters.precision
-        )
-        self.network = Classifier(encoder, len(labels), parameters.dropout)
-        self.network.load_head(folder)
-        self.network.to(_device(parameters.device if parameters.device == "cpu" else "auto")).eval()
+        self = super().load(folder, parameters, labels)
         self.store = EmbeddedStore.open(_store_file(folder), device=self.network.device)
         return self
 
@@ -124,18 +207,9 @@ def _without_own(found: Neighbours, own_ids: Sequence[str | None], k: int) -> Ne
     return replace(found, similarity=found.similarity.masked_fill(dropped, float("-inf")))
 
 
-def _device(name: str) -> torch.device:
-    """Return the device of a name; `auto` takes CUDA where there is one."""
-    if name == "auto":
-        name = "cuda" if torch.cuda.is_available() else "cpu"
-    if name.partition(":")[0] not in ("cpu", "cuda"):
-        raise ConfigError(f"Got the device {name!r}, expected auto, cpu, cuda or cuda:0.")
-    device = torch.device(name)
-    if device.type == "cuda" and not torch.cuda.is_available():
-        raise ConfigError(f"Got the device {name!r}, but no CUDA device is to be seen; use --set device=cpu.")
-    if device.index is not None:
-        torch.cuda.set_device(device)  # kernels and recordings run on the current one
-    return device
+def disagreement(first: Tensor, second: Tensor) -> Tensor:
+    """Return the mean symmetric Kullback-Leibler divergence of two views' label probabilities, from (n,L) logits."""
+    return ((torch.sigmoid(first) - torch.sigmoid(second)) * (first - second)).mean() / 2
 
 
 def _store_file(folder: Path) -> Path:

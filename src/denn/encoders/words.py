@@ -1,0 +1,157 @@
+"""Words instead of word pieces, with a vector each: what the systems before BERT read."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from contextlib import AbstractContextManager
+from pathlib import Path
+
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
+
+from denn.encoders.packed import Layout
+from denn.encoders.tokens import CHARACTERS_PER_TOKEN, Tokens
+from denn.encoders.transformer import Precision
+from denn.errors import EncoderError
+
+PAD, UNKNOWN = 0, 1
+SPECIAL = ("<pad>", "<unknown>")
+WORD = re.compile(r"\w+|[^\w\s]")
+
+
+class WordEncoder(nn.Module):
+    """A vocabulary and a trainable vector for each of its words."""
+
+    kernels = None  # ours are for transformers
+
+    def __init__(self, words: Sequence[str], width: int, max_length: int, precision: Precision = "auto") -> None:
+        super().__init__()
+        self.words = tuple(words)
+        self.index = {word: number for number, word in enumerate(self.words)}
+        self.max_length = max_length
+        self.precision = precision
+        self.embedding = nn.Embedding(len(self.words), width, padding_idx=PAD)
+
+    @classmethod
+    def of(
+        cls, texts: Iterable[str], *, size: int, width: int, max_length: int,
+        vectors: str | None = None, precision: Precision = "auto",
+    ) -> WordEncoder:  # fmt: skip
+        """Take the `size` most frequent words of these texts; vectors from a file where it has them, else random."""
+        counts = Counter(word for text in texts for word in split(text))
+        frequent = sorted(counts, key=lambda word: (-counts[word], word))[:size]
+        self = cls((*SPECIAL, *frequent), width, max_length, precision)
+        nn.init.normal_(self.embedding.weight, std=0.1)
+        with torch.no_grad():
+            self.embedding.weight[PAD] = 0
+            if vectors is not None:
+                for word, vector in read_vectors(Path(vectors), width):
+                    if word in self.index:
+                        self.embedding.weight[self.index[word]] = vector
+        return self
+
+    @classmethod
+    def load(cls, folder: Path, max_length: int, precision: Precision = "auto") -> WordEncoder:
+        """Read what `save` wrote."""
+        weight = load_file(folder / "embedding.safetensors")["weight"]
+        words = (folder / "vocabulary.txt").read_text(encoding="utf-8").split("\n")
+        self = cls(words, weight.shape[1], max_length, precision)
+        self.embedding.load_state_dict({"weight": weight})
+        return self
+
+    def save(self, folder: Path) -> None:
+        """Write the vocabulary, a word a line, and the vectors."""
+        folder.mkdir()
+        (folder / "vocabulary.txt").write_text("\n".join(self.words), encoding="utf-8")
+        save_file({"weight": self.embedding.weight.detach().cpu()}, folder / "embedding.safetensors")
+
+    @property
+    def width(self) -> int:
+        """The dimension of a word's vector."""
+        return self.embedding.embedding_dim
+
+    @property
+    def device(self) -> torch.device:
+        """Where the vectors are."""
+        return self.embedding.weight.device
+
+    def autocast(self) -> AbstractContextManager[None]:
+        """Multiply matrices in bfloat16 where that is asked for, or on CUDA where nothing is."""
+        half = self.precision == "bfloat16" or (self.precision == "auto" and self.device.type == "cuda")
+        return torch.autocast(self.device.type, torch.bfloat16, enabled=half)
+
+    def tokenize(self, texts: Sequence[str]) -> Tokens:
+        """Turn texts into word numbers on the CPU, cut at the maximum length; no word at all is one unknown word."""
+        flat: list[int] = []
+        offsets, cut = [0], 0
+        for text in texts:
+            words = split(text[: self.max_length * CHARACTERS_PER_TOKEN])
+            cut += len(words) > self.max_length
+            flat += [self.index.get(word, UNKNOWN) for word in words[: self.max_length]] or [UNKNOWN]
+            offsets.append(len(flat))
+        return Tokens(torch.tensor(flat, dtype=torch.int32), torch.tensor(offsets), cut)
+
+    def forward(self, ids: Tensor, layout: Layout) -> tuple[Tensor, Tensor]:
+        """Return the (n,T,d) vectors of packed texts, zeros behind each, and the (n,T) bool places of real words."""
+        real = torch.arange(layout.longest, device=ids.device) < layout.sizes[:, None]
+        padded = ids.new_full(real.shape, PAD)
+        padded[layout.document, layout.positions] = ids
+        return self.embedding(padded), real
+
+
+class Recurrent(nn.Module):
+    """LSTM or GRU layers over padded texts that end where each text ends; states start at zero."""
+
+    def __init__(
+        self, kind: str, width: int, hidden: int, *, layers: int = 1, both_ways: bool = True, dropout: float = 0.0
+    ) -> None:
+        super().__init__()
+        make = {"lstm": nn.LSTM, "gru": nn.GRU}[kind]
+        self.layers: nn.LSTM | nn.GRU = make(
+            width, hidden, layers, batch_first=True, bidirectional=both_ways, dropout=dropout if layers > 1 else 0.0
+        )
+
+    def forward(self, vectors: Tensor, layout: Layout) -> tuple[Tensor, Tensor]:
+        """Return the (n,T,w·h) states of (n,T,d) vectors, zeros behind each text, and the (layers·w,n,h) last ones.
+
+        The last states of an LSTM are its outputs, without its cells; `run` gives both.
+        """
+        states, last = self.run(vectors, layout)
+        return states, last[0] if isinstance(last, tuple) else last
+
+    def run(self, vectors: Tensor, layout: Layout) -> tuple[Tensor, Tensor | tuple[Tensor, Tensor]]:
+        """Return the states and the last ones as the layers give them: (output, cell) of an LSTM."""
+        sizes = torch.tensor(layout.lengths)
+        sequence = pack_padded_sequence(vectors, sizes, batch_first=True, enforce_sorted=False)
+        found, last = self.layers(sequence)
+        states, _ = pad_packed_sequence(found, batch_first=True, total_length=vectors.shape[1])
+        return states, last
+
+
+def split(text: str) -> list[str]:
+    """Return the words of a text in lower case, punctuation marks among them."""
+    return WORD.findall(text.lower())
+
+
+def read_vectors(path: Path, width: int) -> Iterable[tuple[str, Tensor]]:
+    """Read the words and vectors of a text file as GloVe and word2vec write it: a word a line, then its numbers."""
+    try:
+        with path.open(encoding="utf-8", errors="replace") as file:
+            for number, line in enumerate(file):
+                word, *values = line.rstrip().split(" ")
+                if number == 0 and len(values) == 1:  # word2vec's first line: how many words, how wide
+                    continue
+                if len(values) != width:
+                    raise EncoderError(
+                        f"{path}, line {number + 1}: got {len(values)} numbers for {word!r}, expected {width}. Set "
+                        "word_width to the file's."
+                    )
+                yield word, torch.tensor([float(value) for value in values])
+    except OSError as error:
+        raise EncoderError(f"The word vectors {path} cannot be read: {error.strerror}. Give another file.") from error
+    except ValueError as error:
+        raise EncoderError(f"{path} is no text file of word vectors: {error}.") from error

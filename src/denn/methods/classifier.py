@@ -1,0 +1,85 @@
+"""A text encoder with one linear map to the labels: the network of DENN and of every plain classifier."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+import torch
+import torch.nn.functional as F
+from pydantic import Field, NonNegativeInt, PositiveFloat
+from torch import Tensor, nn
+
+from denn.encoders.packed import Layout
+from denn.encoders.tokens import Tokens
+from denn.encoders.transformer import TransformerEncoder
+from denn.methods.network import Network, TransformerParameters
+from denn.training.head import start_head
+from denn.types import Progress
+
+SAMPLED = 512  # training documents whose embeddings fix the scale
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClassifierParameters(TransformerParameters):
+    """An encoder with a linear map to the labels."""
+
+    embedding_norm: PositiveFloat | None = 15.0  # mean length of h at the start; None: as the encoder gives it
+    head_start: NonNegativeInt = 0  # epochs of the head alone, on frozen embeddings, before the encoder trains too
+    dropout: Annotated[float, Field(ge=0, lt=1)] = 0.1  # before the head
+
+
+class Classifier(Network):
+    """Embeds texts, h = scale · pooled, and scores labels, ŷ = sigmoid(W h + b), Eq. 2.
+
+    The scale is a constant fixed before training. The embedding is taken before the head's dropout.
+    """
+
+    encoder: TransformerEncoder
+    scale: Tensor
+
+    def __init__(self, encoder: TransformerEncoder, labels: int, dropout: float = 0.1) -> None:
+        super().__init__()
+        self.encoder = encoder
+        self.head = nn.Linear(encoder.width, labels)
+        self.dropout = dropout
+        self.register_buffer("scale", torch.ones(()))
+
+    def forward(self, ids: Tensor, layout: Layout, seeds: Tensor | None = None) -> Tensor:
+        """Return the (n,L) logits of packed texts."""
+        return self.classify(self.embed(ids, layout, seeds))
+
+    def embed(self, ids: Tensor, layout: Layout, seeds: Tensor | None = None) -> Tensor:
+        """Return the (n,d) embeddings h of packed texts."""
+        pooled: Tensor = self.encoder(ids, layout, seeds)
+        return self.scale * pooled
+
+    def classify(self, embeddings: Tensor) -> Tensor:
+        """Return the (n,L) logits of (n,d) embeddings h."""
+        logits: Tensor = self.head(F.dropout(embeddings, self.dropout, self.training))
+        return logits
+
+    @torch.inference_mode()
+    def probabilities(self, embeddings: Tensor) -> Tensor:
+        """Score unscaled (n,d) embeddings as `encode` returns them: (n,L) on the CPU."""
+        logits = self.head(self.scale * embeddings.to(self.device))
+        return torch.sigmoid(logits).cpu()
+
+    def encode(self, tokens: Tokens) -> Tensor:
+        """Embed texts without dropout, unscaled: (n,d) on the CPU. Cosine, and so the datastore, ignores the scale."""
+        return self.encoder.encode(tokens)
+
+    def start(self, tokens: Tokens, labels: Tensor, parameters: Any, progress: Progress) -> float:
+        """Fix the scale and start the head on frozen embeddings; return the seconds to embed all documents again."""
+        p = parameters
+        some = tokens if p.head_start else tokens.first(SAMPLED)
+        progress.start("embedding training documents", len(some))
+        self.encoder.encode(some.first(1))  # compiles and loads what is needed
+        warm = time.monotonic()
+        embeddings = self.encoder.encode(some, progress.advance)
+        embedding_all = (time.monotonic() - warm) * len(tokens.flat) / len(some.flat)
+        if p.embedding_norm is not None:
+            self.scale.fill_(p.embedding_norm / float(embeddings.norm(dim=1).mean().clamp_min(1e-6)))
+        start_head(self.head, float(self.scale) * embeddings, labels, p.head_start, p.seed)
+        return embedding_all

@@ -1,0 +1,100 @@
+"""Labels as tokens behind the text, read by the encoder together with it: [CLS] text [SEP] l₁ … l_C [SEP]."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple, cast
+
+import torch
+from torch import Tensor, nn
+
+from denn.encoders.packed import Layout
+from denn.encoders.tokens import Tokens, tokenize
+from denn.encoders.transformer import TransformerEncoder
+from denn.errors import ConfigError
+from denn.methods.network import Network
+from denn.types import Corpus
+
+RESERVED = "[unused"  # how BERT's and MPNet's vocabularies begin the names of tokens that were never used
+
+
+class States(NamedTuple):
+    """What the encoder says of n texts and of C labels beside each; all float32."""
+
+    text: Tensor  # (n,T,d), zeros behind each text; [CLS] and [SEP] are among its tokens
+    real: Tensor  # (n,T) bool: the tokens of the texts
+    labels: Tensor  # (n,C,d)
+
+
+class LabelTokens(Network):
+    """An encoder that reads every text with one token per label behind it.
+
+    The tokens are those that the vocabulary holds in reserve; where there are too few, new ones are added to it.
+    """
+
+    encoder: TransformerEncoder
+    label_ids: Tensor
+
+    def __init__(self, encoder: TransformerEncoder, labels: int) -> None:
+        super().__init__()
+        if labels + 3 >= encoder.max_length:
+            raise ConfigError(
+                f"Got {labels} labels and a length of {encoder.max_length} tokens: every label is a token beside the "
+                f"text, so at most {encoder.max_length - 4} fit. Use a method that reads the text alone, such as bert."
+            )
+        self.encoder = encoder
+        self.register_buffer("label_ids", torch.zeros(labels, dtype=torch.int64))
+
+    def prepare(self, corpus: Corpus) -> None:
+        """Give every label a token."""
+        vocabulary = self.encoder.tokenizer.get_vocab()
+        reserved = sorted(number for token, number in vocabulary.items() if token.startswith(RESERVED))
+        count = len(self.label_ids)
+        if len(reserved) < count:
+            reserved += _add_tokens(self.encoder.model, count - len(reserved))
+        self.label_ids.copy_(torch.tensor(reserved[:count]))
+
+    def tokenize(self, texts: Sequence[str]) -> Tokens:
+        """Turn texts into tokens, cut so that the labels and a last [SEP] fit behind each."""
+        behind = len(self.label_ids) + 1
+        tokens = tokenize(self.encoder.tokenizer, texts, self.encoder.max_length - behind)
+        if not texts:
+            return tokens
+        end = tokens.flat[-1:]  # [SEP]
+        suffix = torch.cat([self.label_ids.cpu().to(end.dtype), end])
+        offsets = tokens.offsets + behind * torch.arange(len(texts) + 1)
+        document = torch.repeat_interleave(torch.arange(len(texts)), tokens.lengths)
+        flat = tokens.flat.new_empty(int(offsets[-1]))
+        flat[torch.arange(len(tokens.flat)) + behind * document] = tokens.flat
+        flat[offsets[1:, None] - behind + torch.arange(behind)] = suffix
+        return Tokens(flat, offsets, tokens.cut)
+
+    def read(self, ids: Tensor, layout: Layout, seeds: Tensor | None = None, count: int | None = None) -> States:
+        """Run packed texts through the encoder; `count` leaves out a last document that means nothing."""
+        n, labels, device = count or len(layout.starts) - 1, len(self.label_ids), ids.device
+        starts = layout.starts.long()
+        ends = starts[1:] - labels - 1  # behind each text's [SEP]
+        in_labels = torch.arange(len(ids), device=device) >= ends[layout.document]
+        states = self.encoder.states(ids, layout, seeds, types=in_labels.long()).float()
+        columns = torch.arange(layout.longest - labels - 1, device=device)
+        real = columns < (ends - starts[:-1])[:n, None]
+        rows = (starts[:-1][:n, None] + columns).clamp(max=len(ids) - 1)
+        text = _pick(states, rows) * real[:, :, None]
+        return States(text, real, _pick(states, ends[:n, None] + torch.arange(labels, device=device)))
+
+
+def _pick(states: Tensor, rows: Tensor) -> Tensor:
+    """Return states[rows]; its backward pass adds where that of plain indexing sorts."""
+    return states.index_select(0, rows.flatten()).view(*rows.shape, states.shape[1])
+
+
+def _add_tokens(model: nn.Module, count: int) -> list[int]:
+    """Widen the embedding table by new rows and return their numbers."""
+    config, table = model.config, cast(nn.Embedding, model.get_input_embeddings())  # type: ignore[operator]
+    old = table.weight.data
+    new = old.new_empty(count, old.shape[1]).normal_(std=float(old.std()))
+    wider = nn.Embedding(len(old) + count, old.shape[1], padding_idx=table.padding_idx)
+    wider.weight.data = torch.cat([old, new])
+    model.set_input_embeddings(wider)  # type: ignore[operator]
+    config.vocab_size = len(old) + count  # type: ignore[union-attr]
+    return list(range(len(old), len(old) + count))

@@ -1,0 +1,182 @@
+"""What methods share whose scores a network gives: its parameters, what it must do, its batches, its files."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from pydantic import Field, PositiveFloat, PositiveInt
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+
+from denn.encoders.packed import Layout
+from denn.encoders.tokens import Tokens
+from denn.encoders.transformer import INFERENCE_TOKENS, Pooling, Precision, TransformerEncoder
+from denn.encoders.words import WordEncoder
+from denn.training.loop import Plan
+from denn.types import Corpus, Progress
+
+REST = "head.safetensors"  # the weights of a network beside its encoder's
+
+Encoder = TransformerEncoder | WordEncoder
+
+
+@dataclass(frozen=True, kw_only=True)
+class NeuralParameters(Plan):
+    """How a network is trained, whatever it reads."""
+
+    device: str = "auto"
+    precision: Precision = "auto"
+    learning_rate: PositiveFloat = 1e-3
+    draw: Literal["evenly", "as_valid"] = "evenly"  # as_valid: label sets as often as in validation; beyond the paper
+
+    def new_encoder(self, corpus: Corpus) -> Encoder:
+        """Make what reads the texts of a corpus."""
+        raise NotImplementedError
+
+    def load_encoder(self, folder: Path) -> Encoder:
+        """Read what a trained encoder's `save` wrote."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True, kw_only=True)
+class TransformerParameters(NeuralParameters):
+    """A pre-trained encoder, and how to fine-tune it."""
+
+    encoder: str = "minilm"
+    pooling: Pooling | None = None  # None: what the encoder was trained with
+    max_length: Annotated[int, Field(ge=3)] = 320  # [CLS], one token, [SEP]
+    learning_rate: PositiveFloat = 5e-5
+    head_learning_rate: PositiveFloat | None = None  # None: the same as the encoder's
+
+    def new_encoder(self, corpus: Corpus) -> TransformerEncoder:
+        """Load the pre-trained encoder."""
+        return TransformerEncoder.load(
+            self.encoder, pooling=self.pooling, max_length=self.max_length, precision=self.precision
+        )
+
+    def load_encoder(self, folder: Path) -> TransformerEncoder:
+        """Read a fine-tuned encoder."""
+        return TransformerEncoder.load(str(folder), max_length=self.max_length, precision=self.precision)
+
+
+@dataclass(frozen=True, kw_only=True)
+class WordParameters(NeuralParameters):
+    """Words with vectors that are trained with the rest."""
+
+    max_length: PositiveInt = 320  # words
+    vocabulary: PositiveInt = 30_000  # the most frequent words of the training documents
+    word_width: PositiveInt = 300
+    word_vectors: str | None = None  # a GloVe or word2vec text file that the words' vectors start from
+
+    def new_encoder(self, corpus: Corpus) -> WordEncoder:
+        """Collect the words of the training documents."""
+        return WordEncoder.of(
+            (document.text for document in corpus.train), size=self.vocabulary, width=self.word_width,
+            max_length=self.max_length, vectors=self.word_vectors, precision=self.precision,
+        )  # fmt: skip
+
+    def load_encoder(self, folder: Path) -> WordEncoder:
+        """Read vocabulary and trained vectors."""
+        return WordEncoder.load(folder, self.max_length, self.precision)
+
+
+class Batch(NamedTuple):
+    """Texts of a training step. Where steps are recorded, a last document of the layout means nothing."""
+
+    ids: Tensor  # (T,)
+    layout: Layout
+    labels: Tensor  # (n,L) bool
+    seeds: Tensor | None  # that decide on the dropout of a transformer, where our kernels run
+
+
+class Network(nn.Module):
+    """An encoder and what stands on it; a subclass writes `forward`, or `loss` and `infer`.
+
+    Everything that loading needs beside the encoder lies in parameters and buffers, which `save` writes.
+    """
+
+    encoder: Encoder
+    views: int = 1  # times that a text goes through in a training step, side by side
+    recordable: ClassVar[bool] = True  # whether `loss` is work of the device alone: it looks at no value
+
+    def forward(self, ids: Tensor, layout: Layout, seeds: Tensor | None = None) -> Tensor:
+        """Return the (n,L) logits of packed texts."""
+        raise NotImplementedError
+
+    def loss(self, batch: Batch) -> Tensor:
+        """Return the mean loss of a batch; here binary cross-entropy, as the mean over texts and labels."""
+        logits = self(batch.ids, batch.layout, batch.seeds)[: len(batch.labels)]
+        return F.binary_cross_entropy_with_logits(logits.float(), batch.labels.float())
+
+    def infer(self, ids: Tensor, layout: Layout) -> dict[str, Tensor]:
+        """Return (n,L) scores of packed texts in [0,1]: `final`, and other parts by name."""
+        return {"final": torch.sigmoid(self(ids, layout).float())}
+
+    def tokenize(self, texts: Sequence[str]) -> Tokens:
+        """Turn texts into tokens."""
+        return self.encoder.tokenize(texts)
+
+    def alter(self, ids: Tensor, layout: Layout) -> Tensor:
+        """Change the ids of a training batch; here not at all."""
+        return ids
+
+    def prepare(self, corpus: Corpus) -> None:
+        """Fill buffers from the corpus before training; here nothing."""
+
+    def start(self, tokens: Tokens, labels: Tensor, parameters: Any, progress: Progress) -> float:
+        """Set what a first look at the training documents decides; return the seconds that saving will need."""
+        return 0.0
+
+    def groups(self, parameters: Any) -> list[dict[str, Any]]:
+        """Give the encoder and what stands on it their learning rates."""
+        mine = {id(weight) for weight in self.encoder.parameters()}
+        rest = getattr(parameters, "head_learning_rate", None) or parameters.learning_rate
+        return [
+            {"params": [w for w in self.encoder.parameters() if w.requires_grad], "lr": parameters.learning_rate},
+            {"params": [w for w in self.parameters() if w.requires_grad and id(w) not in mine], "lr": rest},
+        ]
+
+    @property
+    def device(self) -> torch.device:
+        """Where the weights are."""
+        return self.encoder.device
+
+    @torch.inference_mode()
+    def score(self, tokens: Tokens, report: Callable[[int], None] | None = None) -> dict[str, Tensor]:
+        """Score all texts without dropout, in their order, as `infer` does: on the CPU; `report` hears texts done."""
+        was_training = self.training
+        if was_training:
+            self.eval()
+        found: dict[str, Tensor] = {}
+        on_device, done = tokens.to(self.device), 0
+        for rows in tokens.by_length(INFERENCE_TOKENS[self.device.type]):
+            with self.encoder.autocast():
+                parts = self.infer(*on_device.pack(rows))
+            for name, values in parts.items():
+                found.setdefault(name, torch.empty(len(tokens), values.shape[1]))[rows] = values.float().cpu()
+            done += len(rows)
+            if report:
+                report(done)
+        if was_training:
+            self.train()
+        return found
+
+    def save(self, folder: Path) -> None:
+        """Write `encoder/` and all other weights."""
+        self.encoder.save(folder / "encoder")
+        save_file({name: tensor.cpu().contiguous() for name, tensor in self._rest().items()}, folder / REST)
+
+    def load(self, folder: Path) -> None:
+        """Read the weights beside the encoder's."""
+        self.load_state_dict(load_file(folder / REST) | self._of_encoder(), strict=True)
+
+    def _rest(self) -> dict[str, Tensor]:
+        return {name: tensor for name, tensor in self.state_dict().items() if not name.startswith("encoder.")}
+
+    def _of_encoder(self) -> dict[str, Tensor]:
+        return {name: tensor for name, tensor in self.state_dict().items() if name.startswith("encoder.")}

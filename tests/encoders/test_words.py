@@ -1,0 +1,83 @@
+"""Words: vocabulary, vectors, files of vectors, and layers that end where each text ends."""
+
+import pytest
+import torch
+
+from denn.encoders.packed import Layout
+from denn.encoders.words import PAD, UNKNOWN, Recurrent, WordEncoder, read_vectors, split
+from denn.errors import EncoderError
+
+TEXTS = ["The cat, the dog.", "the CAT sat; the mat", "日本 the"]
+
+
+@pytest.fixture
+def encoder() -> WordEncoder:
+    torch.manual_seed(0)
+    return WordEncoder.of(TEXTS, size=4, width=6, max_length=5)
+
+
+def test_words_are_lower_case_and_marks_are_words():
+    assert split("Don't PANIC, 日本!") == ["don", "'", "t", "panic", ",", "日本", "!"]
+    assert split(" \n\0") == ["\0"]
+
+
+def test_the_most_frequent_words_are_kept(encoder):
+    assert encoder.words == ("<pad>", "<unknown>", "the", "cat", ",", ".")  # of equal ones the first by name
+
+
+def test_texts_are_cut_and_none_is_empty(encoder):
+    tokens = encoder.tokenize([*TEXTS, "", "cat " * 9])
+    assert tokens.lengths.tolist() == [5, 5, 2, 1, 5]
+    assert tokens.cut == 3
+    assert tokens.flat[:5].tolist() == [2, 3, 4, 2, UNKNOWN]
+    assert int(tokens.flat[12]) == UNKNOWN
+
+
+def test_vectors_are_padded_with_zeros(encoder):
+    tokens = encoder.tokenize(TEXTS)
+    vectors, real = encoder(*tokens.pack(torch.tensor([2, 0])))
+    assert real.tolist() == [[True, True, False, False, False], [True] * 5]
+    assert torch.equal(vectors[0, 0], encoder.embedding.weight[UNKNOWN])
+    assert not vectors[0, 2:].any() and not encoder.embedding.weight[PAD].any()
+
+
+def test_survives_disk(encoder, tmp_path):
+    encoder.save(tmp_path / "encoder")
+    again = WordEncoder.load(tmp_path / "encoder", 5)
+    assert again.words == encoder.words
+    assert torch.equal(again.embedding.weight, encoder.embedding.weight)
+
+
+def test_vectors_start_from_a_file(tmp_path):
+    (tmp_path / "glove.txt").write_text("cat 1 2 3\nunheard 4 5 6\nthe -1 0 .5\n")
+    (tmp_path / "word2vec.txt").write_text("2 3\ncat 1 2 3\nthe -1 0 .5\n")
+    for name in ("glove.txt", "word2vec.txt"):
+        made = WordEncoder.of(TEXTS, size=9, width=3, max_length=5, vectors=str(tmp_path / name))
+        assert made.embedding.weight[made.index["cat"]].tolist() == [1, 2, 3]
+        assert made.embedding.weight[made.index["the"]].tolist() == [-1, 0, 0.5]
+        assert made.embedding.weight[made.index["dog"]].abs().sum() > 0
+
+
+@pytest.mark.parametrize(
+    ("content", "said"), [("cat 1 2\n", "line 1: got 2 numbers for 'cat', expected 3"), ("cat 1 2 x\n", "is no text")]
+)
+def test_broken_files_of_vectors(tmp_path, content, said):
+    (tmp_path / "v.txt").write_text(content)
+    with pytest.raises(EncoderError, match=said):
+        list(read_vectors(tmp_path / "v.txt", 3))
+    with pytest.raises(EncoderError, match="cannot be read"):
+        list(read_vectors(tmp_path / "none.txt", 3))
+
+
+@pytest.mark.parametrize("kind", ["lstm", "gru"])
+def test_a_text_beside_longer_ones_is_read_as_if_alone(kind):
+    torch.manual_seed(0)
+    layers = Recurrent(kind, 4, 3, layers=2).eval()
+    vectors = torch.randn(3, 5, 4)
+    states, last = layers(vectors, Layout.of([5, 2, 3], torch.device("cpu")))
+    assert states.shape == (3, 5, 6) and last.shape == (4, 3, 3)
+    for row, size in enumerate((5, 2, 3)):
+        alone, its_last = layers(vectors[row : row + 1, :size], Layout.of([size], torch.device("cpu")))
+        torch.testing.assert_close(states[row, :size], alone[0])
+        torch.testing.assert_close(last[:, row], its_last[:, 0])
+        assert not states[row, size:].any()
