@@ -24,8 +24,22 @@ def gold():
     return torch.rand(120, 7, generator=torch.Generator().manual_seed(5)) < 0.25
 
 
+def weighted_f1(predicted, gold, weights, metric):
+    """Return the F1 of documents that count so much each, label by label, in loops."""
+    labels = []
+    for column in range(gold.shape[1]):
+        hits, sizes = 0.0, 0.0
+        for row, weight in enumerate(weights):
+            p, g = bool(predicted[row, column]), bool(gold[row, column])
+            hits, sizes = hits + weight * (p and g), sizes + weight * (p + g)
+        labels.append((hits, sizes))
+    if metric == "micro_f1":
+        return 2 * sum(hits for hits, _ in labels) / sum(sizes for _, sizes in labels)
+    return sum(2 * hits / sizes if sizes else 0.0 for hits, sizes in labels) / len(labels)
+
+
 @pytest.mark.parametrize("metric", ["micro_f1", "macro_f1"])
-def test_bootstrap_is_that_of_a_loop_over_drawn_documents(gold, metric):
+def test_bootstrap_is_that_of_a_loop_over_weighted_documents(gold, metric):
     a, b = noisy(gold, 0.9, 0.05, 1), noisy(gold, 0.75, 0.05, 2)
     found = paired_bootstrap(a, b, gold, metric, draws=4000)
     seen = multilabel_scores(a, gold)[metric] - multilabel_scores(b, gold)[metric]
@@ -33,14 +47,21 @@ def test_bootstrap_is_that_of_a_loop_over_drawn_documents(gold, metric):
 
     chance, drawn = random.Random(3), []
     for _ in range(600):
-        rows = [chance.randrange(len(gold)) for _ in gold]
-        scores = [multilabel_scores(matrix[rows], gold[rows])[metric] for matrix in (a, b)]
-        drawn.append(scores[0] - scores[1])
+        weights = [chance.expovariate(1.0) for _ in gold]
+        drawn.append(weighted_f1(a, gold, weights, metric) - weighted_f1(b, gold, weights, metric))
     drawn.sort()
     spread = drawn[-1] - drawn[0]
     assert found.low == pytest.approx(drawn[15], abs=0.06 * spread)
     assert found.high == pytest.approx(drawn[584], abs=0.06 * spread)
     assert found.low < found.difference < found.high
+
+
+def test_labels_of_one_document_do_not_pull_the_interval_away():
+    """Every label occurs once, which drawing with replacement would often leave out."""
+    truth = torch.eye(60, dtype=torch.bool)
+    right, half = truth, truth & (torch.arange(60) % 2 == 0)
+    found = paired_bootstrap(right, half, truth, "macro_f1", draws=300)
+    assert (found.low, found.difference, found.high) == pytest.approx((0.5, 0.5, 0.5))
 
 
 def test_chunks_of_draws_do_not_change_the_score_of_a_draw(gold, monkeypatch):

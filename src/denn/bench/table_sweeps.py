@@ -14,12 +14,22 @@ Sweep = dict[float, dict[str, list[float]]]  # setting → metric → percent of
 RECIPES = ("denn", "denn-tuned")
 
 
+def swept(runs: Sequence[Result], name: str) -> list[Result]:
+    """Return the runs that have a sweep; one of γ says nothing where half and half is the final score."""
+    halves = [run.data["recipe"]["parameters"].get("combination") == "average" for run in runs]
+    return [
+        run
+        for run, half in zip(runs, halves, strict=True)
+        if run.data.get("sweeps", {}).get(name) and not (half and name == "gamma")
+    ]
+
+
 def sweep_of(runs: Sequence[Result], name: str) -> Sweep:
     """Collect a sweep over seeds, with the mean of both F1 and the spread of draws beside them; settings ascend."""
     setting = "share" if name == "datastore" else name
     found: Sweep = {}
-    for run in runs:
-        for entry in run.data.get("sweeps", {}).get(name, []):
+    for run in swept(runs, name):
+        for entry in run.data["sweeps"][name]:
             values: dict[str, float] = {metric: 100 * entry[metric] for metric in METRICS}
             values["average"] = fmean(values.values())
             values |= {f"{metric}_sd": 100 * entry.get(f"{metric}_sd", 0.0) for metric in METRICS}
@@ -69,7 +79,7 @@ def _sweep_table(results: Sequence[Result], name: str, heading: str) -> Table:
     texts, used = [f"### {heading}, F1 in percent, without retraining"], []
     for corpus in corpora(results, RECIPES):
         for recipe in RECIPES:
-            runs = [run for run in select(results, corpus, recipe) if run.data.get("sweeps", {}).get(name)]
+            runs = swept(select(results, corpus, recipe), name)
             sweep = sweep_of(runs, name)
             if not sweep:
                 continue
