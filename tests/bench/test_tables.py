@@ -183,6 +183,17 @@ def test_costs(runs):
     assert counts["RCV1-V2, CORE"] == ["-", "-", "-", "95,584"]
 
 
+def test_every_system_has_a_row_of_costs_for_each_machine():
+    slow = run("br")
+    slow.data["cost"] |= {"parameters": None, "epoch_seconds": None, "epochs": None, "training_seconds": None}
+    slow.data["cost"]["seconds"] = 77.0
+    slow.data["machine"] = {"gpu": None, "cpu": "abacus"}
+    found = rows(render("systems", [run("denn"), run("denn", 1), slow, run("denn-tuned")]))
+    assert list(found)[-2:] == ["BR", "DENN"]
+    assert found["BR"] == ["-", "-", "-", "-", "77", found["BR"][5], "abacus", "0"]
+    assert found["DENN"][:2] == ["109.53", "109.49"] and found["DENN"][-1] == "0, 1"
+
+
 def test_costs_that_were_not_measured_are_left_open():
     bare = run("bert")
     bare.data["cost"] |= {"mfu": None, "tokens_per_second": None, "parameters": None}

@@ -15,6 +15,7 @@ from denn.analysis import KS, datastore_sweep, sweep, wide_scores
 from denn.bench.machine import peak_memory
 from denn.core.metrics import LabelTable, label_table
 from denn.core.thresholds import decide
+from denn.encoders.transformer import TransformerEncoder
 from denn.evaluation import Evaluation, concatenate, evaluate, systems_of
 from denn.model import Model
 from denn.types import Corpus, Document, Progress, Scores
@@ -70,6 +71,7 @@ def cost(
     epochs = None if steps is None else steps / (len(corpus.train) // batch)
     pace = tokens / spent if tokens and spent else None
     store = getattr(model.method, "store", None)
+    matrices = _matrix_parameters(network)
     return {
         "seconds": round(max(seconds, training.get("seconds", 0.0)), 1),
         "training_seconds": spent,
@@ -81,7 +83,7 @@ def cost(
         "tokens_per_second": pace,
         "epoch_seconds": spent / epochs if spent and epochs else None,
         "matrix_rate": rate,
-        "mfu": utilisation(_matrix_parameters(network), pace, rate) if network and pace and rate else None,
+        "mfu": utilisation(matrices, pace, rate) if matrices and pace and rate else None,
         "peak_memory_bytes": max(peak, peak_memory()),
         **speed,
         "store_bytes": None if store is None else len(store) * store.dimension * 4,
@@ -184,12 +186,16 @@ def _size(module: nn.Module) -> int:
 
 
 def _matrix_parameters(network: Any) -> int:
-    """Count the encoder's parameters that every token is multiplied with: all but the embedding tables."""
-    tables = (module for module in network.encoder.modules() if isinstance(module, nn.Embedding))
-    return _size(network.encoder) - sum(_size(table) for table in tables)
+    """Count a transformer's parameters that every token is multiplied with: all but the embedding tables; else 0."""
+    encoder = getattr(network, "encoder", None)
+    if not isinstance(encoder, TransformerEncoder):
+        return 0
+    tables = (module for module in encoder.modules() if isinstance(module, nn.Embedding))
+    return _size(encoder) - sum(_size(table) for table in tables)
 
 
 def _parameters(network: Any) -> dict[str, int]:
     """Count the parameters, and those that a plain encoder with a linear head does not have."""
-    encoder, head = _size(network.encoder), _size(network.head)
-    return {"encoder": encoder, "head": head, "extra": _size(network) - encoder - head}
+    head = getattr(network, "head", None)
+    encoder, linear = _size(network.encoder), 0 if head is None else _size(head)
+    return {"encoder": encoder, "head": linear, "extra": _size(network) - encoder - linear}

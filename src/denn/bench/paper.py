@@ -16,7 +16,15 @@ TITLES: Mapping[str, str] = {
 }
 
 SYSTEMS: Mapping[str, str] = {
+    "br": "BR",
+    "cc": "CC",
+    "ecc": "CC, ensemble",
+    "mlknn": "ML-kNN",
+    "leam": "LEAM",
+    "exam": "EXAM",
     "lsan": "LSAN",
+    "ldgn": "LDGN",
+    "spanemo": "SpanEmo",
     "bert": "BERT",
     "core": "CORE",
     "seq2seq": "Seq2Seq",
@@ -25,6 +33,7 @@ SYSTEMS: Mapping[str, str] = {
     "ocd": "OCD",
     "seqtag": "SeqTag",
     "mlr": "ML-R",
+    "mlr-textcnn": "ML-R, TextCNN",
     "laco-plcp": "LACO (plcp)",
     "laco-clcp": "LACO (clcp)",
     "scl": "SCL",

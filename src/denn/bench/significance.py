@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -58,15 +59,16 @@ def pooled_bootstrap(pairs: Sequence[Pair], metric: Metric, draws: int = DRAWS, 
         raise DataError("Got runs on different documents or labels, expected the same test part; run them anew.")
     if not len(pairs[0][2]):
         raise DataError("Got a test part without documents, expected some to draw from.")
-    scorers = [(_scorer(a, gold, metric), _scorer(b, gold, metric)) for a, b, gold in pairs]
+    n = len(pairs[0][2])
 
-    def difference(weights: Tensor) -> Tensor:
-        return torch.stack([first(weights) - second(weights) for first, second in scorers]).mean(0)
+    def difference(weights: Weights) -> Tensor:
+        scores = [(_drawn(a, gold, metric, weights), _drawn(b, gold, metric, weights)) for a, b, gold in pairs]
+        return torch.stack([first - second for first, second in scores]).mean(0)
 
-    drawn = torch.cat([difference(weights) for weights in _weights(len(pairs[0][2]), draws, seed)])
+    drawn = difference(Weights(n, draws, seed))
     low, high = torch.quantile(drawn, torch.tensor([0.025, 0.975], dtype=torch.float64)).tolist()
     rarer = min(int((drawn <= 0).sum()), int((drawn >= 0).sum()))
-    seen = difference(torch.ones(1, len(pairs[0][2])))
+    seen = difference(Weights(n, 1, None))
     return Comparison(float(seen), low, high, min(1.0, 2 * (rarer + 1) / (draws + 1)))
 
 
@@ -144,11 +146,36 @@ def _t_cells(pairs: Sequence[tuple[Result, Result]], part_a: str, part_b: str) -
     return cells
 
 
-def _weights(n: int, draws: int, seed: int) -> Iterator[Tensor]:
-    """Draw weights of n documents many times: (some draws, n) float32, exponential with mean 1."""
-    generator = torch.Generator().manual_seed(seed)
-    for done in range(0, draws, step := max(1, CHUNK // n)):
-        yield torch.empty(min(step, draws - done), n).exponential_(generator=generator)
+@dataclass(frozen=True)
+class Weights:
+    """Random weights of n documents, exponential with mean 1, many times over; the same for the same seed."""
+
+    n: int
+    draws: int
+    seed: int | None  # None: all weights are 1
+
+    def __iter__(self) -> Iterator[Tensor]:
+        """Yield (some draws, n) float32."""
+        generator = torch.Generator().manual_seed(self.seed or 0)
+        for done in range(0, self.draws, step := max(1, CHUNK // self.n)):
+            some = torch.ones(min(step, self.draws - done), self.n)
+            yield some if self.seed is None else some.exponential_(generator=generator)
+
+
+_scores: dict[tuple[str, str, Metric, Weights], Tensor] = {}  # tables compare the same decisions again and again
+
+
+def _drawn(predicted: Tensor, gold: Tensor, metric: Metric, weights: Weights) -> Tensor:
+    """Return the scores of decisions under all weights: float64 (draws,), computed once."""
+    key = (_digest(predicted), _digest(gold), metric, weights)
+    if key not in _scores:
+        scorer = _scorer(predicted, gold, metric)
+        _scores[key] = torch.cat([scorer(some).double() for some in weights])
+    return _scores[key]
+
+
+def _digest(matrix: Tensor) -> str:
+    return hashlib.blake2b(matrix.contiguous().numpy().data, digest_size=16).hexdigest() + str(tuple(matrix.shape))
 
 
 def _scorer(predicted: Tensor, gold: Tensor, metric: Metric) -> Callable[[Tensor], Tensor]:

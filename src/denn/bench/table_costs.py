@@ -68,6 +68,43 @@ def parameters(results: Sequence[Result]) -> Table:
     return Table(f"### Numbers of parameters\n\n{markdown(header, rows)}", used)
 
 
+def systems(results: Sequence[Result]) -> Table:
+    """What every system costs: parameters, time to train, time to score a text."""
+    texts, used = ["### What every system costs"], []
+    header = [
+        "system",
+        "parameters, million",
+        "words or encoder",
+        "epoch, s",
+        "epochs",
+        "training, s",
+        "scoring, ms/text",
+    ]
+    for corpus in corpora(results, paper.SYSTEMS):
+        rows = []
+        for recipe, name in paper.SYSTEMS.items():
+            for machine in sorted({device(run) for run in select(results, corpus, recipe)}):
+                runs = [run for run in select(results, corpus, recipe) if device(run) == machine]
+                cells = [
+                    measured(runs[:1], lambda run: _millions(run, "encoder", "head", "extra"), 2),  # of any seed
+                    measured(runs[:1], lambda run: _millions(run, "encoder"), 2),
+                    measured(runs, lambda run: _cost(run, "epoch_seconds"), 1),
+                    measured(runs, lambda run: _cost(run, "epochs"), 1),
+                    measured(runs, lambda run: _cost(run, "training_seconds") or _cost(run, "seconds"), 0),
+                    measured(runs, lambda run: _cost(run, "inference_ms_per_text"), 2),
+                ]
+                rows.append([name, *cells, machine, seeds(runs)])
+                used += runs
+        texts += [f"**{title(corpus)}**", markdown([*header, "machine", "seeds"], rows)]
+    note = "Scoring is timed on the first 1,000 test documents, neighbours and label sequences included."
+    return Table("\n\n".join([*texts, note]), used)
+
+
+def _millions(run: Result, *parts: str) -> float | None:
+    sizes = run.data["cost"]["parameters"]
+    return None if sizes is None else sum(sizes[part] for part in parts) / 1e6
+
+
 def speed(results: Sequence[Result]) -> Table:
     """How fast training was, and what it needed."""
     rows, used = [], []

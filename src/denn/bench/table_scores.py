@@ -63,7 +63,7 @@ Part = tuple[Sequence[Result], str]  # runs and the part of their score that dec
 def main(results: Sequence[Result], corpus: str) -> Table:
     """Every system of the paper on one corpus, what it prints beside what was measured (RQ1)."""
     printed_rows, runs = paper.MAIN[corpus], select(results, corpus)
-    names = {name: paper.SYSTEMS[name] for name in printed_rows} | TUNED
+    names = {**paper.SYSTEMS, **TUNED}  # those of related work have no numbers in the paper
     rows, used = [], []
     for recipe, name in names.items():
         mine = select(runs, recipe=recipe)

@@ -27,6 +27,7 @@ TABLES: dict[str, Callable[[Sequence[Result]], Table]] = {
     "thresholds": table_scores.thresholds,
     "settings": table_costs.settings,
     "speed": table_costs.speed,
+    "systems": table_costs.systems,
 }
 
 
