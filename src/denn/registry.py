@@ -10,8 +10,29 @@ from typing import Any
 from denn.errors import ConfigError
 
 METHODS = {
-    "bert": "denn.methods.bert:Bert",
     "denn": "denn.methods.denn:DENN",
+    "knn": "denn.methods.knn:KNN",
+    "bert": "denn.methods.bert:Bert",
+    "scl": "denn.methods.scl:SCL",
+    "jscl": "denn.methods.scl:JSCL",
+    "br": "denn.methods.br:BR",
+    "cc": "denn.methods.cc:CC",
+    "mlknn": "denn.methods.mlknn:MLkNN",
+    "leam": "denn.methods.leam:Leam",
+    "exam": "denn.methods.exam:Exam",
+    "lsan": "denn.methods.lsan:Lsan",
+    "ldgn": "denn.methods.ldgn:Ldgn",
+    "spanemo": "denn.methods.spanemo:SpanEmo",
+    "core": "denn.methods.core_network:CORE",
+    "laco-plcp": "denn.methods.laco:LacoPairs",
+    "laco-clcp": "denn.methods.laco:LacoConditional",
+    "seqtag": "denn.methods.seqtag:SeqTag",
+    "seq2seq": "denn.methods.seq2seq:Seq2Seq",
+    "sgm": "denn.methods.sgm:Sgm",
+    "seq2set": "denn.methods.seq2set:Seq2Set",
+    "ocd": "denn.methods.ocd:Ocd",
+    "mlr": "denn.methods.mlr:MLR",
+    "mlr-textcnn": "denn.methods.mlr:MLRTextCnn",
     "dummy": "denn.methods.dummy:Dummy",
 }
 

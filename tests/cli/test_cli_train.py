@@ -146,7 +146,7 @@ def test_a_terminal_sees_a_bar_and_notes_that_stay(run, monkeypatch):
 def test_the_pace_counts_what_this_process_did(monkeypatch):
     now = iter([0.0, 0.0, 0.0, 10.0])
     monkeypatch.setattr(progress_module.time, "monotonic", lambda: next(now))
-    pace = Pace(2000)
+    pace = Pace("training", 2000)
     assert pace.describe(1000, {}) == ""
     assert pace.describe(1500, {}) == "50 documents/s, 10s left"
 

@@ -1,21 +1,18 @@
-"""The demo end to end on a small corpus, and the support vector machine it is measured against."""
+"""The demo end to end on a small corpus, beside the support vector machine it is measured against."""
 
 import json
 import random
 import shutil
 from pathlib import Path
 
-import numpy as np
 import pytest
-import torch
 
 import denn
 from denn.cli import demo
 from denn.core.metrics import multilabel_scores
 from denn.data.corpus import read_documents
 from denn.errors import DataError
-from denn.methods.br import decision_scores, tune_decision
-from denn.types import LabelSpace
+from denn.methods.br import decision_scores
 
 pytestmark = pytest.mark.slow  # the demo from end to end
 
@@ -161,37 +158,3 @@ def test_parts_are_disjoint_drawn_by_the_seed_and_no_larger_than_asked() -> None
     fewer = demo.parts(tagged, 40, seed=1)
     assert (fewer.test, fewer.valid, fewer.train) == (corpus.test, corpus.valid, corpus.train[:40])
     assert demo.parts(tagged, 1000, seed=2).test != corpus.test
-
-
-def test_decision_scores_agree_with_scikit_learn_one_vs_rest() -> None:
-    from sklearn.feature_extraction.text import TfidfVectorizer
-    from sklearn.multiclass import OneVsRestClassifier
-    from sklearn.svm import LinearSVC
-
-    corpus = demo.parts(packages()[0], 80, seed=0)
-    texts = [document.text for document in corpus.test]
-    vectorizer = TfidfVectorizer(sublinear_tf=True, min_df=2)
-    known = vectorizer.fit_transform([document.text for document in corpus.train])
-    oracle = OneVsRestClassifier(LinearSVC(tol=1e-8, max_iter=100_000, random_state=0))
-    oracle.fit(known, corpus.labels.matrix(corpus.train).numpy().astype(int))
-    expected = oracle.decision_function(vectorizer.transform(texts))
-    found = decision_scores(corpus.train, texts, corpus.labels, jobs=1)
-    np.testing.assert_allclose(found.numpy(), expected, atol=1e-3)
-    assert torch.equal(found, decision_scores(corpus.train, texts, corpus.labels, jobs=2))
-
-
-def test_labels_that_all_or_none_carry_are_decided_without_a_machine() -> None:
-    train = [denn.Document(f"some word{number % 3} and more", ("all", "odd")[: 1 + number % 2]) for number in range(12)]
-    found = decision_scores(train, ["some word1", "nothing known"], LabelSpace(("all", "none", "odd")))
-    assert found[:, 0].tolist() == [1.0, 1.0]
-    assert found[:, 1].tolist() == [-1.0, -1.0]
-    assert found[:, 2].abs().max() < 1
-
-
-def test_the_tuned_decision_value_is_the_best_of_the_grid() -> None:
-    generator = torch.Generator().manual_seed(0)
-    gold = torch.rand(40, 5, generator=generator) < 0.3
-    scores = torch.randn(40, 5, generator=generator) * 0.3 + 0.4 * gold - 0.5
-    best = max(multilabel_scores(scores > step / 50, gold)["micro_f1"] for step in range(-50, 51))
-    assert multilabel_scores(scores > tune_decision(scores, gold), gold)["micro_f1"] == best
-    assert best > multilabel_scores(scores > 0, gold)["micro_f1"]

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from denn.encoders.packed import Layout
-from denn.encoders.words import PAD, UNKNOWN, Recurrent, WordEncoder, read_vectors, split
+from denn.encoders.words import PAD, UNKNOWN, Recurrent, WordEncoder, name_vectors, read_vectors, split
 from denn.errors import EncoderError
 
 TEXTS = ["The cat, the dog.", "the CAT sat; the mat", "日本 the"]
@@ -81,3 +81,25 @@ def test_a_text_beside_longer_ones_is_read_as_if_alone(kind):
         torch.testing.assert_close(states[row, :size], alone[0])
         torch.testing.assert_close(last[:, row], its_last[:, 0])
         assert not states[row, size:].any()
+
+
+def test_names_are_the_means_of_their_words(encoder, tmp_path):
+    weight = encoder.embedding.weight.detach()
+    the, cat = weight[encoder.index["the"]], weight[encoder.index["cat"]]
+    found = name_vectors(encoder, ["The_Cat!", "the", "dog", "the/dog", ".", " "])
+    torch.testing.assert_close(found[0], (the + cat) / 2)  # marks count only where there is nothing else
+    torch.testing.assert_close(found[1], the)
+    torch.testing.assert_close(found[3], (the + found[2]) / 2)  # an unknown word has one vector in all names
+    torch.testing.assert_close(found[4], weight[encoder.index["."]])
+    assert found[2].any() and found[5].any() and not found.requires_grad
+    (tmp_path / "v.txt").write_text("dog 1 2 3 4 5 6\nthe 0 0 0 0 0 0\n")
+    found = name_vectors(encoder, ["dog", "the"], str(tmp_path / "v.txt"))
+    assert found[0].tolist() == [1, 2, 3, 4, 5, 6]
+    torch.testing.assert_close(found[1], the)
+
+
+def test_layers_stay_in_full_precision():
+    layers = Recurrent("gru", 4, 3)
+    with torch.autocast("cpu", torch.bfloat16):
+        states, last = layers(torch.randn(2, 5, 4).bfloat16(), Layout.of([5, 2], torch.device("cpu")))
+    assert states.dtype == last.dtype == torch.float32

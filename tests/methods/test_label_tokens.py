@@ -53,7 +53,7 @@ def test_states_lie_where_their_tokens_lie(network):
     ids, layout = tokens.pack(rows)
     found = network.read(ids, layout)
     count = len(network.label_ids)
-    kinds = torch.cat([torch.arange(size) >= size - count - 1 for size in layout.lengths]).long()
+    kinds = torch.cat([torch.tensor([0] * (size - count - 1) + [1] * count + [0]) for size in layout.lengths])
     states = network.encoder.states(ids, layout, types=kinds)
     for place, (start, size) in enumerate(zip(layout.starts.tolist(), layout.lengths, strict=False)):
         end = start + size - count - 1

@@ -15,7 +15,7 @@ from torch import Tensor
 from denn.bench.machine import commit, machine
 from denn.core.contrast import label_overlap
 from denn.errors import DataError, MissingExtraError, StoreError
-from denn.methods.denn import DENN
+from denn.methods.neighbours import WithNeighbours
 from denn.model import load
 from denn.types import Corpus, Document, LabelSpace
 
@@ -28,7 +28,7 @@ PERPLEXITY = 30.0
 def run(model: Path, corpus: Corpus, out: Path, seed: int = 0) -> dict[str, Any]:
     """Map a model's embeddings of a corpus and write the map as JSON."""
     with load(model) as loaded:
-        if not isinstance(loaded.method, DENN):
+        if not isinstance(loaded.method, WithNeighbours):
             raise StoreError(f"The method {loaded.card.method!r} keeps no datastore to map; train with 'denn'.")
         found = embedding_map(loaded.method, corpus, seed=seed)
     found |= {"created": datetime.now(UTC).isoformat(timespec="seconds"), "commit": commit(), "machine": machine()}
@@ -40,7 +40,7 @@ def run(model: Path, corpus: Corpus, out: Path, seed: int = 0) -> dict[str, Any]
 
 
 def embedding_map(
-    method: DENN,
+    method: WithNeighbours,
     corpus: Corpus,
     label_set: Sequence[str] | None = None,
     test: int = 10,
@@ -120,7 +120,7 @@ def _columns(places: Tensor) -> dict[str, list[float]]:
     return {name: [round(value, 3) for value in places[:, axis].tolist()] for axis, name in enumerate("xy")}
 
 
-def _numbers(method: DENN, queries: Tensor, train: Sequence[Document], overlap: Tensor) -> dict[str, Any]:
+def _numbers(method: WithNeighbours, queries: Tensor, train: Sequence[Document], overlap: Tensor) -> dict[str, Any]:
     """Compare label similarity with cosine over the training documents in the datastore."""
     by_id = {document.id: float(value) for document, value in zip(train, overlap.tolist(), strict=True)}
     found = method.store.search(queries, len(method.store))

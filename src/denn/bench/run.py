@@ -23,6 +23,7 @@ from denn.bench.turns import Turns
 from denn.build import train
 from denn.config import Recipe, make_recipe, read_recipe
 from denn.errors import ConfigError, DataError
+from denn.methods.denn import DENN
 from denn.model import Model, load
 from denn.registry import CORPORA, did_you_mean, lookup
 from denn.types import Corpus, Progress
@@ -117,7 +118,7 @@ def perform(
         with turns.alone():
             timed = speed(model, corpus.test)
         spent = cost(model, corpus, diary.seconds() - turns.waited, diary.peak, diary.content["matrix_rate"], timed)
-        if sweeps and hasattr(model.method, "store"):
+        if sweeps and isinstance(model.method, DENN):
             progress.start(f"sweeps of {run.name}", None)
             measured["sweeps"] = sweeps_of(model, corpus)
         history = model.card.training.get("history", [])

@@ -107,7 +107,7 @@ def _perform(
 
     done = finished(run, checksum, results)
     if done is not None:
-        lacking = sweeps and done.data["cost"]["store_bytes"] is not None and "sweeps" not in done.data
+        lacking = sweeps and done.data["recipe"]["method"] == "denn" and "sweeps" not in done.data
         log.info(f"{run.name} is in {results} already{', without sweeps; move it away to have them' * lacking}")
         if not keep_models:
             clear(run, work)

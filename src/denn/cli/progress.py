@@ -43,8 +43,9 @@ def watching() -> Iterator[Progress]:
 class Pace:
     """How fast one stage goes, and what is left of it."""
 
-    def __init__(self, total: int | None) -> None:
+    def __init__(self, what: str, total: int | None) -> None:
         self.total, self.begun = total, time.monotonic()
+        self.unit = "labels" if "labels" in what else "documents"
         self.first: int | None = None  # done before this process, or at its first report
 
     def describe(self, done: int, values: dict[str, object]) -> str:
@@ -56,7 +57,7 @@ class Pace:
         loss, left = values.get("loss"), values.get("seconds_left")
         if left is None and self.total is not None and rate > 0:
             left = (self.total - done) / rate
-        said = [f"{rate:.0f} documents/s"] if rate > 0 else []
+        said = [f"{rate:.0f} {self.unit}/s"] if rate > 0 else []
         said += [f"loss {loss:.3f}"] if isinstance(loss, float) and loss == loss else []
         said += [f"{span(left)} left"] if isinstance(left, float | int) else []
         return ", ".join(said)
@@ -66,12 +67,12 @@ class Plain:
     """A line for each stage and each note."""
 
     def __init__(self) -> None:
-        self.pace, self.said = Pace(None), ""
+        self.pace, self.said = Pace("", None), ""
 
     def start(self, what: str, total: int | None) -> None:
         """Say what begins."""
-        self.pace, self.said = Pace(total), ""
-        log.info(what if total is None else f"{what}: {total} documents")
+        self.pace, self.said = Pace(what, total), ""
+        log.info(what if total is None else f"{what}: {total} {self.pace.unit}")
 
     def advance(self, done: int, **values: object) -> None:
         """Remember the pace for the next note."""
@@ -86,13 +87,13 @@ class Bar:
     """A bar for the stage that runs; notes stay above it."""
 
     def __init__(self, display: rich.progress.Progress) -> None:
-        self.display, self.pace = display, Pace(None)
+        self.display, self.pace = display, Pace("", None)
 
     def start(self, what: str, total: int | None) -> None:
         """Put a new bar in the place of the last."""
         for task in self.display.task_ids:
             self.display.remove_task(task)
-        self.pace = Pace(total)
+        self.pace = Pace(what, total)
         self.task = self.display.add_task(what, total=total, pace="")
 
     def advance(self, done: int, **values: object) -> None:

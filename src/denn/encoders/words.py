@@ -21,6 +21,7 @@ from denn.errors import EncoderError
 PAD, UNKNOWN = 0, 1
 SPECIAL = ("<pad>", "<unknown>")
 WORD = re.compile(r"\w+|[^\w\s]")
+START = 0.1  # standard deviation of random vectors
 
 
 class WordEncoder(nn.Module):
@@ -45,7 +46,7 @@ class WordEncoder(nn.Module):
         counts = Counter(word for text in texts for word in split(text))
         frequent = sorted(counts, key=lambda word: (-counts[word], word))[:size]
         self = cls((*SPECIAL, *frequent), width, max_length, precision)
-        nn.init.normal_(self.embedding.weight, std=0.1)
+        nn.init.normal_(self.embedding.weight, std=START)
         with torch.no_grad():
             self.embedding.weight[PAD] = 0
             if vectors is not None:
@@ -126,8 +127,9 @@ class Recurrent(nn.Module):
     def run(self, vectors: Tensor, layout: Layout) -> tuple[Tensor, Tensor | tuple[Tensor, Tensor]]:
         """Return the states and the last ones as the layers give them: (output, cell) of an LSTM."""
         sizes = torch.tensor(layout.lengths)
-        sequence = pack_padded_sequence(vectors, sizes, batch_first=True, enforce_sorted=False)
-        found, last = self.layers(sequence)
+        sequence = pack_padded_sequence(vectors.float(), sizes, batch_first=True, enforce_sorted=False)
+        with torch.autocast(vectors.device.type, enabled=False):  # on CUDA it means float16: small gradients vanish
+            found, last = self.layers(sequence)
         states, _ = pad_packed_sequence(found, batch_first=True, total_length=vectors.shape[1])
         return states, last
 
@@ -135,6 +137,36 @@ class Recurrent(nn.Module):
 def split(text: str) -> list[str]:
     """Return the words of a text in lower case, punctuation marks among them."""
     return WORD.findall(text.lower())
+
+
+def name_vectors(encoder: WordEncoder, names: Sequence[str], vectors: str | None = None) -> Tensor:
+    """Return the (L,d) means of the vectors of the words in each name, marks left out where there are words.
+
+    A word that the encoder lacks is looked for in the file of vectors; one that nobody knows gets a random vector, the
+    same in every name. A name without words gets a random vector of its own.
+    """
+    parts = [_words_of_name(name) for name in names]
+    lacking = dict.fromkeys(word for words in parts for word in words if word not in encoder.index)
+    found = {word: _random_vector(encoder.width) for word in lacking}
+    if vectors is not None and found:
+        found |= {word: vector for word, vector in read_vectors(Path(vectors), encoder.width) if word in found}
+    weight = encoder.embedding.weight.detach().cpu()
+    rows = [
+        torch.stack([found[word] if word in found else weight[encoder.index[word]] for word in words]).mean(0)
+        if words
+        else _random_vector(encoder.width)
+        for words in parts
+    ]
+    return torch.stack(rows)
+
+
+def _words_of_name(name: str) -> list[str]:
+    words = split(name.replace("_", " "))
+    return [word for word in words if word[0].isalnum()] or words
+
+
+def _random_vector(width: int) -> Tensor:
+    return torch.randn(width) * START
 
 
 def read_vectors(path: Path, width: int) -> Iterable[tuple[str, Tensor]]:

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import Annotated, Literal, Self
+from dataclasses import dataclass
+from typing import Annotated, Literal
 
 import torch
 import torch.nn.functional as F
@@ -18,10 +17,10 @@ from denn.encoders.packed import Layout
 from denn.encoders.transformer import TransformerEncoder
 from denn.methods import views
 from denn.methods.classifier import Classifier, ClassifierParameters
+from denn.methods.neighbours import WithNeighbours
 from denn.methods.network import Batch
-from denn.methods.neural import Neural, Training, micro_f1
-from denn.stores.embedded import EmbeddedStore
-from denn.types import Corpus, Datastore, LabelSpace, Neighbours, Scores
+from denn.methods.neural import Training, micro_f1
+from denn.types import Corpus, Neighbours, Scores
 
 Contrast = Callable[[Tensor, Tensor, float], Tensor]  # (2N,2N) similarity, (N,L) labels, temperature → (2N,) losses
 View = Callable[[Tensor, Layout, Tensor, int], Tensor]  # ids, layout, (T,) tokens of second views, mask token → ids
@@ -126,17 +125,12 @@ class DennTraining(Training):
         )
 
 
-class DENN(Neural):
+class DENN(WithNeighbours):
     """The method of Cheng et al., TOIS 2024."""
 
     Parameters = DennParameters
     parameters: DennParameters
     network: DennNetwork
-    store: Datastore
-
-    def __init__(self, parameters: DennParameters) -> None:
-        super().__init__(parameters)
-        self.trained: Training | None = None
 
     def make(self, encoder: TransformerEncoder, labels: int) -> DennNetwork:
         """Put a linear map on the encoder."""
@@ -147,27 +141,6 @@ class DENN(Neural):
         self.trained = DennTraining(self.network, corpus, self.parameters)
         return self.trained
 
-    def save(self, folder: Path) -> None:
-        """Write the network, and the datastore of the training documents, Eq. 8."""
-        if self.trained is None:
-            raise TypeError("save() follows fit()")
-        super().save(folder)
-        (folder / "store").mkdir()
-        corpus = self.trained.corpus
-        with EmbeddedStore.create(_store_file(folder), self.network.encoder.width, corpus.labels.names) as store:
-            store.add(list(corpus.train), self.network.encode(self.trained.train_tokens))
-
-    @classmethod
-    def load(cls, folder: Path, parameters: DennParameters, labels: LabelSpace) -> Self:
-        """Read what `save` wrote."""
-        self = super().load(folder, parameters, labels)
-        self.store = EmbeddedStore.open(_store_file(folder), device=self.network.device)
-        return self
-
-    def embed(self, texts: Sequence[str]) -> Tensor:
-        """Embed texts as the datastore keeps them: (n,d)."""
-        return self.network.encode(self.network.encoder.tokenize(texts))
-
     def scores(self, texts: Sequence[str], own_ids: Sequence[str | None] | None = None) -> Scores:
         """Score texts by the classifier, by their neighbours, and by both, Eq. 9-13.
 
@@ -177,9 +150,7 @@ class DENN(Neural):
         """
         p = self.parameters
         embeddings = self.embed(texts)
-        found = self.store.search(embeddings, p.k + (own_ids is not None))
-        if own_ids is not None:
-            found = _without_own(found, own_ids, p.k)
+        found = self.search(embeddings, p.k, own_ids)
         return combined_scores(self.network.probabilities(embeddings), found, self.store.labels, p)
 
 
@@ -198,19 +169,6 @@ def combined_scores(known: Tensor, found: Neighbours, names: tuple[str, ...], pa
     return Scores(by_confidence, names, parts, confidence, found)
 
 
-def _without_own(found: Neighbours, own_ids: Sequence[str | None], k: int) -> Neighbours:
-    """Leave k of k + 1 neighbours in the vote: without each text's own document, or else without the farthest."""
-    dropped = torch.zeros_like(found.similarity, dtype=torch.bool)
-    for row, (ids, own_id) in enumerate(zip(found.ids, own_ids, strict=True)):
-        place = ids.index(own_id) if own_id in ids else k
-        dropped[row, place : place + 1] = True
-    return replace(found, similarity=found.similarity.masked_fill(dropped, float("-inf")))
-
-
 def disagreement(first: Tensor, second: Tensor) -> Tensor:
     """Return the mean symmetric Kullback-Leibler divergence of two views' label probabilities, from (n,L) logits."""
     return ((torch.sigmoid(first) - torch.sigmoid(second)) * (first - second)).mean() / 2
-
-
-def _store_file(folder: Path) -> Path:
-    return folder / "store" / "store.sqlite"

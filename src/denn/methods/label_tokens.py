@@ -37,11 +37,7 @@ class LabelTokens(Network):
 
     def __init__(self, encoder: TransformerEncoder, labels: int) -> None:
         super().__init__()
-        if labels + 3 >= encoder.max_length:
-            raise ConfigError(
-                f"Got {labels} labels and a length of {encoder.max_length} tokens: every label is a token beside the "
-                f"text, so at most {encoder.max_length - 4} fit. Use a method that reads the text alone, such as bert."
-            )
+        check_room(encoder, labels, labels)
         self.encoder = encoder
         self.register_buffer("label_ids", torch.zeros(labels, dtype=torch.int64))
 
@@ -61,29 +57,48 @@ class LabelTokens(Network):
         if not texts:
             return tokens
         end = tokens.flat[-1:]  # [SEP]
-        suffix = torch.cat([self.label_ids.cpu().to(end.dtype), end])
-        offsets = tokens.offsets + behind * torch.arange(len(texts) + 1)
-        document = torch.repeat_interleave(torch.arange(len(texts)), tokens.lengths)
-        flat = tokens.flat.new_empty(int(offsets[-1]))
-        flat[torch.arange(len(tokens.flat)) + behind * document] = tokens.flat
-        flat[offsets[1:, None] - behind + torch.arange(behind)] = suffix
-        return Tokens(flat, offsets, tokens.cut)
+        return insert(tokens, torch.cat([self.label_ids.cpu().to(end.dtype), end]), tokens.lengths)
 
     def read(self, ids: Tensor, layout: Layout, seeds: Tensor | None = None, count: int | None = None) -> States:
         """Run packed texts through the encoder; `count` leaves out a last document that means nothing."""
         n, labels, device = count or len(layout.starts) - 1, len(self.label_ids), ids.device
         starts = layout.starts.long()
         ends = starts[1:] - labels - 1  # behind each text's [SEP]
-        in_labels = torch.arange(len(ids), device=device) >= ends[layout.document]
+        since = torch.arange(len(ids), device=device) - ends[layout.document]
+        in_labels = (since >= 0) & (since < labels)  # the last [SEP] is of the text's kind
         states = self.encoder.states(ids, layout, seeds, types=in_labels.long()).float()
         columns = torch.arange(layout.longest - labels - 1, device=device)
         real = columns < (ends - starts[:-1])[:n, None]
         rows = (starts[:-1][:n, None] + columns).clamp(max=len(ids) - 1)
-        text = _pick(states, rows) * real[:, :, None]
-        return States(text, real, _pick(states, ends[:n, None] + torch.arange(labels, device=device)))
+        text = pick(states, rows) * real[:, :, None]
+        return States(text, real, pick(states, ends[:n, None] + torch.arange(labels, device=device)))
 
 
-def _pick(states: Tensor, rows: Tensor) -> Tensor:
+def check_room(encoder: TransformerEncoder, labels: int, pieces: int) -> None:
+    """Refuse labels whose tokens, so many pieces, leave no room for [CLS], one token of text, and two [SEP]."""
+    room = encoder.max_length - 4
+    if pieces > room:
+        names = "every label is a token" if pieces == labels else f"their names are {pieces} tokens"
+        raise ConfigError(
+            f"Got {labels} labels and a length of {encoder.max_length} tokens: {names} beside the text, so at most "
+            f"{room} fit. Use a method that reads the text alone, such as bert."
+        )
+
+
+def insert(tokens: Tokens, run: Tensor, places: Tensor) -> Tokens:
+    """Put the same run of ids into every text, before the token at the text's own (n,) place, or at its end."""
+    width, numbers = len(run), torch.arange(len(tokens))
+    offsets = tokens.offsets + width * torch.arange(len(tokens) + 1)
+    document = torch.repeat_interleave(numbers, tokens.lengths)
+    old = torch.arange(len(tokens.flat))
+    behind = old - tokens.offsets[document] >= places[document]
+    flat = tokens.flat.new_empty(int(offsets[-1]))
+    flat[old + width * (document + behind)] = tokens.flat
+    flat[(offsets[:-1] + places)[:, None] + torch.arange(width)] = run
+    return Tokens(flat, offsets, tokens.cut)
+
+
+def pick(states: Tensor, rows: Tensor) -> Tensor:
     """Return states[rows]; its backward pass adds where that of plain indexing sorts."""
     return states.index_select(0, rows.flatten()).view(*rows.shape, states.shape[1])
 

@@ -195,7 +195,7 @@ def _coloured(points: Tensor, documents: Sequence[Document], shown: LabelSpace) 
 
 
 def _scores(model: Model, documents: Sequence[Document], progress: Progress) -> Scores:
-    """Score with a method that has no datastore."""
+    """Score with a method that is not DENN, whatever it combines."""
     return concatenate([model.method.scores(texts) for texts in _batches("scoring texts", documents, progress)])
 
 

@@ -103,8 +103,10 @@ def _sections(found: Findings, card: Card) -> dict[str, tuple[str, str]]:
     parts["errors"] = ("The worst errors", evidence.errors(found))
     if around is None:
         reason = "its datastore is empty" if found.confidence is not None else "it keeps no datastore"
-        html = f"<p>Confidence, k and γ, datastore, map and neighbours: the method {escape(card.method)} has none, as "
-        parts["missing"] = ("Left out", f"{html}{reason}.</p>")
+        reason = f"the method {escape(card.method)} has none, as {reason}"
+        if card.method == "knn":
+            reason = "the report shows them for the method denn alone"
+        parts["missing"] = ("Left out", f"<p>Confidence, k and γ, datastore, map and neighbours: {reason}.</p>")
     return parts
 
 

@@ -1,0 +1,109 @@
+"""Contrastive losses over one view of each text whose positives the labels weigh: SCL, JSCL, SLCL, ICL, Su's kNN."""
+
+import torch
+from torch import Tensor
+
+ALONE = 1e-20  # what the released code of JSCL leaves in a denominator in which nothing else is
+
+
+def weighted_contrast(logits: Tensor, weights: Tensor) -> Tensor:
+    """Return the (…,N) losses of the anchors of (…,N,N) logits z, the pull between i and j being w_ij.
+
+    −Σ_{j≠i} w_ij log( exp(z_ij) / Σ_{k≠i} exp(z_ik) )
+    An anchor whose weights are all 0 costs 0. The diagonals count neither of z nor of w.
+    """
+    logits = _at_least_float32(logits)
+    itself = torch.eye(logits.shape[-1], dtype=torch.bool, device=logits.device)
+    log_shares = logits.masked_fill(itself, -torch.inf).log_softmax(-1)
+    return -(weights.to(logits.dtype) * log_shares.masked_fill(itself, 0)).sum(-1)
+
+
+def identical_sets(labels: Tensor) -> Tensor:
+    """Return the (N,N) weights of SCL for (N,L) labels: 1/|P(i)| where j is in P(i) = {j ≠ i: Y_j = Y_i}, else 0.
+
+    Two documents without labels have the same label set.
+    """
+    common, sizes = _common(labels)
+    return _shares(((common == sizes) & (common == sizes[:, None])).to(common.dtype))
+
+
+def jaccard(labels: Tensor) -> Tensor:
+    """Return J_ij = |Y_i ∩ Y_j| / |Y_i ∪ Y_j|, (N,N) for (N,L) labels; 0 where both are empty."""
+    common, sizes = _common(labels)
+    return common / (sizes + sizes[:, None] - common).clamp(min=1)
+
+
+def jaccard_weights(labels: Tensor) -> Tensor:
+    """Return the (N,N) weights of JSCL as DENN's paper reads it: J_ij / Σ_{k≠i} J_ik; 0 where i shares no label."""
+    return _shares(jaccard(labels))
+
+
+def shared_labels(labels: Tensor) -> Tensor:
+    """Return the (N,N) dynamic coefficients of Su et al.: b_ij = C_ij / Σ_{k≠i} C_ik, C_ij = y_i · y_j.
+
+    They are 0 where i shares no label with another.
+    """
+    return _shares(_common(labels)[0])
+
+
+def label_by_label(labels: Tensor) -> Tensor:
+    """Return the (N,N) weights of SLCL for (N,L) labels: the mean over labels c of 1/|P_c(i)| where j is in P_c(i).
+
+    P_c(i) = {j ≠ i: y_jc = y_ic}: the documents without a label attract each other as those with it do.
+    """
+    having = _at_least_float32(labels)
+    pulls = [_product(members / (members.sum(0) - 1).clamp(min=1), members.T) for members in (having, 1 - having)]
+    return (pulls[0] + pulls[1]) / max(labels.shape[1], 1)
+
+
+def same_targets(labels: Tensor) -> Tensor:
+    """Return the (n,L,L) weights of ICL, within each document: 1/|P(c)| where l is in P(c) = {l ≠ c: y_l = y_c}."""
+    return _shares((labels[:, :, None] == labels[:, None, :]).float())
+
+
+def jaccard_denominator(logits: Tensor, labels: Tensor) -> Tensor:
+    """Return the (N,) losses of JSCL as its released code computes them, from (N,N) logits z and (N,L) labels.
+
+    −1/(N−1) Σ_{j≠i} ( z_ij − log( Σ_{k≠i} J_ik exp(z_ik) + 10⁻²⁰ ) )
+    Every other document is a positive, and label similarity makes it weigh more in the denominator. Where i shares no
+    label with any other, 10⁻²⁰ is all of the denominator: the loss is about −46 less the mean of z, so that i is drawn
+    towards all the others. The code leaves the logarithm of 0 for a document without labels; here it is such a row.
+    """
+    logits = _at_least_float32(logits)
+    itself = torch.eye(len(logits), dtype=torch.bool, device=logits.device)
+    weights = jaccard(labels).to(logits.dtype).masked_fill(itself, 0)
+    terms = torch.where(weights > 0, logits + weights.clamp(min=1e-12).log(), -torch.inf)
+    floor = torch.full_like(logits[:, :1], ALONE).log()
+    denominator = torch.cat([terms, floor], 1).logsumexp(1)  # (N,)
+    return (len(logits) > 1) * denominator - logits.masked_fill(itself, 0).sum(1) / max(len(logits) - 1, 1)
+
+
+def euclidean(cosine: Tensor, length: float) -> Tensor:
+    """Return the distances d = r √(2 − 2 cos) of vectors that all have the length r, from their cosines.
+
+    Rounding can bring a cosine to 1 or past it, where the root has no slope: a distance is at least r/1000.
+    """
+    return length * (2 - 2 * _at_least_float32(cosine)).clamp(min=1e-6).sqrt()
+
+
+def _common(labels: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the (N,N) numbers of shared labels and the (N,) numbers of labels."""
+    labels = _at_least_float32(labels)
+    return _product(labels, labels.T), labels.sum(1)
+
+
+def _product(a: Tensor, b: Tensor) -> Tensor:
+    with torch.autocast(a.device.type, enabled=False):  # bfloat16 cannot hold label counts above 256
+        return a @ b
+
+
+def _shares(weights: Tensor) -> Tensor:
+    """Divide each row of (…,N,N) weights by its sum, without the diagonal; rows of zeros stay."""
+    itself = torch.eye(weights.shape[-1], dtype=torch.bool, device=weights.device)
+    weights = weights.masked_fill(itself, 0)
+    total = weights.sum(-1, keepdim=True)
+    return weights / total.where(total > 0, 1)
+
+
+def _at_least_float32(values: Tensor) -> Tensor:
+    return values.to(torch.promote_types(values.dtype, torch.float32))

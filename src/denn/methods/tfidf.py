@@ -1,0 +1,105 @@
+"""TF-IDF features, what systems read that came before neural networks; their sparse matrices and their threads."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+
+from pydantic import PositiveInt
+from safetensors.numpy import load_file, save_file
+
+from denn.errors import DataError, MissingExtraError
+
+Matrix = Any  # a scipy.sparse.csr_matrix; scipy comes with an extra and has no types
+WORDS, WEIGHTS = "vocabulary.txt", "idf.safetensors"
+
+
+@dataclass(frozen=True, kw_only=True)
+class TfidfParameters:
+    """Which terms count, and how much is done at a time."""
+
+    min_df: PositiveInt = 2  # training documents that a term must occur in; where there are fewer documents, all
+    bigrams: bool = False  # pairs of neighbouring words too
+    max_features: PositiveInt | None = None  # the most frequent terms only
+    jobs: PositiveInt | None = None  # threads; None: as many as there are cores
+    seed: int = 0
+
+
+class Tfidf:
+    """Terms of lower-cased words with two characters or more; a text is x = z / ‖z‖ with
+
+        z_t = (1 + ln c_t) · (1 + ln((1 + N) / (1 + N_t)))
+
+    where c_t counts the term in the text and N_t of the N training documents have it. A text without known terms is 0.
+    """
+
+    def __init__(self, vectorizer: Any) -> None:
+        self.vectorizer = vectorizer
+
+    @classmethod
+    def of(cls, texts: Sequence[str], parameters: TfidfParameters) -> tuple[Self, Matrix]:
+        """Collect the terms of training documents; return their (N,V) float64 rows too."""
+        self = cls(_vectorizer(parameters, min_df=min(parameters.min_df, len(texts))))
+        try:
+            return self, self.vectorizer.fit_transform(texts)
+        except ValueError as error:  # of an empty vocabulary
+            raise DataError(
+                f"Got {len(texts)} training documents without a word that {parameters.min_df} of them share, expected "
+                "texts with common words. Use --set min_df=1, or give texts with words of two characters or more."
+            ) from error
+
+    def __call__(self, texts: Sequence[str]) -> Matrix:
+        """Return the (n,V) float64 rows of texts."""
+        return self.vectorizer.transform(texts)
+
+    def save(self, folder: Path) -> None:
+        """Write the terms, one a line in column order, and their weights."""
+        (folder / WORDS).write_text("\n".join(self.vectorizer.get_feature_names_out()), encoding="utf-8")
+        save_file({"idf": self.vectorizer.idf_}, folder / WEIGHTS)
+
+    @classmethod
+    def load(cls, folder: Path, parameters: TfidfParameters) -> Self:
+        """Read what `save` wrote."""
+        terms = (folder / WORDS).read_text(encoding="utf-8").split("\n")
+        vectorizer = _vectorizer(parameters, vocabulary={term: column for column, term in enumerate(terms)})
+        vectorizer.idf_ = load_file(folder / WEIGHTS)["idf"]
+        return cls(vectorizer)
+
+
+def _vectorizer(parameters: TfidfParameters, **extra: Any) -> Any:
+    try:
+        from sklearn.feature_extraction.text import TfidfVectorizer
+    except ImportError as error:
+        raise MissingExtraError("A system on TF-IDF features", "scikit-learn", "demo") from error
+
+    ngrams = (1, 2 if parameters.bigrams else 1)
+    return TfidfVectorizer(sublinear_tf=True, ngram_range=ngrams, max_features=parameters.max_features, **extra)
+
+
+def in_threads(task: Callable[[int], Any], count: int, jobs: int | None) -> Iterator[Any]:
+    """Yield task(0) … task(count − 1) in this order, computed beside each other.
+
+    Threads do: liblinear and scipy let go of the interpreter while they work, and the rows are shared.
+    """
+    with ThreadPoolExecutor(jobs or os.cpu_count() or 1) as pool:
+        yield from pool.map(task, range(count))
+
+
+def to_arrays(matrix: Matrix, name: str) -> dict[str, Any]:
+    """Return the arrays of a sparse matrix by names that begin alike, for a file."""
+    import numpy as np
+
+    parts = {f"{name}.{part}": getattr(matrix, part) for part in ("data", "indices", "indptr")}
+    return parts | {f"{name}.shape": np.asarray(matrix.shape, dtype=np.int64)}
+
+
+def from_arrays(arrays: Mapping[str, Any], name: str) -> Matrix:
+    """Return the sparse matrix that `to_arrays` took apart."""
+    from scipy.sparse import csr_matrix
+
+    data, indices, indptr, shape = (arrays[f"{name}.{part}"] for part in ("data", "indices", "indptr", "shape"))
+    return csr_matrix((data, indices, indptr), shape=tuple(shape.tolist()))

@@ -1,0 +1,89 @@
+"""TF-IDF features against their formula, on disk, and what they refuse; work in threads."""
+
+import math
+import sys
+import threading
+
+import numpy as np
+import pytest
+from scipy.sparse import random as random_matrix
+
+from denn.errors import DataError, MissingExtraError
+from denn.methods.tfidf import Tfidf, TfidfParameters, from_arrays, in_threads, to_arrays
+
+TEXTS = ["Goal goal match", "match team", "team Goal! x 電車", "", "電車 only here"]
+
+
+def test_a_row_is_the_formula_written_out():
+    features, known = Tfidf.of(TEXTS, TfidfParameters(min_df=2))
+    terms = ["goal", "match", "team", "電車"]  # not "x", a single character, nor what one document has
+    assert features.vectorizer.get_feature_names_out().tolist() == terms
+    counts = [[2, 1, 0, 0], [0, 1, 1, 0], [1, 0, 1, 1], [0, 0, 0, 0], [0, 0, 0, 1]]
+    for row, of_text in enumerate(counts):
+        weights = []
+        for column, count in enumerate(of_text):
+            documents = sum(other[column] > 0 for other in counts)
+            weights.append((1 + math.log(count)) * (1 + math.log(6 / (1 + documents))) if count else 0.0)
+        norm = math.sqrt(sum(weight**2 for weight in weights)) or 1.0
+        assert known[row].toarray()[0].tolist() == pytest.approx([weight / norm for weight in weights])
+    np.testing.assert_allclose(features(TEXTS).toarray(), known.toarray(), rtol=1e-12)
+    assert features(["nothing known"]).nnz == 0
+
+
+@pytest.mark.parametrize("parameters", [TfidfParameters(min_df=1, bigrams=True), TfidfParameters(max_features=2)])
+def test_features_survive_disk(parameters, tmp_path):
+    features, known = Tfidf.of(TEXTS, parameters)
+    features.save(tmp_path)
+    again = Tfidf.load(tmp_path, parameters)
+    np.testing.assert_allclose(again(TEXTS).toarray(), known.toarray(), rtol=1e-12)
+    terms = (tmp_path / "vocabulary.txt").read_text(encoding="utf-8").split("\n")
+    assert len(terms) == known.shape[1]
+    assert ("goal match" in terms) == parameters.bigrams
+
+
+def test_fewer_documents_than_min_df_keep_what_all_share():
+    _, known = Tfidf.of(["goal"], TfidfParameters(min_df=5))
+    assert known.toarray().tolist() == [[1.0]]
+
+
+@pytest.mark.parametrize("texts", [["", "a b c"], ["one", "two", "three"]])
+def test_no_common_word_is_refused(texts):
+    with pytest.raises(DataError, match=rf"Got {len(texts)} training documents .* min_df=1"):
+        Tfidf.of(texts, TfidfParameters(min_df=2))
+
+
+def test_without_scikit_learn_the_way_to_it_is_said(monkeypatch):
+    monkeypatch.setitem(sys.modules, "sklearn.feature_extraction.text", None)
+    with pytest.raises(MissingExtraError, match=r"needs the package 'scikit-learn'.*denn\[demo\]"):
+        Tfidf.of(TEXTS, TfidfParameters())
+
+
+@pytest.mark.parametrize("shape", [(5, 7), (0, 3), (3, 0)])
+def test_sparse_matrices_survive_being_taken_apart(shape):
+    matrix = random_matrix(*shape, density=0.4, format="csr", rng=np.random.default_rng(0))
+    again = from_arrays(to_arrays(matrix, "one") | {"other": 1}, "one")
+    assert again.shape == shape
+    assert (again != matrix).nnz == 0
+
+
+def test_threads_work_at_the_same_time_and_results_come_in_order():
+    together = threading.Barrier(2, timeout=10)
+
+    def task(number: int) -> int:
+        together.wait()  # passes only where two are at work
+        return number
+
+    assert list(in_threads(task, 6, 2)) == [0, 1, 2, 3, 4, 5]
+
+
+def test_what_fails_in_a_thread_is_heard_and_the_rest_is_left():
+    done = []
+
+    def task(number: int) -> None:
+        if number == 1:
+            raise DataError("no")
+        done.append(number)
+
+    with pytest.raises(DataError):
+        list(in_threads(task, 1000, 1))
+    assert len(done) < 999
