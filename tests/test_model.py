@@ -219,5 +219,5 @@ def test_a_method_without_a_datastore_says_so(tiny_corpus, tmp_path):
         assert len(prediction.labels) >= 1
         assert model.evaluate(tiny_corpus.test).confidence is None
         for change in (lambda: model.add([denn.Document("goal")]), lambda: model.remove(["train-0"])):
-            with pytest.raises(StoreError, match="keeps no datastore; train with the method 'denn'"):
+            with pytest.raises(StoreError, match="keeps no datastore; train with one that does"):
                 change()

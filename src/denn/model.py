@@ -114,7 +114,9 @@ class Model:
 
     def _store(self) -> Any:
         if not hasattr(self.method, "store"):
-            raise StoreError(f"The method {self.card.method!r} keeps no datastore; train with the method 'denn'.")
+            raise StoreError(
+                f"The method {self.card.method!r} keeps no datastore; train with one that does, such as 'denn'."
+            )
         return self.method.store
 
     def _decide(

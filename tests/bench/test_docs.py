@@ -1,4 +1,4 @@
-"""The page of the paper's experiments says what the results say."""
+"""The pages of results say what the results say."""
 
 from pathlib import Path
 
@@ -11,6 +11,7 @@ ROOT = Path(__file__).parents[2]
 
 
 @pytest.mark.slow
-def test_the_tables_of_the_page_are_those_of_the_results():
-    page = (ROOT / "docs" / "paper.md").read_text(encoding="utf-8")
-    assert fill(page, read_all(ROOT / "results")) == page, "Run: denn bench page docs/paper.md"
+@pytest.mark.parametrize("name", ["docs/paper.md", "docs/methods.md"])
+def test_the_tables_of_a_page_are_those_of_the_results(name):
+    page = (ROOT / name).read_text(encoding="utf-8")
+    assert fill(page, read_all(ROOT / "results")) == page, f"Run: denn bench page {name}"

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 
 import torch
 import torch.nn.functional as F
-from pydantic import Field, NonNegativeFloat, NonNegativeInt
+from pydantic import Field, NonNegativeFloat
 from torch import Tensor, nn
 
 from denn.encoders.packed import Layout
@@ -32,7 +32,6 @@ class CoreParameters(TransformerParameters):
     convolution: Literal["tokens", "plane"] = "tokens"  # over tokens, labels as channels; or over tokens × labels
     dropout: Annotated[float, Field(ge=0, lt=1)] = 0.1  # before the head
     layer_decay: Annotated[float, Field(gt=0, le=1)] = 0.8  # of the learning rate, from each layer to the one below
-    epochs: NonNegativeInt = 100
     optimiser: Literal["adam", "adamw"] = "adamw"
     weight_decay: NonNegativeFloat = 0.01
     warmup: Annotated[float, Field(ge=0, lt=1)] = 0.1

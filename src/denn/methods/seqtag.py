@@ -11,7 +11,7 @@ from typing import Annotated, Literal
 
 import torch
 import torch.nn.functional as F
-from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
+from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt
 from torch import Tensor, nn
 
 from denn.core import crf
@@ -29,7 +29,6 @@ class SeqTagParameters(TransformerParameters):
     hidden: PositiveInt = 384  # of the LSTM, in each direction
     dropout: Annotated[float, Field(ge=0, lt=1)] = 0.1  # behind the LSTM
     head_learning_rate: PositiveFloat | None = 1e-3  # of LSTM and field
-    epochs: NonNegativeInt = 100
     optimiser: Literal["adam", "adamw"] = "adamw"
     weight_decay: NonNegativeFloat = 0.01
     warmup: Annotated[float, Field(ge=0, lt=1)] = 0.1
