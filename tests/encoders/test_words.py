@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from denn.encoders.packed import Layout
 from denn.encoders.words import PAD, UNKNOWN, Recurrent, WordEncoder, name_vectors, read_vectors, split
@@ -49,7 +50,7 @@ def test_survives_disk(encoder, tmp_path):
 
 
 def test_vectors_start_from_a_file(tmp_path):
-    (tmp_path / "glove.txt").write_text("cat 1 2 3\nunheard 4 5 6\nthe -1 0 .5\n")
+    (tmp_path / "glove.txt").write_text("cat 1 2 3\n. . . 4 5 6\nthe -1 0 .5\n")  # a word may hold blanks
     (tmp_path / "word2vec.txt").write_text("2 3\ncat 1 2 3\nthe -1 0 .5\n")
     for name in ("glove.txt", "word2vec.txt"):
         made = WordEncoder.of(TEXTS, size=9, width=3, max_length=5, vectors=str(tmp_path / name))
@@ -81,6 +82,42 @@ def test_a_text_beside_longer_ones_is_read_as_if_alone(kind):
         torch.testing.assert_close(states[row, :size], alone[0])
         torch.testing.assert_close(last[:, row], its_last[:, 0])
         assert not states[row, size:].any()
+
+
+@pytest.mark.parametrize("both_ways", [True, False])
+@pytest.mark.parametrize("kind", ["lstm", "gru"])
+def test_layers_and_their_gradients_are_those_of_torch(kind, both_ways):
+    torch.manual_seed(0)
+    ours = Recurrent(kind, 4, 3, layers=2, both_ways=both_ways)
+    make = {"lstm": torch.nn.LSTM, "gru": torch.nn.GRU}[kind]
+    oracle = make(4, 3, 2, batch_first=True, bidirectional=both_ways)
+    weights = {
+        name.replace("_l0", f"_l{i}"): weight
+        for i, layer in enumerate(ours.layers)
+        for name, weight in layer.state_dict().items()
+    }
+    oracle.load_state_dict(weights)
+    sizes, found = [2, 5, 3], []
+    for run in (True, False):
+        vectors = torch.randn(3, 5, 4, generator=torch.Generator().manual_seed(1)).requires_grad_()
+        if run:
+            states, last = ours.run(vectors, Layout.of(sizes, torch.device("cpu")))
+        else:
+            sequence = pack_padded_sequence(vectors, torch.tensor(sizes), batch_first=True, enforce_sorted=False)
+            output, last = oracle(sequence)
+            states, _ = pad_packed_sequence(output, batch_first=True)
+        states.square().sum().backward()
+        found.append((states, *(last if isinstance(last, tuple) else (last,)), vectors.grad))
+    for mine, its in zip(*found, strict=True):
+        torch.testing.assert_close(mine, its)
+
+
+def test_dropout_lies_between_the_layers():
+    layers, vectors = Recurrent("gru", 4, 3, layers=2, dropout=0.9), torch.randn(2, 5, 4)
+    layout = Layout.of([5, 2], torch.device("cpu"))
+    assert not torch.equal(layers(vectors, layout)[0], layers(vectors, layout)[0])
+    layers.eval()
+    assert torch.equal(layers(vectors, layout)[0], layers(vectors, layout)[0])
 
 
 def test_names_are_the_means_of_their_words(encoder, tmp_path):

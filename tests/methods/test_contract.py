@@ -13,6 +13,8 @@ from .small import BY_HEART, FORGETFUL, SMALL, WITHOUT_CHANCE
 
 pytestmark = pytest.mark.slow  # trains every method anew for every test
 
+DEVICES = ["cpu", *["cuda"] * torch.cuda.is_available()]
+
 
 @pytest.fixture(params=METHODS)
 def method(request) -> str:
@@ -20,15 +22,15 @@ def method(request) -> str:
     return request.param
 
 
-@pytest.fixture
-def learn(method, tiny_settings, tmp_path):
+@pytest.fixture(params=DEVICES)
+def learn(method, tiny_settings, tmp_path, request):
     """A function that trains the method on a corpus, in a new folder each time, with as many settings as it has."""
     models = []
     known = {field.name for field in fields(lookup(METHODS, method, "method").Parameters)}
 
     def train(corpus, **extra):
         folder = tmp_path / f"model-{len(models)}"
-        wanted = {**tiny_settings, **SMALL[method], **extra}
+        wanted = {**tiny_settings, "device": request.param, **SMALL[method], **extra}
         settings = {name: value for name, value in wanted.items() if name in known}
         models.append(denn.train(corpus, method=method, out=folder, **settings))
         return models[-1]

@@ -29,7 +29,9 @@ def test_logits_are_the_formulas_by_hand():
     found = made(*pack(made, TEXTS))
     for row, text in enumerate(TEXTS):
         vectors, _ = made.encoder(*pack(made, [text]))
-        states = made.layers.layers(vectors)[0][0]  # (T,5)
+        states = vectors[0]
+        for layer in made.layers.layers:
+            states = layer(states)[0]  # (T,5)
         for label in range(LABELS):
             meetings = torch.zeros(12)  # all places, zeros behind the text
             for place, state in enumerate(states):
@@ -61,7 +63,7 @@ def test_sizes_are_those_of_the_script():
     p = ExamParameters()
     assert (p.word_width, p.state_width, p.layers, p.hidden, p.max_length) == (256, 1024, 2, 60, 320)
     made = network_of(layers=2)
-    assert made.layers.layers.num_layers == 2 and not made.layers.layers.bidirectional
+    assert [layer.bidirectional for layer in made.layers.layers] == [False, False]
     assert tuple(made.aggregate.weight.shape) == (3, 12) and tuple(made.head.weight.shape) == (1, 3)
 
 

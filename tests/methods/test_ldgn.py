@@ -54,7 +54,7 @@ def test_logits_are_the_formulas_by_hand():
     found = made(*pack(made, TEXTS))
     for row, text in enumerate(TEXTS):
         vectors, _ = made.encoder(*pack(made, [text]))
-        states = made.layers.layers(vectors)[0][0]  # (T,12)
+        states = made.layers.layers[0](vectors[0])[0]  # (T,12)
         components = []
         for label in range(LABELS):
             scores = [math.exp(made.label_vectors[label] @ state) for state in states]

@@ -31,7 +31,7 @@ def pack(made: LsanNetwork, texts: list[str]):
 def by_hand(made: LsanNetwork, text: str) -> list[torch.Tensor]:
     """Mix both attentions label by label and word by word, for one text alone."""
     vectors, _ = made.encoder(*pack(made, [text]))
-    states = made.layers.layers(vectors)[0][0]  # (T,12)
+    states = made.layers.layers[0](vectors[0])[0]  # (T,12)
     mixed = []
     for label in range(len(NAMES)):
         scores = [made.outer(torch.tanh(made.inner(state)))[label].exp() for state in states]

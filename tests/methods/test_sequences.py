@@ -213,3 +213,12 @@ def test_runs_in_both_precisions(kind, precision):
     assert loss.dtype == torch.float32 and all(weight.grad is not None for weight in made.parameters())
     found = made.score(made.tokenize(TEXTS))["final"]
     assert bool(((found >= 0) & (found <= 1)).all())
+
+
+def test_a_pass_holds_no_more_texts_than_its_beams_leave_room_for(monkeypatch):
+    monkeypatch.setattr("denn.methods.sequences.AT_ONCE", 3 * SMALL.beam * 4)
+    made, passes = network(labels=3), []
+    infer = made.infer
+    monkeypatch.setattr(made, "infer", lambda ids, layout: passes.append(len(layout.lengths)) or infer(ids, layout))
+    assert len(made.score(made.tokenize(["goal"] * 7))["final"]) == 7
+    assert passes == [3, 3, 1]

@@ -3,6 +3,7 @@
 import math
 import sys
 import threading
+import time
 
 import numpy as np
 import pytest
@@ -82,6 +83,7 @@ def test_what_fails_in_a_thread_is_heard_and_the_rest_is_left():
     def task(number: int) -> None:
         if number == 1:
             raise DataError("no")
+        time.sleep(0.001)
         done.append(number)
 
     with pytest.raises(DataError):

@@ -73,8 +73,8 @@ def systems(results: Sequence[Result]) -> Table:
     texts, used = ["### What every system costs"], []
     header = [
         "system",
-        "parameters, million",
-        "words or encoder",
+        "million parameters",
+        "in encoder",
         "epoch, s",
         "epochs",
         "training, s",

@@ -20,8 +20,20 @@ def path_score(emissions: Tensor, tags: Tensor, transitions: Tensor, start: Tens
 
 
 def log_partition(emissions: Tensor, transitions: Tensor, start: Tensor, end: Tensor) -> Tensor:
-    """Return log Z, the log of the sum of exp(s(y)) over all S^C paths, for each sequence: (n,)."""
-    return torch.logsumexp(_forward(emissions, transitions, start)[-1] + end, 1)
+    """Return log Z, the log of the sum of exp(s(y)) over all S^C paths, for each sequence: (n,).
+
+    Steps between neighbouring places are matrices of S × S; pairs of them are joined until one is left, which takes
+    log₂ C operations after each other where going from place to place takes C.
+    """
+    steps = transitions + emissions[:, 1:, None, :]  # (n,C−1,S,S)
+    while steps.shape[1] > 1:
+        even = steps.shape[1] // 2 * 2
+        joined = torch.logsumexp(steps[:, 0:even:2, :, :, None] + steps[:, 1:even:2, None], 3)
+        steps = torch.cat([joined, steps[:, even:]], 1)
+    last = start + emissions[:, 0]
+    if steps.shape[1]:
+        last = torch.logsumexp(last[:, :, None] + steps[:, 0], 1)
+    return torch.logsumexp(last + end, 1)
 
 
 def marginals(emissions: Tensor, transitions: Tensor, start: Tensor, end: Tensor) -> Tensor:

@@ -131,7 +131,9 @@ class Layout:
     def of(cls, lengths: Sequence[int], device: torch.device) -> Layout:
         """Lay documents of these lengths end to end."""
         starts = torch.tensor([0, *lengths], dtype=torch.int32).cumsum(0, dtype=torch.int32)
-        return cls.at(send(starts, device), int(starts[-1]), max(lengths, default=0))
+        layout = cls.at(send(starts, device), int(starts[-1]), max(lengths, default=0))
+        layout.__dict__["lengths"] = tuple(lengths)  # known here; the property would ask the device for them
+        return layout
 
     @classmethod
     def at(cls, starts: Tensor, total: int, longest: int) -> Layout:

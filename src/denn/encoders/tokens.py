@@ -61,13 +61,16 @@ class Tokens:
         places = send(offsets, device)[layout.document] + layout.positions
         return self.flat[places.clamp_(max=len(self.flat) - 1)].long(), layout
 
-    def by_length(self, budget: int) -> Iterator[Tensor]:
-        """Yield rows in chunks of at most `budget` tokens, longest first; a longer text is a chunk of its own."""
+    def by_length(self, budget: int, most: int | None = None) -> Iterator[Tensor]:
+        """Yield rows in chunks of at most `budget` tokens and `most` texts, longest first.
+
+        A text longer than the budget is a chunk of its own.
+        """
         order = torch.argsort(self.lengths, descending=True, stable=True)
         sizes = self.lengths[order].tolist()
         start, total = 0, 0
         for end, size in enumerate(sizes):
-            if end > start and total + size > budget:
+            if end > start and (total + size > budget or end - start == most):
                 yield order[start:end]
                 start, total = end, 0
             total += size

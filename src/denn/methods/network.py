@@ -102,6 +102,7 @@ class Network(nn.Module):
 
     encoder: Encoder
     views: int = 1  # times that a text goes through in a training step, side by side
+    most_texts: int | None = None  # in a pass of inference, where memory grows with them and not with their tokens
     recordable: ClassVar[bool] = True  # whether `loss` is work of the device alone: it looks at no value
 
     def forward(self, ids: Tensor, layout: Layout, seeds: Tensor | None = None) -> Tensor:
@@ -154,7 +155,7 @@ class Network(nn.Module):
             self.eval()
         found: dict[str, Tensor] = {}
         on_device, done = tokens.to(self.device), 0
-        for rows in tokens.by_length(INFERENCE_TOKENS[self.device.type]):
+        for rows in tokens.by_length(INFERENCE_TOKENS[self.device.type], self.most_texts):
             with self.encoder.autocast():
                 parts = self.infer(*on_device.pack(rows))
             for name, values in parts.items():

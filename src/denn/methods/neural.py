@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -94,6 +95,7 @@ class Training:
         labels = self.labels[send(rows, device)]
         ids, layout = self.on_device.pack(rows.repeat_interleave(self.network.views), self.multiple)
         ids = self.network.alter(ids, layout)
+        self.layout = layout
         encoder, seeds = self.network.encoder, torch.empty(0)
         if self.multiple > 1 and isinstance(encoder, TransformerEncoder):
             seeds = encoder.draw_seeds()
@@ -102,8 +104,7 @@ class Training:
     def compute(self, ids: Tensor, starts: Tensor, labels: Tensor, seeds: Tensor) -> Tensor:
         """Return the network's loss of what `prepare` returned."""
         recorded = self.multiple > 1
-        longest = self.network.encoder.max_length if recorded else int(starts.diff().max())
-        layout = Layout.at(starts, len(ids), longest)
+        layout = Layout.at(starts, len(ids), self.network.encoder.max_length) if recorded else self.layout
         with self.network.encoder.autocast():
             return self.network.loss(Batch(ids, layout, labels, seeds if recorded else None))
 
@@ -197,6 +198,8 @@ def device_of(name: str) -> torch.device:
     device = torch.device(name)
     if device.type == "cuda" and not torch.cuda.is_available():
         raise ConfigError(f"Got the device {name!r}, but no CUDA device is to be seen; use --set device=cpu.")
+    if device.type == "cuda":
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # without it recurrent layers may repeat inexactly
     if device.index is not None:
         torch.cuda.set_device(device)  # kernels and recordings run on the current one
     return device

@@ -18,6 +18,7 @@ from denn.methods.network import Batch, Network, WordParameters
 from denn.types import Corpus
 
 NOTHING = -100  # the target behind a sequence's end, which no loss counts
+AT_ONCE = 2**28  # scores of beams × labels that a pass of inference holds
 MARGIN = 2  # labels that a text may get beyond the longest label set of the training documents
 
 Order = Literal["frequent_first", "rare_first"]
@@ -140,6 +141,7 @@ class SequenceNetwork(Network):
         wide = 2 * p.hidden
         self.encoder, self.labels, self.p = encoder, labels, p
         self.end, self.start_token = labels, labels + 1
+        self.most_texts = max(1, AT_ONCE // (p.beam * (labels + 1)))
         self.reader = Recurrent(kind, encoder.width, p.hidden, layers=p.encoder_layers, dropout=p.dropout)
         self.label_vectors = nn.Embedding(labels + 2, encoder.width)
         self.cells = Cells(kind, encoder.width + wide, wide, p.decoder_layers, p.dropout)
@@ -156,6 +158,8 @@ class SequenceNetwork(Network):
         """Read packed texts: what the decoder looks back at, and the state that it starts from."""
         vectors, real = self.encoder(ids, layout)
         states, last = self.reader.run(F.dropout(vectors, self.p.dropout, self.training), layout)
+        if torch.is_autocast_enabled(kind := states.device.type):  # once, not anew in every step of the decoder
+            states = states.to(torch.get_autocast_dtype(kind))
         memory = Memory(states, real, self.attention.keys(states))
         kinds = last if isinstance(last, tuple) else (last,)
         state = tuple(part for kind in kinds for part in _start(kind, self.p.decoder_layers))
