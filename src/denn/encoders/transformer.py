@@ -86,6 +86,11 @@ class TransformerEncoder(nn.Module):
             return torch.bfloat16 if self.precision == "bfloat16" else torch.float32
         return torch.bfloat16 if _fast_bfloat16(self.device) else torch.float32
 
+    @property
+    def pass_tokens(self) -> int:
+        """Tokens that a pass of inference takes."""
+        return INFERENCE_TOKENS[self.device.type]
+
     def tokenize(self, texts: Sequence[str]) -> Tokens:
         """Turn texts into ids on the CPU; `cut` counts those longer than the maximum length."""
         return tokenize(self.tokenizer, texts, self.max_length)
@@ -138,7 +143,7 @@ class TransformerEncoder(nn.Module):
             self.eval()
         out = torch.empty(len(tokens), self.width)
         on_device, done = tokens.to(self.device), 0
-        for rows in tokens.by_length(INFERENCE_TOKENS[self.device.type]):
+        for rows in tokens.by_length(self.pass_tokens):
             out[rows] = self(*on_device.pack(rows)).cpu()
             done += len(rows)
             if report:

@@ -19,6 +19,7 @@ from denn.encoders.tokens import CHARACTERS_PER_TOKEN, Tokens
 from denn.encoders.transformer import Precision
 from denn.errors import EncoderError
 
+INFERENCE_TOKENS = {"cpu": 16_384, "cuda": 65_535}  # a pass: recurrent layers go word by word, so many texts at once
 PAD, UNKNOWN = 0, 1
 SPECIAL = ("<pad>", "<unknown>")
 WORD = re.compile(r"\w+|[^\w\s]")
@@ -80,6 +81,11 @@ class WordEncoder(nn.Module):
     def device(self) -> torch.device:
         """Where the vectors are."""
         return self.embedding.weight.device
+
+    @property
+    def pass_tokens(self) -> int:
+        """Tokens that a pass of inference takes."""
+        return INFERENCE_TOKENS[self.device.type]
 
     def autocast(self) -> AbstractContextManager[None]:
         """Multiply matrices in bfloat16 where that is asked for, or on CUDA where nothing is."""

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from denn.encoders.packed import Layout
 from denn.encoders.tokens import Tokens
-from denn.encoders.transformer import INFERENCE_TOKENS, Pooling, Precision, TransformerEncoder
+from denn.encoders.transformer import Pooling, Precision, TransformerEncoder
 from denn.encoders.words import WordEncoder
 from denn.training.loop import Plan
 from denn.types import Corpus, Progress
@@ -155,7 +155,7 @@ class Network(nn.Module):
             self.eval()
         found: dict[str, Tensor] = {}
         on_device, done = tokens.to(self.device), 0
-        for rows in tokens.by_length(INFERENCE_TOKENS[self.device.type], self.most_texts):
+        for rows in tokens.by_length(self.encoder.pass_tokens, self.most_texts):
             with self.encoder.autocast():
                 parts = self.infer(*on_device.pack(rows))
             for name, values in parts.items():

@@ -24,7 +24,7 @@ from denn.core.label_contrast import (
 )
 from denn.encoders.packed import Layout
 from denn.encoders.tokens import Tokens
-from denn.encoders.transformer import INFERENCE_TOKENS, TransformerEncoder
+from denn.encoders.transformer import TransformerEncoder
 from denn.errors import ConfigError
 from denn.methods.classifier import SAMPLED, Classifier, ClassifierParameters
 from denn.methods.label_tokens import LabelTokens, States
@@ -114,7 +114,7 @@ class InstanceNetwork(LabelTokens):
         """Fix the scale on some texts and begin the head's bias at the log-odds of each label."""
         self.eval()
         some = tokens.first(SAMPLED).to(self.device)
-        passes = some.by_length(INFERENCE_TOKENS[self.device.type])
+        passes = some.by_length(self.encoder.pass_tokens)
         embeddings = torch.cat([self.pool(self.read(*some.pack(rows))) for rows in passes])
         if parameters.embedding_norm is not None:
             self.scale.fill_(parameters.embedding_norm / float(embeddings.norm(dim=1).mean().clamp_min(1e-6)))
