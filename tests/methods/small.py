@@ -2,6 +2,8 @@
 
 from typing import Any
 
+SEQUENCE = {"word_width": 16, "hidden": 12, "encoder_layers": 1, "dropout": 0.0, "beam": 3, "max_length": 40}
+
 SMALL: dict[str, dict[str, Any]] = {
     "denn": {},
     "knn": {},
@@ -20,29 +22,10 @@ SMALL: dict[str, dict[str, Any]] = {
     "laco-plcp": {},
     "laco-clcp": {},
     "seqtag": {"hidden": 16},
-    "seq2seq": {"word_width": 16, "hidden": 12, "encoder_layers": 1, "dropout": 0.0, "beam": 3, "max_length": 40},
-    "sgm": {"word_width": 16, "hidden": 12, "encoder_layers": 1, "dropout": 0.0, "beam": 3, "max_length": 40},
-    "seq2set": {
-        "word_width": 16,
-        "hidden": 12,
-        "encoder_layers": 1,
-        "decoder_layers": 1,
-        "dropout": 0.0,
-        "beam": 3,
-        "max_length": 40,
-        "reinforced_epochs": 1,
-    },
-    "ocd": {
-        "word_width": 16,
-        "hidden": 12,
-        "encoder_layers": 1,
-        "decoder_layers": 1,
-        "dropout": 0.0,
-        "beam": 3,
-        "max_length": 40,
-        "logistic_layers": 1,
-        "logistic_width": 16,
-    },
+    "seq2seq": SEQUENCE,
+    "sgm": SEQUENCE,
+    "seq2set": {**SEQUENCE, "decoder_layers": 1, "reinforced_epochs": 1},
+    "ocd": {**SEQUENCE, "decoder_layers": 1, "logistic_layers": 1, "logistic_width": 16},
     "mlr": {"label_width": 8},
     "mlr-textcnn": {"label_width": 8, "filters": 8, "word_width": 16, "dropout": 0.1, "learning_rate": 0.02},
     "dummy": {},

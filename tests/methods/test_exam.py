@@ -6,6 +6,8 @@ from denn.encoders.words import WordEncoder
 from denn.methods import exam
 from denn.methods.exam import ExamNetwork, ExamParameters
 
+from .made import packed
+
 TEXTS = ["goal match team", "the violin", "oven goal the butter sauce of the chef"]
 LABELS = 4
 
@@ -18,17 +20,12 @@ def network_of(**settings) -> ExamNetwork:
     return ExamNetwork(encoder, LABELS, parameters).eval()
 
 
-def pack(made: ExamNetwork, texts: list[str]):
-    """Tokenize texts and lay all of them out."""
-    return made.tokenize(texts).pack(torch.arange(len(texts)))
-
-
 @torch.no_grad()
 def test_logits_are_the_formulas_by_hand():
     made = network_of()
-    found = made(*pack(made, TEXTS))
+    found = made(*packed(made, TEXTS))
     for row, text in enumerate(TEXTS):
-        vectors, _ = made.encoder(*pack(made, [text]))
+        vectors, _ = made.encoder(*packed(made, [text]))
         states = vectors[0]
         for layer in made.layers.layers:
             states = layer(states)[0]  # (T,5)
@@ -44,12 +41,12 @@ def test_logits_are_the_formulas_by_hand():
 def test_one_judge_for_all_labels():
     made = network_of()
     made.label_vectors[1] = made.label_vectors[0]
-    found = made(*pack(made, TEXTS))
+    found = made(*packed(made, TEXTS))
     torch.testing.assert_close(found[:, 1], found[:, 0])
     assert not torch.allclose(found[:, 2], found[:, 0], atol=1e-3)
     swapped = made.label_vectors[[3, 1, 2, 0]]
     made.label_vectors.copy_(swapped)
-    torch.testing.assert_close(made(*pack(made, TEXTS)), found[:, [3, 1, 2, 0]])
+    torch.testing.assert_close(made(*packed(made, TEXTS)), found[:, [3, 1, 2, 0]])
 
 
 def test_more_labels_add_only_their_vectors():
@@ -73,4 +70,4 @@ def test_many_texts_go_through_in_turns(monkeypatch):
     in_turns = network_of()
     assert in_turns.at_once == 2
     with torch.no_grad():
-        torch.testing.assert_close(in_turns(*pack(in_turns, TEXTS)), together(*pack(together, TEXTS)))
+        torch.testing.assert_close(in_turns(*packed(in_turns, TEXTS)), together(*packed(together, TEXTS)))

@@ -12,6 +12,8 @@ from denn.errors import ConfigError
 from denn.methods import ldgn
 from denn.methods.ldgn import Ldgn, LdgnNetwork, LdgnParameters
 
+from .made import packed
+
 TEXTS = ["goal match team", "the violin", "oven goal the butter sauce of the chef"]
 NAMES = ("the goal", "violin team", "unheard", "never seen")
 LABELS = len(NAMES)
@@ -32,11 +34,6 @@ def network_of() -> LdgnNetwork:
     return made
 
 
-def pack(made: LdgnNetwork, texts: list[str]):
-    """Tokenize texts and lay all of them out."""
-    return made.tokenize(texts).pack(torch.arange(len(texts)))
-
-
 def convolve(graph: list[list[float]], features: list[torch.Tensor]) -> list[torch.Tensor]:
     """Sum over neighbours by D^-½ (A + I) D^-½; leaky relu."""
     size = len(graph)
@@ -51,9 +48,9 @@ def convolve(graph: list[list[float]], features: list[torch.Tensor]) -> list[tor
 @torch.no_grad()
 def test_logits_are_the_formulas_by_hand():
     made = network_of()
-    found = made(*pack(made, TEXTS))
+    found = made(*packed(made, TEXTS))
     for row, text in enumerate(TEXTS):
-        vectors, _ = made.encoder(*pack(made, [text]))
+        vectors, _ = made.encoder(*packed(made, [text]))
         states = made.layers.layers[0](vectors[0])[0]  # (T,12)
         components = []
         for label in range(LABELS):
@@ -89,7 +86,7 @@ def test_many_texts_go_through_in_turns(monkeypatch):
     in_turns = network_of()
     assert in_turns.at_once == 2
     with torch.no_grad():
-        torch.testing.assert_close(in_turns(*pack(in_turns, TEXTS)), together(*pack(together, TEXTS)))
+        torch.testing.assert_close(in_turns(*packed(in_turns, TEXTS)), together(*packed(together, TEXTS)))
 
 
 def test_graphs_that_do_not_fit_are_refused_with_their_size(monkeypatch):

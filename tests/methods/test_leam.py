@@ -13,6 +13,8 @@ from denn.methods import leam
 from denn.methods.leam import Leam, LeamParameters
 from denn.methods.network import Batch
 
+from .made import packed
+
 TEXTS = ["goal match team", "the violin", "oven goal the butter sauce of the chef"]
 NAMES = ("the goal", "violin team", "unheard")
 
@@ -25,11 +27,6 @@ def network_of(variant: str, **settings):
     made = Leam(parameters).make(encoder, len(NAMES)).eval()
     made.prepare(denn.Corpus(train=[denn.Document("goal", NAMES)], labels=denn.types.LabelSpace(NAMES)))
     return made
-
-
-def pack(made, texts):
-    """Tokenize texts and lay all of them out."""
-    return made.tokenize(texts).pack(torch.arange(len(texts)))
 
 
 def convolve(convolution, rows: torch.Tensor, before: int) -> torch.Tensor:
@@ -47,9 +44,9 @@ def convolve(convolution, rows: torch.Tensor, before: int) -> torch.Tensor:
 @torch.no_grad()
 def test_per_label_logits_are_the_formulas_by_hand():
     made = network_of("per_label")
-    found = made(*pack(made, TEXTS))
+    found = made(*packed(made, TEXTS))
     for row, text in enumerate(TEXTS):
-        words, _ = made.encoder(*pack(made, [text]))
+        words, _ = made.encoder(*packed(made, [text]))
         states = convolve(made.convolution, words[0], before=1)  # windows of 4: one word before, two behind
         for label in range(len(NAMES)):
             scores = [math.exp(made.label_vectors[label] @ state) for state in states]
@@ -61,9 +58,9 @@ def test_per_label_logits_are_the_formulas_by_hand():
 @torch.no_grad()
 def test_joint_logits_are_the_formulas_by_hand():
     made = network_of("joint")
-    found = made(*pack(made, TEXTS))
+    found = made(*packed(made, TEXTS))
     for row, text in enumerate(TEXTS):
-        words = made.encoder(*pack(made, [text]))[0][0]  # (T,6)
+        words = made.encoder(*packed(made, [text]))[0][0]  # (T,6)
         cosine = torch.stack([F.cosine_similarity(word[None], made.label_vectors) for word in words])  # (T,L)
         nearest = convolve(made.convolution, cosine, before=2).max(1).values.tolist()
         whole = sum(math.exp(value) for value in nearest)
@@ -74,7 +71,7 @@ def test_joint_logits_are_the_formulas_by_hand():
 @pytest.mark.parametrize("weight", [0.0, 1.0, 2.5])
 def test_labels_must_be_classified_as_themselves(weight):
     made = network_of("joint", label_weight=weight)
-    ids, layout = pack(made, TEXTS)
+    ids, layout = packed(made, TEXTS)
     gold = torch.tensor([[1, 0, 0], [0, 1, 0], [1, 0, 1]]).bool()
     loss = made.loss(Batch(ids, layout, gold, None))
 
@@ -91,7 +88,7 @@ def test_labels_must_be_classified_as_themselves(weight):
 
 def test_the_default_has_no_loss_of_the_labels():
     made = network_of("per_label")
-    ids, layout = pack(made, TEXTS)
+    ids, layout = packed(made, TEXTS)
     gold = torch.tensor([[1, 0, 0], [0, 1, 0], [1, 0, 1]]).bool()
     expected = F.binary_cross_entropy_with_logits(made(ids, layout), gold.float())
     torch.testing.assert_close(made.loss(Batch(ids, layout, gold, None)), expected)
@@ -104,7 +101,7 @@ def test_labels_start_from_their_words_and_train():
         weight = made.encoder.embedding.weight
         start = (weight[made.encoder.index["violin"]] + weight[made.encoder.index["team"]]) / 2
         torch.testing.assert_close(made.label_vectors[1], start)
-        made.loss(Batch(*pack(made, TEXTS), torch.ones(3, 3, dtype=torch.bool), None)).backward()
+        made.loss(Batch(*packed(made, TEXTS), torch.ones(3, 3, dtype=torch.bool), None)).backward()
         assert made.label_vectors.grad.any(dim=1).all()
 
 
@@ -114,7 +111,7 @@ def test_many_texts_go_through_in_turns(monkeypatch):
     in_turns = network_of("per_label")
     assert in_turns.at_once == 2
     with torch.no_grad():
-        torch.testing.assert_close(in_turns(*pack(in_turns, TEXTS)), together(*pack(together, TEXTS)))
+        torch.testing.assert_close(in_turns(*packed(in_turns, TEXTS)), together(*packed(together, TEXTS)))
 
 
 def test_too_many_labels_for_the_joint_variant(monkeypatch):

@@ -9,6 +9,8 @@ from denn.encoders.words import WordEncoder
 from denn.methods import lsan
 from denn.methods.lsan import LsanNetwork, LsanParameters
 
+from .made import packed
+
 TEXTS = ["goal match team", "the violin", "oven goal the butter sauce of the chef"]
 NAMES = ("the goal", "violin_team", "unheard", "!?")
 
@@ -23,14 +25,9 @@ def network_of(scorer: str = "per_label") -> LsanNetwork:
     return made
 
 
-def pack(made: LsanNetwork, texts: list[str]):
-    """Tokenize texts and lay all of them out."""
-    return made.tokenize(texts).pack(torch.arange(len(texts)))
-
-
 def by_hand(made: LsanNetwork, text: str) -> list[torch.Tensor]:
     """Mix both attentions label by label and word by word, for one text alone."""
-    vectors, _ = made.encoder(*pack(made, [text]))
+    vectors, _ = made.encoder(*packed(made, [text]))
     states = made.layers.layers[0](vectors[0])[0]  # (T,12)
     mixed = []
     for label in range(len(NAMES)):
@@ -50,7 +47,7 @@ def by_hand(made: LsanNetwork, text: str) -> list[torch.Tensor]:
 @torch.no_grad()
 def test_logits_are_the_formulas_by_hand():
     paper, code = network_of(), network_of("mean")
-    found, averaged = paper(*pack(paper, TEXTS)), code(*pack(code, TEXTS))
+    found, averaged = paper(*packed(paper, TEXTS)), code(*packed(code, TEXTS))
     assert found.shape == averaged.shape == (3, len(NAMES))
     for row, text in enumerate(TEXTS):
         expected = torch.cat([paper.head(view) for view in by_hand(paper, text)])  # one scorer for every label
@@ -74,7 +71,7 @@ def test_many_texts_go_through_in_turns(monkeypatch):
     in_turns = network_of()
     assert in_turns.at_once == 2 and together.at_once > 2
     with torch.no_grad():
-        torch.testing.assert_close(in_turns(*pack(in_turns, TEXTS)), together(*pack(together, TEXTS)))
+        torch.testing.assert_close(in_turns(*packed(in_turns, TEXTS)), together(*packed(together, TEXTS)))
 
 
 def test_sizes_on_aapd_are_the_published_ones():

@@ -16,6 +16,7 @@ from denn.methods.network import Batch
 from denn.methods.ocd import Ocd, OcdNetwork, OcdParameters, rescored
 from denn.methods.rollout import write
 
+from .made import packed, scattered
 from .small import SMALL as SIZES
 
 TEXTS = ["goal match team", "oven", "orbit rocket planet comet goal match", ""]
@@ -28,13 +29,7 @@ def network(labels=3, **changes) -> OcdNetwork:
     p = replace(SMALL, **changes)
     encoder = WordEncoder.of(TEXTS, size=20, width=p.word_width, max_length=9, precision=p.precision)
     made = Ocd(p).make(encoder, labels)
-    for weight in made.parameters():
-        torch.nn.init.normal_(weight, std=0.7)
-    return made.eval()
-
-
-def packed(made, texts=TEXTS):
-    return made.tokenize(texts).pack(torch.arange(len(texts)))
+    return scattered(made)
 
 
 def batch_of(made, texts=TEXTS, gold=GOLD) -> Batch:
@@ -44,7 +39,7 @@ def batch_of(made, texts=TEXTS, gold=GOLD) -> Batch:
 @torch.no_grad()
 def test_the_loss_is_that_of_what_the_decoder_wrote():
     made = network(logistic_weight=0.0)
-    memory, state = made.read(*packed(made))
+    memory, state = made.read(*packed(made, TEXTS))
     torch.manual_seed(5)
     tokens, logits = write(lambda last, now: made.step(last, now, memory), state, limit=4, start=4, end=3)
     torch.manual_seed(5)
@@ -63,7 +58,7 @@ def test_the_logistic_decoder_adds_its_weighted_cross_entropy():
         made = network(logistic_weight=weight)
         torch.manual_seed(5)
         found.append(float(made.loss(batch_of(made))))
-    scores = made.infer(*packed(made))["logistic"]
+    scores = made.infer(*packed(made, TEXTS))["logistic"]
     cross = 0.0
     for text, label in itertools.product(range(4), range(3)):
         p = float(scores[text, label])
@@ -78,7 +73,7 @@ def test_the_logistic_decoder_reads_the_last_real_word():
     norm = decoder.layers[1]
     norm.running_mean.normal_()
     norm.running_var.fill_(2.0)
-    memory, _ = made.read(*packed(made))
+    memory, _ = made.read(*packed(made, TEXTS))
     found = decoder(memory)
     for text, size in enumerate([3, 1, 6, 1]):
         states = memory.states[text, :size]
@@ -126,7 +121,7 @@ def log_probability(made, text, sequence) -> float:
 @torch.no_grad()
 def test_decoding_against_every_sequence(decoding):
     made = network(decoding=decoding)
-    found = made.infer(*packed(made))
+    found = made.infer(*packed(made, TEXTS))
     for row, text in enumerate(TEXTS):
         odds = [p / (1 - p) for p in made.infer(*packed(made, [text]))["logistic"][0].tolist()]
         weights = {}
@@ -152,7 +147,7 @@ def test_joint_decoding_finds_what_a_narrow_beam_would_lose():
         made.head.bias.copy_(torch.tensor([2.0, 1.0, 0.0, 1.5]))
         made.logistic.head.weight.zero_()
         made.logistic.head.bias.copy_(torch.tensor([-4.0, -4.0, 8.0]))
-        found[decoding] = made.infer(*packed(made))["sequence"][0].tolist()
+        found[decoding] = made.infer(*packed(made, TEXTS))["sequence"][0].tolist()
     # Alone: label 0, then the end. Jointly: label 2 at log-odds 8, then the end, which costs least.
     assert found == {"beam": [1, 0, 0], "rescoring": [1, 0, 0], "joint": [0, 0, 1]}
 
@@ -190,8 +185,8 @@ def test_writes_at_most_24_tokens():
 def test_without_weight_there_is_no_logistic_decoder():
     made = network(logistic_weight=0.0)
     assert not any("logistic" in name for name in made.state_dict())
-    assert set(made.infer(*packed(made))) == {"final", "sequence"}
-    assert set(network().infer(*packed(made))) == {"final", "sequence", "logistic"}
+    assert set(made.infer(*packed(made, TEXTS))) == {"final", "sequence"}
+    assert set(network().infer(*packed(made, TEXTS))) == {"final", "sequence", "logistic"}
 
 
 @pytest.mark.parametrize("decoding", ["rescoring", "joint"])

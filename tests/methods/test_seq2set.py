@@ -14,6 +14,7 @@ from denn.methods.network import Batch
 from denn.methods.seq2set import FullSetNetwork, Seq2Set, Seq2SetParameters, SetNetwork
 from denn.methods.sequences import SequenceNetwork, sequence_loss, target_sequences
 
+from .made import packed, scattered
 from .small import SMALL as SIZES
 
 TEXTS = ["goal match team", "oven", "orbit rocket planet comet goal match", ""]
@@ -29,13 +30,7 @@ def network(form="simple", **changes) -> SetNetwork:
     encoder = WordEncoder.of(TEXTS, size=20, width=p.word_width, max_length=9, precision=p.precision)
     made = Seq2Set(p).make(encoder, 3)
     made.longest.fill_(3)
-    for weight in made.parameters():
-        torch.nn.init.normal_(weight, std=0.7)
-    return made.eval()
-
-
-def packed(made, texts=TEXTS):
-    return made.tokenize(texts).pack(torch.arange(len(texts)))
+    return scattered(made)
 
 
 def batch_of(made, texts=TEXTS, gold=GOLD) -> Batch:
@@ -148,7 +143,7 @@ def test_in_the_full_form_the_first_decoder_is_always_taught():
 def test_the_set_decoder_attends_to_words_and_draft():
     made = network("full", decoder_layers=1)
     made.head.weight *= 3  # so that drafts differ
-    memory, state = made.read(*packed(made))
+    memory, state = made.read(*packed(made, TEXTS))
     draft = made.draft(memory, state)
     step, start = made.decoder(memory, state)
     logits, _ = step(torch.full((4,), made.start_token), start)
@@ -173,7 +168,7 @@ def test_the_set_decoder_attends_to_words_and_draft():
 def test_the_draft_is_the_first_decoders_greedy_writing():
     made = network("full")
     made.head.weight *= 3  # so that drafts differ
-    memory, state = made.read(*packed(made))
+    memory, state = made.read(*packed(made, TEXTS))
     draft = made.draft(memory, state)
     assert len({int(count) for count in draft.real.sum(1)}) > 1  # of several lengths
     for text in range(4):
@@ -193,7 +188,7 @@ def test_the_draft_is_the_first_decoders_greedy_writing():
 @torch.no_grad()
 def test_search_agrees_with_every_sequence(form):
     made = network(form)
-    found = made.infer(*packed(made))
+    found = made.infer(*packed(made, TEXTS))
     every = [(*some, 3) for size in range(4) for some in itertools.permutations(range(3), size)]
     for row, text in enumerate(TEXTS):
         exact = {sequence: math.exp(walk(made, text, sequence)[1]) for sequence in every}

@@ -23,6 +23,8 @@ from denn.methods.sequences import (
     target_sequences,
 )
 
+from .made import packed, scattered
+
 TEXTS = ["goal match team", "oven", "orbit rocket planet comet goal match", ""]
 SMALL = SequenceParameters(word_width=5, hidden=3, dropout=0.0, beam=40, precision="float32")
 
@@ -32,13 +34,7 @@ def network(labels=3, kind="gru", p=SMALL, attention=None) -> SequenceNetwork:
     encoder = WordEncoder.of(TEXTS, size=20, width=p.word_width, max_length=9, precision=p.precision)
     made = SequenceNetwork(encoder, labels, p, kind, attention)
     made.longest.fill_(labels)
-    for weight in made.parameters():  # far from the uniform start, so that sequences differ
-        torch.nn.init.normal_(weight, std=0.7)
-    return made.eval()
-
-
-def packed(made, texts=TEXTS):
-    return made.tokenize(texts).pack(torch.arange(len(texts)))
+    return scattered(made)
 
 
 LABELS = torch.tensor([[1, 0, 1, 1], [0, 0, 0, 0], [0, 1, 0, 0]]).bool()
@@ -136,7 +132,7 @@ def test_cells_take_the_steps_of_torch_layers(kind):
 @pytest.mark.parametrize("kind", ["gru", "lstm"])
 def test_the_decoder_starts_from_the_encoders_last_states(kind, layers):
     made = network(kind=kind, p=replace(SMALL, decoder_layers=layers))
-    memory, state = made.read(*packed(made))
+    memory, state = made.read(*packed(made, TEXTS))
     assert len(state) == made.cells.parts + 1
     shown = layers if layers < 3 else 2
     top = state[shown - 1]  # of the encoder's last layer
@@ -153,7 +149,7 @@ def test_the_decoder_starts_from_the_encoders_last_states(kind, layers):
 @torch.no_grad()
 def test_search_and_teaching_agree(kind, bounded):
     made = network(kind=kind, attention=DotAttention(6, 6) if bounded else None)
-    beams = made.beams(*packed(made))
+    beams = made.beams(*packed(made, TEXTS))
     every = torch.tensor(list(itertools.product([False, True], repeat=3)))
     for text, wanted in itertools.product(range(4), every):
         ids, layout = packed(made, [TEXTS[text]])
@@ -181,8 +177,8 @@ def test_the_loss_is_that_of_teaching():
 
 def test_inference_returns_marginals_and_the_best_sequence():
     made = network()
-    found = made.infer(*packed(made))
-    beams = made.beams(*packed(made))
+    found = made.infer(*packed(made, TEXTS))
+    beams = made.beams(*packed(made, TEXTS))
     assert torch.equal(found["final"], label_marginals(beams, 3))
     for text in range(4):
         best = {token for token in beams.tokens[text, 0].tolist() if token < made.end}
@@ -194,19 +190,19 @@ def test_no_text_gets_more_labels_than_allowed():
     made = network(labels=9, p=replace(SMALL, beam=4))
     made.head.bias.data[made.end] = -50.0  # never ends by itself
     made.prepare(corpus)
-    assert made.beams(*packed(made)).tokens.shape[2] == 2 + 2 + 1
+    assert made.beams(*packed(made, TEXTS)).tokens.shape[2] == 2 + 2 + 1
     few = network(labels=9, p=replace(SMALL, beam=4, max_labels=1))
     few.head.bias.data[few.end] = -50.0
-    assert few.beams(*packed(few)).tokens.shape[2] == 2
+    assert few.beams(*packed(few, TEXTS)).tokens.shape[2] == 2
     all_of_them = network(labels=3, p=replace(SMALL, beam=4, max_labels=99))
-    assert all_of_them.beams(*packed(all_of_them)).tokens.shape[2] <= 4
+    assert all_of_them.beams(*packed(all_of_them, TEXTS)).tokens.shape[2] <= 4
 
 
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])
 @pytest.mark.parametrize("kind", ["gru", "lstm"])
 def test_runs_in_both_precisions(kind, precision):
     made = network(kind=kind, p=replace(SMALL, precision=precision)).train()
-    ids, layout = packed(made)
+    ids, layout = packed(made, TEXTS)
     with made.encoder.autocast():
         loss = made.loss(Batch(ids, layout, torch.eye(4, 3).bool(), None))
     loss.backward()

@@ -11,6 +11,8 @@ from denn.encoders.words import WordEncoder
 from denn.methods.sequences import SequenceNetwork, target_sequences
 from denn.methods.sgm import Sgm, SgmNetwork, SgmParameters
 
+from .made import packed, scattered
+
 TEXTS = ["goal match team", "oven", "orbit rocket planet comet goal match"]
 SMALL = SgmParameters(word_width=5, hidden=3, dropout=0.0, beam=40, length_normalised=False, precision="float32")
 LABELS = 3
@@ -21,13 +23,7 @@ def network(p=SMALL) -> SgmNetwork:
     encoder = WordEncoder.of(TEXTS, size=20, width=p.word_width, max_length=9, precision=p.precision)
     made = Sgm(p).make(encoder, LABELS)
     made.longest.fill_(LABELS)
-    for weight in made.parameters():  # far from the uniform start, so that sequences differ
-        torch.nn.init.normal_(weight, std=0.7)
-    return made.eval()
-
-
-def packed(made, texts=TEXTS):
-    return made.tokenize(texts).pack(torch.arange(len(texts)))
+    return scattered(made)
 
 
 def softmax(values):
@@ -54,7 +50,7 @@ def global_embedding(made, label, logits, temperature):
 @torch.no_grad()
 def test_the_global_embedding_of_two_steps_by_loops(temperature):
     made = network(replace(SMALL, temperature=temperature))
-    memory, state = made.read(*packed(made))
+    memory, state = made.read(*packed(made, TEXTS))
     assert not state[-1].any()  # no step before the first: every label and the end are equally likely
     seen = []
     made.cells.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0][:, :5]))
@@ -70,7 +66,7 @@ def test_the_global_embedding_of_two_steps_by_loops(temperature):
 
 def test_gradients_flow_through_the_distribution():
     made = network()
-    memory, state = made.read(*packed(made))
+    memory, state = made.read(*packed(made, TEXTS))
     first, state = made.step(torch.full((3,), made.start_token), state, memory)
     first.retain_grad()
     parts = (*(part.detach() for part in state[:-1]), state[-1])  # no other way back to the first step
@@ -82,7 +78,7 @@ def test_gradients_flow_through_the_distribution():
 @torch.no_grad()
 def test_every_beam_keeps_its_own_distribution():
     made = network()
-    beams = made.beams(*packed(made))
+    beams = made.beams(*packed(made, TEXTS))
     every = torch.tensor(list(itertools.product([False, True], repeat=LABELS)))
     for text, wanted in itertools.product(range(3), every):
         targets = target_sequences(wanted[None])
@@ -106,7 +102,7 @@ def test_without_the_global_embedding():
 @torch.no_grad()
 def test_beams_are_ranked_by_their_log_probability_per_token():
     made = network(replace(SMALL, length_normalised=True))
-    beams = made.beams(*packed(made))
+    beams = made.beams(*packed(made, TEXTS))
     lengths = (beams.tokens != made.end).sum(2) + 1
     alive = beams.logs.isfinite()
     assert torch.allclose(beams.scores[alive], (beams.logs / lengths)[alive], atol=1e-6)

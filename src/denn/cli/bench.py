@@ -10,12 +10,15 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from denn.cli.options import DataDir, Quiet, Verbose
+from denn.errors import DennError
 
 if TYPE_CHECKING:
     from denn.bench.run import Run
     from denn.types import Corpus
 
 log = logging.getLogger(__name__)
+# What data, settings and machines make of a run; torch says RuntimeError to most, memory included.
+FAILURES = (DennError, OSError, RuntimeError, ValueError, ArithmeticError, MemoryError)
 app = typer.Typer(no_args_is_help=True, help="Run experiments and render their results.")
 
 Results = Annotated[Path, typer.Option(metavar="DIR", help="The folder of the results.")]
@@ -77,13 +80,13 @@ def run(
             try:
                 corpus = open_corpus(name, data_dir, Reading())
                 checksum = digest(corpus)
-            except Exception as error:  # whatever it is, the other runs go on
+            except FAILURES as error:  # the other runs go on
                 failures |= dict.fromkeys((one.name for one in members), _say(name, error))
                 continue
             for one in members:
                 try:
                     _perform(one, corpus, checksum, results, folder, sweeps, keep_models, take_turns)
-                except Exception as error:  # likewise
+                except FAILURES as error:
                     failures[one.name] = _say(one.name, error)
     if failures:
         complain(f"{len(failures)} of {len(runs)} runs failed: {', '.join(failures)}; the others have their results.")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,7 +27,7 @@ Encoder = TransformerEncoder | WordEncoder
 
 
 @dataclass(frozen=True, kw_only=True)
-class NeuralParameters(Plan):
+class NeuralParameters(Plan, ABC):
     """How a network is trained, whatever it reads."""
 
     device: str = "auto"
@@ -34,13 +35,13 @@ class NeuralParameters(Plan):
     learning_rate: PositiveFloat = 1e-3
     draw: Literal["evenly", "as_valid"] = "evenly"  # as_valid: label sets as often as in validation; beyond the paper
 
+    @abstractmethod
     def new_encoder(self, corpus: Corpus) -> Encoder:
         """Make what reads the texts of a corpus."""
-        raise NotImplementedError
 
+    @abstractmethod
     def load_encoder(self, folder: Path) -> Encoder:
         """Read what a trained encoder's `save` wrote."""
-        raise NotImplementedError
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,7 +96,9 @@ class Batch(NamedTuple):
 
 
 class Network(nn.Module):
-    """An encoder and what stands on it; a subclass writes `forward`, or `loss` and `infer`.
+    """An encoder and what stands on it; a subclass writes `forward(ids, layout, seeds=None)`, or `loss` and `infer`.
+
+    `forward` returns the (n,L) logits of packed texts.
 
     Everything that loading needs beside the encoder lies in parameters and buffers, which `save` writes.
     """
@@ -104,10 +107,6 @@ class Network(nn.Module):
     views: int = 1  # times that a text goes through in a training step, side by side
     most_texts: int | None = None  # in a pass of inference, where memory grows with them and not with their tokens
     recordable: ClassVar[bool] = True  # whether `loss` is work of the device alone: it looks at no value
-
-    def forward(self, ids: Tensor, layout: Layout, seeds: Tensor | None = None) -> Tensor:
-        """Return the (n,L) logits of packed texts."""
-        raise NotImplementedError
 
     def loss(self, batch: Batch) -> Tensor:
         """Return the mean loss of a batch; here binary cross-entropy, as the mean over texts and labels."""

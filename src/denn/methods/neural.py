@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import time
+from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
@@ -121,7 +122,7 @@ class Training:
         return {"micro_f1": micro_f1(scores, gold, 0.5), "tuned_micro_f1": micro_f1(scores, gold)}
 
 
-class Neural:
+class Neural(ABC):
     """A method that trains one network; a subclass says which."""
 
     Parameters: ClassVar[Any]
@@ -131,9 +132,9 @@ class Neural:
         self.parameters = parameters
         self.names: tuple[str, ...] = ()
 
+    @abstractmethod
     def make(self, encoder: Any, labels: int) -> Network:
         """Make the network for so many labels; what is too much for it is an error here, before any training."""
-        raise NotImplementedError
 
     def training(self, corpus: Corpus) -> Training:
         """Prepare the training of the network."""
