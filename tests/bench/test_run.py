@@ -16,6 +16,7 @@ from denn.bench.machine import commit, machine, matrix_rate
 from denn.bench.measure import _columns, _groups, rounded, utilisation
 from denn.bench.result import read_all
 from denn.bench.run import clear, digest, finished, perform, plan
+from denn.bench.timing import Stopwatch, measure_costs
 from denn.build import Silent
 from denn.config import make_recipe, read_recipe
 from denn.core.metrics import label_table, multilabel_scores
@@ -294,3 +295,33 @@ def test_every_recipe_is_valid_and_says_what_it_is(path):
     method, parameters = read_recipe(path)
     assert make_recipe(method, parameters).method == method
     assert "seed" not in parameters
+
+
+def test_shared_runs_take_their_times_from_costs_that_were_measured_alone(recipes, tiny_corpus, tmp_path):
+    result = do(recipes, tiny_corpus, tmp_path, "bert", shared=True)
+    assert result.data["cost"]["shared"] is True and result.data["cost"]["training_seconds"] > 0
+    (read,) = read_all(tmp_path / "results")
+    assert read.data["cost"]["training_seconds"] is None and read.data["cost"]["inference_ms_per_text"] is None
+    assert read.data["cost"]["steps"] == result.data["cost"]["steps"]
+    (run,) = plan(recipes, ["tiny"], ["bert"], [0])
+    costs = tmp_path / "results" / "costs"
+    written = measure_costs(run, tiny_corpus, digest(tiny_corpus), costs, 1.0, Silent())
+    (read,) = read_all(tmp_path / "results")
+    assert read.data["cost"]["epoch_seconds"] == written["cost"]["epoch_seconds"] > 0
+    assert read.data["cost"]["inference_ms_per_text"] == written["cost"]["inference_ms_per_text"] > 0
+    assert json.loads((costs / "tiny-bert-0.json").read_text())["corpus"] == result.data["corpus"]
+
+
+def test_the_pace_is_that_of_the_later_half(monkeypatch):
+    watch = Stopwatch(Silent())
+    moments = iter([0.0, 8.0, 9.0, 10.0, 11.0, 12.0])
+    monkeypatch.setattr("denn.bench.timing.time.monotonic", lambda: next(moments))
+    watch.advance(1)  # before the training
+    watch.start("training", None)
+    for done in (0, 100, 110, 120, 130, 140):
+        watch.advance(done)
+    assert watch.pace() == pytest.approx(10)
+    watch.start("writing", None)
+    watch.advance(10**9)
+    assert watch.pace() == pytest.approx(10)
+    assert Stopwatch(Silent()).pace() is None

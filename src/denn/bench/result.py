@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,10 @@ from torch import Tensor
 from denn.errors import DataError
 
 SCHEMA = 1
+TIMES = (
+    "seconds", "training_seconds", "validation_seconds", "tokens_per_second", "epoch_seconds", "matrix_rate", "mfu",
+    "inference_ms_per_text", "inference_ms_per_text_without_neighbours",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,7 +73,17 @@ def read_all(folder: Path) -> list[Result]:
     """Read every result of a folder, by name; JSON files without a schema are of older benchmarks and left out."""
     if not folder.is_dir():
         raise DataError(f"There is no folder {folder}. Run `denn bench run` first, or say where the results are.")
-    return [result for path in sorted(folder.glob("*.json")) if (result := read(path)) is not None]
+    return [_timed(result, folder) for path in sorted(folder.glob("*.json")) if (result := read(path)) is not None]
+
+
+def _timed(result: Result, folder: Path) -> Result:
+    """Give a run that shared its accelerator the times that its recipe took alone, or none."""
+    costs = result.data["cost"]
+    if not costs.get("shared"):
+        return result
+    alone = folder / "costs" / f"{result.corpus}-{result.recipe}-0.json"
+    found = json.loads(alone.read_text(encoding="utf-8"))["cost"] if alone.is_file() else {}
+    return replace(result, data=result.data | {"cost": costs | {name: found.get(name) for name in TIMES}})
 
 
 def select(results: Iterable[Result], corpus: str | None = None, recipe: str | None = None) -> list[Result]:

@@ -102,9 +102,12 @@ def finished(run: Run, checksum: str, results: Path) -> Result | None:
 
 def perform(
     run: Run, corpus: Corpus, checksum: str, results: Path, work: Path, progress: Progress,
-    *, keep_model: bool = False, sweeps: bool = False, take_turns: bool = False,
+    *, keep_model: bool = False, sweeps: bool = False, take_turns: bool = False, shared: bool = False,
 ) -> Result:  # fmt: skip
-    """Train what is not trained yet, evaluate on test, and write the result's file."""
+    """Train what is not trained yet, evaluate on test, and write the result's file.
+
+    `shared` says that others use the accelerator at the same time, so that the times are not this run's own.
+    """
     if not corpus.test:
         raise DataError(f"The corpus {run.corpus} has no test part to evaluate on.")
     results.mkdir(parents=True, exist_ok=True)
@@ -118,12 +121,14 @@ def perform(
         with turns.alone():
             timed = speed(model, corpus.test)
         spent = cost(model, corpus, diary.seconds() - turns.waited, diary.peak, diary.content["matrix_rate"], timed)
+        if shared:
+            spent["shared"] = True
         if sweeps and isinstance(model.method, DENN):
             progress.start(f"sweeps of {run.name}", None)
             measured["sweeps"] = sweeps_of(model, corpus)
         history = model.card.training.get("history", [])
-        data = _describe(run, corpus, checksum) | rounded({"cost": spent, "history": history, **measured})
-        _write(results / f"{run.name}.json", data)
+        data = describe(run, corpus, checksum) | rounded({"cost": spent, "history": history, **measured})
+        write(results / f"{run.name}.json", data)
     if not keep_model:
         clear(run, work)
     return Result(run.name, run.corpus, run.recipe, run.seed, data)
@@ -161,7 +166,7 @@ class _Diary:
         """Measure what the machine can do, just before it is used."""
         wanted = self.content["recipe"]["parameters"].get("device", "auto")
         self.content["matrix_rate"] = matrix_rate("cuda" if torch.cuda.is_available() and wanted != "cpu" else "cpu")
-        _write(self.path, self.content)
+        write(self.path, self.content)
 
     def seconds(self) -> float:
         """Seconds of this run, earlier processes included."""
@@ -185,12 +190,12 @@ def _diary(run: Run, checksum: str, work: Path) -> Iterator[_Diary]:
     elif (work / run.name).exists():
         raise ConfigError(f"{work / run.name} is no model of `denn bench run`. Move it away, or give another --work.")
     diary = _Diary(path, content, time.monotonic())
-    _write(path, content)
+    write(path, content)
     try:
         yield diary
     finally:
         peak = max(diary.peak, peak_memory())
-        _write(path, content | {"seconds": diary.seconds(), "peak_memory_bytes": peak})
+        write(path, content | {"seconds": diary.seconds(), "peak_memory_bytes": peak})
 
 
 def _check_same(run: Run, recipe: Mapping[str, Any], checksum: str, other: str, what: str) -> None:
@@ -209,7 +214,7 @@ def _check_same(run: Run, recipe: Mapping[str, Any], checksum: str, other: str, 
         raise DataError(f"{what} is of other documents of {run.corpus}. Move it away to run on these.")
 
 
-def _describe(run: Run, corpus: Corpus, checksum: str) -> dict[str, Any]:
+def describe(run: Run, corpus: Corpus, checksum: str) -> dict[str, Any]:
     """Return what was run, on what, with what."""
     sizes = {part: len(getattr(corpus, part)) for part in ("train", "valid", "test", "labels")}
     return {
@@ -225,7 +230,7 @@ def _describe(run: Run, corpus: Corpus, checksum: str) -> dict[str, Any]:
     }
 
 
-def _write(path: Path, data: Mapping[str, Any]) -> None:
+def write(path: Path, data: Mapping[str, Any]) -> None:
     """Write JSON beside and rename, a line for each key."""
     lines = (f"{json.dumps(key)}: {json.dumps(value, ensure_ascii=False)}" for key, value in data.items())
     beside = path.with_name(path.name + ".part")

@@ -96,7 +96,11 @@ def systems(results: Sequence[Result]) -> Table:
                 rows.append([name, *cells, machine, seeds(runs)])
                 used += runs
         texts += [f"**{title(corpus)}**", markdown([*header, "machine", "seeds"], rows)]
-    note = "Scoring is timed on the first 1,000 test documents, neighbours and label sequences included."
+    note = (
+        "Scoring is timed on the first 1,000 test documents, neighbours and label sequences included. Where a training "
+        "shared its GPU with others, the epoch and the scoring are those of a short run alone (`denn bench time`), or "
+        "not known yet."
+    )
     return Table("\n\n".join([*texts, note]), used)
 
 

@@ -57,6 +57,9 @@ def run(
     take_turns: Annotated[
         bool, typer.Option("--take-turns", help="Train one at a time where several such commands run at once.")
     ] = False,
+    shared: Annotated[
+        bool, typer.Option("--shared", help="Others use the accelerator too: the times are not these runs' own.")
+    ] = False,
     data_dir: DataDir = None,
     quiet: Quiet = False,
     verbose: Verbose = False,
@@ -85,12 +88,51 @@ def run(
                 continue
             for one in members:
                 try:
-                    _perform(one, corpus, checksum, results, folder, sweeps, keep_models, take_turns)
+                    _perform(
+                        one, corpus, checksum, results, folder, keep_models,
+                        sweeps=sweeps, take_turns=take_turns, shared=shared,
+                    )  # fmt: skip
                 except FAILURES as error:
                     failures[one.name] = _say(one.name, error)
     if failures:
         complain(f"{len(failures)} of {len(runs)} runs failed: {', '.join(failures)}; the others have their results.")
         raise typer.Exit(1 if None in failures.values() else 2)
+
+
+@app.command("time")
+def time_recipes(
+    corpora: Annotated[str, typer.Argument(metavar="CORPUS[,CORPUS]", help="Names from `denn data list`.")],
+    recipes: Annotated[str, typer.Argument(metavar="RECIPE[,RECIPE]", help="Names of files in the recipes' folder.")],
+    seconds: Annotated[float, typer.Option(min=1, help="How long to train each.")] = 10.0,
+    recipes_dir: Annotated[
+        Path, typer.Option("--recipes", metavar="DIR", help="Where <corpus>/<recipe>.toml lie.")
+    ] = Path("recipes"),
+    results: Results = Path("results"),
+    data_dir: DataDir = None,
+    quiet: Quiet = False,
+    verbose: Verbose = False,
+) -> None:
+    """Train and score a little of every recipe, alone on the machine, and write what an epoch and a text take.
+
+    The tables show these costs for results of `denn bench run --shared`. What has been timed is left out.
+    """
+    from denn.bench.run import digest, plan
+    from denn.bench.timing import measure_costs
+    from denn.cli.progress import watching
+    from denn.cli.sources import Reading, open_corpus
+
+    runs = plan(recipes_dir, _names(corpora), _names(recipes), [0])
+    for name, members in groupby(runs, key=lambda run: run.corpus):
+        corpus = open_corpus(name, data_dir, Reading())
+        checksum = digest(corpus)
+        for one in members:
+            if (results / "costs" / f"{one.name}.json").exists():
+                log.info(f"{one.name} is timed already")
+                continue
+            with watching() as progress:
+                spent = measure_costs(one, corpus, checksum, results / "costs", seconds, progress)["cost"]
+            epoch, text = spent["epoch_seconds"], spent["inference_ms_per_text"]
+            log.info(f"{one.name}: {'no epochs' if epoch is None else f'{epoch:.1f} s an epoch'}, {text:.2f} ms a text")
 
 
 def _perform(
@@ -99,9 +141,8 @@ def _perform(
     checksum: str,
     results: Path,
     work: Path,
-    sweeps: bool,
     keep_models: bool,
-    take_turns: bool,
+    **options: bool,
 ) -> None:
     """Do one run, unless it is done, and say how it went."""
     from denn.bench.run import clear, finished, perform
@@ -110,15 +151,14 @@ def _perform(
 
     done = finished(run, checksum, results)
     if done is not None:
-        lacking = sweeps and done.data["recipe"]["method"] == "denn" and "sweeps" not in done.data
+        lacking = options["sweeps"] and done.data["recipe"]["method"] == "denn" and "sweeps" not in done.data
         log.info(f"{run.name} is in {results} already{', without sweeps; move it away to have them' * lacking}")
         if not keep_models:
             clear(run, work)
         return
     log.info(f"{run.name} begins")
     with watching() as progress:
-        options = {"keep_model": keep_models, "sweeps": sweeps, "take_turns": take_turns}
-        result = perform(run, corpus, checksum, results, work, progress, **options)
+        result = perform(run, corpus, checksum, results, work, progress, keep_model=keep_models, **options)
     micro, macro = (100 * value for value in result.f1("final", "tuned"))
     log.info(
         f"{run.name}: micro/macro F1 {micro:.1f}/{macro:.1f} on {len(corpus.test)} test documents at the tuned "
