@@ -27,7 +27,7 @@ pytestmark = pytest.mark.slow  # every test here trains
 RECIPES = Path(__file__).parents[2] / "recipes"
 KEYS = {
     "schema", "name", "corpus", "recipe", "seed", "commit", "created", "versions", "machine", "cost", "history",
-    "thresholds", "test", "valid", "decisions",
+    "thresholds", "test", "valid", "curves", "decisions",
 }  # fmt: skip
 COSTS = {
     "seconds", "training_seconds", "validation_seconds", "steps", "best_step", "epochs", "tokens", "tokens_per_second",
@@ -66,6 +66,17 @@ def result(shared, recipes, tiny_corpus):
     if not (shared / "results").exists():
         do(recipes, tiny_corpus, shared, keep_model=True, sweeps=True)
     return read_all(shared / "results")[0]
+
+
+def test_curves_pass_through_what_was_tuned(result):
+    curves, grid = result.data["curves"], result.data["curves"]["threshold"]
+    for part, threshold in result.data["thresholds"].items():
+        at = grid.index(threshold)
+        for corpus in ("valid", "test"):
+            tuned = result.data[corpus]["systems"][part]["tuned"]
+            for name in ("micro_f1", "macro_f1"):
+                assert curves[corpus][part][name][at] == pytest.approx(tuned[name], abs=1e-6)
+        assert max(curves["valid"][part]["micro_f1"]) == curves["valid"][part]["micro_f1"][at]
 
 
 def test_a_result_has_all_that_is_promised(result, tiny_corpus):

@@ -11,10 +11,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from denn.analysis import KS, datastore_sweep, sweep, wide_scores
+from denn.analysis import KS, datastore_sweep, sweep, threshold_curve, wide_scores
 from denn.bench.machine import peak_memory
 from denn.core.metrics import LabelTable, label_table
-from denn.core.thresholds import decide
+from denn.core.thresholds import GRID, decide
 from denn.encoders.transformer import TransformerEncoder
 from denn.evaluation import Evaluation, concatenate, evaluate, systems_of
 from denn.model import Model
@@ -41,6 +41,11 @@ def measure(model: Model, corpus: Corpus, progress: Progress) -> dict[str, Any]:
         "thresholds": cuts,
         "test": _test(found, decided, gold, counts) | {"empty_gamma": _empty_gamma(model, scores)},
         "valid": valid and {"systems": evaluate(valid, corpus.valid, thresholds, counts, fixed=FIXED).systems},
+        "curves": {
+            "threshold": list(GRID),
+            "test": _curves(scores, gold),
+            "valid": valid and _curves(valid, corpus.labels.matrix(corpus.valid)),
+        },
         "decisions": {"gold": _columns(gold), **{part: _columns(chosen) for part, chosen in decided.items()}},
     }
 
@@ -151,6 +156,14 @@ def _test(found: Evaluation, decided: Mapping[str, Tensor], gold: Tensor, counts
             **columns,
             **{f"f1_{part}": table.f1.tolist() for part, table in tables.items()},
         },
+    }
+
+
+def _curves(scores: Scores, gold: Tensor) -> dict[str, dict[str, list[float]]]:
+    """Return the F1 of each part at each threshold that tuning looks at."""
+    curves = {part: threshold_curve(values, gold, GRID) for part, values in systems_of(scores).items()}
+    return {
+        part: {name: [row[name] for row in rows] for name in ("micro_f1", "macro_f1")} for part, rows in curves.items()
     }
 
 
