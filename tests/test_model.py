@@ -9,7 +9,8 @@ import torch
 
 import denn
 from denn.errors import ConfigError, DataError, StoreError
-from denn.model import BATCH, SHOWN, WORTH_SHOWING
+from denn.model import BATCH, SCORES_BYTES, SHOWN, WORTH_SHOWING
+from denn.types import Where
 
 pytestmark = pytest.mark.slow  # loads a trained model
 
@@ -167,6 +168,97 @@ def test_new_documents_and_labels_are_seen_at_once_and_survive(model, tmp_path):
     assert gone.neighbours == before.neighbours
     with pytest.raises(StoreError, match="holds no document with the id"):
         model.remove(ids[:1])
+
+
+def test_changes_say_where_they_come_from(model):
+    ids = model.add([denn.Document("goal", ("new",))], source="desk")
+    model.remove(Where(labels=("new",)), source="cleaning")
+    removed, added = model.store.history(2)
+    assert (added.action, added.source, added.documents) == ("add", "desk", 1)
+    assert (removed.action, removed.source, removed.documents) == ("remove", "cleaning", 1)
+    assert not set(ids) & set(model.store.ids())
+
+
+@pytest.fixture
+def weather(model) -> list[denn.Document]:
+    """Twenty documents of a label that the model was not trained on, in its datastore."""
+    words = ("hurricane", "barometer", "drizzle")
+    documents = [
+        denn.Document(f"{a} {b} {'very ' * times}", ("storm",), f"storm-{a}-{b}-{times}")
+        for a, b in itertools.permutations(words, 2)
+        for times in range(4)
+    ][:20]
+    model.add(documents)
+    return documents
+
+
+def test_a_new_label_is_decided_by_its_own_threshold_unless_one_is_given(model, texts, weather):
+    texts = [*texts, *(document.text for document in weather)]
+    scores, tuned = model.scores(texts), model.card.thresholds["final"]
+    (own,) = model.later_thresholds(scores)["final"].tolist()
+    assert own != pytest.approx(tuned.overall, abs=0.01)
+    known = len(model.labels)
+    for arguments, cuts in (
+        ({}, [*[tuned.overall] * known, own]),
+        ({"per_label": True}, [*tuned.per_label, own]),
+        ({"threshold": 0.1}, [0.1] * (known + 1)),
+        ({"threshold": 0.1, "per_label": True}, [0.1] * (known + 1)),
+    ):
+        for row, prediction in enumerate(model.predict(texts, **arguments)):
+            expected = {name for c, name in enumerate(scores.names) if scores.final[row, c] > torch.tensor(cuts)[c]}
+            assert set(prediction.labels) == expected
+    assert all("storm" in prediction.labels for prediction in model.predict([d.text for d in weather]))
+
+
+def test_evaluation_decides_new_labels_as_predictions_do(model, weather, tiny_corpus):
+    documents = [*tiny_corpus.test, *(denn.Document(f"{d.text} old", d.labels) for d in weather)]
+    found = model.evaluate(documents)
+    given = [set(prediction.labels) for prediction in model.predict([document.text for document in documents])]
+    for column, name in enumerate(found.names):
+        rows = [row for row, labels in enumerate(given) if name in labels]
+        assert int(found.table.predicted[column]) == len(rows)
+        assert int(found.table.true_positives[column]) == sum(name in documents[row].labels for row in rows)
+    assert int(found.table.true_positives[found.names.index("storm")]) >= 18
+    assert found.headline["threshold"] == model.card.thresholds["final"].overall
+    assert found.unknown_labels == 0
+
+
+def test_documents_of_a_new_label_change_no_score_where_none_of_them_is_near(model, texts, request):
+    before = model.method.scores(texts)
+    request.getfixturevalue("weather")
+    after = model.method.scores(texts)
+    far = [row for row, ids in enumerate(after.neighbours.ids) if not any(id.startswith("storm") for id in ids)]
+    assert len(texts) > len(far) > 5
+    for row in far:
+        assert after.neighbours.ids[row] == before.neighbours.ids[row]
+        assert torch.equal(after.final[row, :-1], before.final[row]) and after.final[row, -1] == 0
+        assert torch.equal(after.confidence[row], before.confidence[row])
+
+
+def peak() -> int:
+    """Return the most bytes that this process had in memory since the last call."""
+    status = Path("/proc/self/status").read_text()
+    Path("/proc/self/clear_refs").write_text("5")
+    return 1024 * int(status.partition("VmHWM:")[2].split()[0])
+
+
+@pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="Linux alone tells the peak of a process")
+def test_a_hundred_thousand_labels_are_scored_in_bounded_memory(model):
+    model.add([denn.Document("drizzle", tuple(f"label {number}" for number in range(100_000)), "many")])
+    read = []
+
+    def endless():
+        for number in itertools.count():
+            read.append(number)
+            yield f"goal match team {number % 7}"
+
+    model.predict(["goal"])  # what is made once does not count
+    peak()
+    settled = peak()
+    prediction = next(model.stream(endless(), evidence=0))
+    assert not any(label.startswith("label") for label in prediction.labels)
+    assert BATCH / 4 < len(read) < BATCH
+    assert 3 * len(read) * 100_000 * 4 < peak() - settled < 1.1 * SCORES_BYTES
 
 
 def test_an_id_that_exists_is_replaced(model):

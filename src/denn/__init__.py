@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from denn.data.corpus import read_corpus
     from denn.errors import DennError
     from denn.model import Model, load
-    from denn.types import Corpus, Document, Neighbour, Prediction
+    from denn.types import Corpus, Document, Neighbour, Prediction, Where
 
 __version__ = "0.1.0"
 
@@ -21,6 +21,7 @@ __all__ = [
     "Model",
     "Neighbour",
     "Prediction",
+    "Where",
     "__version__",
     "load",
     "read_corpus",
@@ -34,6 +35,7 @@ _HOMES = {
     "Model": "denn.model",
     "Neighbour": "denn.types",
     "Prediction": "denn.types",
+    "Where": "denn.types",
     "load": "denn.model",
     "read_corpus": "denn.data.corpus",
     "train": "denn.build",

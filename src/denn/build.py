@@ -19,6 +19,7 @@ from denn.config import Recipe, make_recipe
 from denn.errors import DataError, TrainingError
 from denn.evaluation import evaluate, tune, untuned
 from denn.model import Model, load
+from denn.stores.address import ELSEWHERE, FILE
 from denn.stores.sqlite import version
 from denn.types import Corpus, Progress
 
@@ -119,11 +120,18 @@ def _check_place(folder: Path, replace: bool) -> None:
     bundle.recover(folder)
     if not bundle.is_bundle_or_free(folder):
         raise TrainingError(f"{folder} exists and is no model; expected a new folder. Give another --out.")
-    store = folder / "store" / "store.sqlite"
-    if store.is_file() and not replace and version(store) > 1:
+    if replace:
+        return
+    own, elsewhere = folder / "store" / FILE, folder / "store" / ELSEWHERE
+    if own.is_file() and version(own) > 1:
         raise TrainingError(
             f"{folder} holds a model whose datastore was changed since its training; a new one would lose that. Give "
             "another --out, or pass --replace."
+        )
+    if elsewhere.is_file():
+        raise TrainingError(
+            f"{folder} holds a model that uses a datastore elsewhere; a new one would not. Give another --out, or pass "
+            "--replace."
         )
 
 

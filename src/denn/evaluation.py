@@ -73,6 +73,20 @@ def label_thresholds(thresholds: Thresholds, labels: int) -> Tensor:
     return torch.tensor(list(thresholds.per_label) + [thresholds.overall] * later, dtype=torch.float32)
 
 
+def cut_at(thresholds: Thresholds, labels: int, later: Tensor | None = None, per_label: bool = False) -> float | Tensor:
+    """Return what decides: the overall threshold or those per label, and for labels that came later their own.
+
+    One number where all labels have the same, else (L,). `later` holds the thresholds of the labels behind those of
+    the model; None gives them the overall one.
+    """
+    if not per_label and (later is None or not len(later)):
+        return thresholds.overall
+    cut = label_thresholds(thresholds, labels) if per_label else torch.full((labels,), thresholds.overall)
+    if later is not None:
+        cut[len(thresholds.per_label) :] = later
+    return cut
+
+
 def evaluate(
     scores: Scores,
     documents: Sequence[Document],
@@ -80,8 +94,12 @@ def evaluate(
     train_counts: Mapping[str, int],
     min_labels: int = 0,
     fixed: Sequence[float] = (0.5,),
+    later: Mapping[str, Tensor] | None = None,
 ) -> Evaluation:
-    """Score predictions against the documents' labels, at fixed thresholds, at the tuned one and at those per label."""
+    """Score predictions against the documents' labels, at fixed thresholds, at the tuned one and at those per label.
+
+    `later` holds each part's thresholds for the labels that came after training, see `Model.later_thresholds`.
+    """
     known = LabelSpace(scores.names)
     unknown = sorted({label for document in documents for label in document.labels if label not in known})
     space = LabelSpace((*known.names, *unknown))
@@ -89,16 +107,17 @@ def evaluate(
     systems: dict[str, dict[str, dict[str, float]]] = {}
     final = torch.zeros_like(gold)
     for name, values in systems_of(scores).items():
-        chosen: dict[str, float | Tensor] = {str(threshold): threshold for threshold in fixed}
-        chosen["tuned"] = thresholds[name].overall
-        chosen["per_label"] = label_thresholds(thresholds[name], len(known))
+        own = (later or {}).get(name)
+        numbers = {**{str(threshold): threshold for threshold in fixed}, "tuned": thresholds[name].overall}
+        chosen: dict[str, float | Tensor] = {**numbers, "tuned": cut_at(thresholds[name], len(known), own)}
+        chosen["per_label"] = cut_at(thresholds[name], len(known), own, per_label=True)
         systems[name] = {}
         ranking = ranking_scores(_widen(values, len(unknown)), gold)
         for kind, threshold in chosen.items():
             predicted = _widen(decide(values, threshold, min_labels), len(unknown))
             systems[name][kind] = all_scores(predicted, gold) | ranking
-            if not isinstance(threshold, Tensor):
-                systems[name][kind]["threshold"] = threshold
+            if kind in numbers:  # of the labels that the model was trained on
+                systems[name][kind]["threshold"] = numbers[kind]
             if (name, kind) == ("final", "tuned"):
                 final = predicted
     counts = torch.tensor([train_counts.get(name, 0) for name in space.names])

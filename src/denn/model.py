@@ -5,17 +5,23 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from denn.bundle import Card, read
 from denn.config import make_recipe
 from denn.core.thresholds import decide
 from denn.errors import BundleError, ConfigError, DataError, StoreError
-from denn.evaluation import Evaluation, concatenate, evaluate, label_thresholds
+from denn.evaluation import Evaluation, concatenate, cut_at, evaluate
+from denn.methods.new_labels import NewLabels
 from denn.registry import METHODS, lookup
-from denn.types import Document, LabelSpace, Neighbour, Neighbours, Prediction, Scores
+from denn.types import Datastore, Document, LabelSpace, Neighbour, Neighbours, Prediction, Scores, Which
 
-BATCH = 256  # texts scored at a time
+if TYPE_CHECKING:
+    from torch import Tensor
+
+BATCH = 256  # texts scored at a time, fewer where there are very many labels
+SCORES_BYTES = 256 * 2**20  # bounds what the (texts × labels) matrices of a batch take
+MATRICES = 6  # of float32: classifier, votes, two ways to combine them, and two to work with
 SHOWN = 10  # labels worth showing beside the decided ones
 WORTH_SHOWING = 0.01
 
@@ -27,6 +33,7 @@ class Model:
         self.method = method
         self.labels = labels  # what the model was trained on; the datastore may know more
         self.card = card
+        self._new = NewLabels(method, {part: tuned.overall for part, tuned in card.thresholds.items()})
 
     def __enter__(self) -> Self:
         return self
@@ -50,8 +57,10 @@ class Model:
     ) -> list[Prediction]:
         """Tag texts, in order.
 
-        Labels are decided by the threshold tuned on validation, by `threshold`, or by one per label; `min_labels`
-        adds the best ones where fewer pass. `evidence` limits the neighbours that are returned (None: all k).
+        Labels are decided by the threshold tuned on validation, by `threshold`, or by one per label; those that came
+        after training by their own, which their documents in the datastore give, unless `threshold` says otherwise.
+        `min_labels` adds the best ones where fewer pass. `evidence` limits the neighbours that are returned (None: all
+        k).
         """
         if isinstance(texts, str):
             raise DataError("Got one string, expected a list of texts. Write predict([text]).")
@@ -72,7 +81,8 @@ class Model:
         if threshold is not None and not 0 <= threshold <= 1:
             raise ConfigError(f"Got the threshold {threshold}, expected a number from 0 to 1.")
         start = 0
-        for batch in _batches(texts):
+        iterator = iter(texts)
+        while batch := list(islice(iterator, self._batch())):
             for number, text in enumerate(batch, start + 1):
                 if not isinstance(text, str):
                     raise DataError(f"Text {number} is of type {type(text).__name__}, expected a string.")
@@ -83,13 +93,18 @@ class Model:
         """Score texts without deciding; see `Method.scores`."""
         if not texts:
             raise DataError("Got no texts to score.")
-        batches = range(0, len(texts), BATCH)
+        size = self._batch()
         return concatenate(
             [
-                self.method.scores(texts[i : i + BATCH], None if own_ids is None else own_ids[i : i + BATCH])
-                for i in batches
+                self.method.scores(texts[i : i + size], None if own_ids is None else own_ids[i : i + size])
+                for i in range(0, len(texts), size)
             ]
         )
+
+    def later_thresholds(self, scores: Scores) -> dict[str, Tensor]:
+        """Return each part's thresholds for the labels of these scores that came after training, in their order."""
+        known = len(self.labels)
+        return self._new.thresholds(scores.final[:, known:], scores.names[known:])
 
     def evaluate(self, documents: Sequence[Document], *, stored: bool = False, min_labels: int = 0) -> Evaluation:
         """Compare predictions with the documents' labels.
@@ -98,46 +113,59 @@ class Model:
         their own evidence.
         """
         own_ids = [document.id for document in documents] if stored else None
-        if own_ids and not set(own_ids) & set(self._store().ids()):
+        if own_ids and not set(own_ids) & set(self.store.ids()):
             raise DataError("None of the documents is in the datastore by its id; evaluate them without --stored.")
         scores = self.scores([document.text for document in documents], own_ids)
         counts = dict(zip(self.labels.names, self.card.corpus["label_counts"], strict=True))
-        return evaluate(scores, documents, self.card.thresholds, counts, min_labels)
+        later = self.later_thresholds(scores)
+        return evaluate(scores, documents, self.card.thresholds, counts, min_labels, later=later)
 
-    def add(self, documents: Sequence[Document]) -> list[str]:
-        """Put labelled documents into the datastore, durably; the next prediction sees them. Return their ids."""
-        return list(self._store().add(documents, self.method.embed([document.text for document in documents])))
-
-    def remove(self, ids: Sequence[str]) -> int:
-        """Take documents out of the datastore. Return how many went."""
-        return int(self._store().remove(ids))
-
-    def _store(self) -> Any:
+    @property
+    def store(self) -> Datastore:
+        """The datastore, an error where the method keeps none; see `Datastore` for all that can be done with it."""
         if not hasattr(self.method, "store"):
             raise StoreError(
                 f"The method {self.card.method!r} keeps no datastore; train with one that does, such as 'denn'."
             )
-        return self.method.store
+        store: Datastore = self.method.store
+        return store
+
+    def add(self, documents: Sequence[Document], *, source: str = "") -> list[str]:
+        """Put labelled documents into the datastore, durably; the next prediction sees them. Return their ids.
+
+        Labels may be new ones; `source` says in the history where the documents come from.
+        """
+        store = self.store  # before any work is done for nothing
+        return store.add(documents, self.method.embed([document.text for document in documents]), source=source)
+
+    def remove(self, which: Which, *, source: str = "") -> int:
+        """Take documents out of the datastore. Return how many went."""
+        return self.store.remove(which, source=source)
+
+    def _batch(self) -> int:
+        """Return how many texts are scored at a time: fewer where the datastore knows very many labels."""
+        labels = len(self.method.store.labels if hasattr(self.method, "store") else self.labels)
+        return max(1, min(BATCH, SCORES_BYTES // (4 * MATRICES * max(1, labels))))
 
     def _decide(
         self, scores: Scores, threshold: float | None, per_label: bool, min_labels: int, evidence: int | None
     ) -> Iterator[Prediction]:
         """Turn the scores of a batch into predictions."""
-        tuned = self.card.thresholds["final"]
-        cut: Any = tuned.overall if threshold is None else threshold
-        if per_label and threshold is None:
-            cut = label_thresholds(tuned, len(scores.names))
+        cut: float | Tensor | None = threshold
+        if cut is None:
+            later = self.later_thresholds(scores)["final"]
+            cut = cut_at(self.card.thresholds["final"], len(scores.names), later, per_label)
         chosen = decide(scores.final, cut, min_labels)
         neighbours = self._neighbours(scores, evidence)
         top = scores.final.topk(min(SHOWN, len(scores.names)), dim=1)
         for row in range(len(scores.final)):
-            decided = chosen[row].nonzero().flatten().tolist()
+            decided = set(chosen[row].nonzero().flatten().tolist())
             best = [
                 c
                 for s, c in zip(top.values[row].tolist(), top.indices[row].tolist(), strict=True)
                 if s >= WORTH_SHOWING
             ]
-            columns = sorted({*decided, *best}, key=lambda column: (-float(scores.final[row, column]), column))
+            columns = sorted(decided.union(best), key=lambda column: (-float(scores.final[row, column]), column))
             yield Prediction(
                 labels=tuple(scores.names[column] for column in columns if column in decided),
                 scores={scores.names[column]: float(scores.final[row, column]) for column in columns},
@@ -162,13 +190,14 @@ class Model:
 
     def _texts(self, ids: set[str]) -> dict[str, str]:
         """Fetch the texts of those documents that are still stored."""
-        store = self._store()
+        store = self.store
         order = sorted(ids)
         try:
-            return {document.id: document.text for document in store.get(order)}
+            found = store.get(order)
         except StoreError:  # one was removed between the search and now
             stored = set(store.ids())
-            return {document.id: document.text for document in store.get([id for id in order if id in stored])}
+            found = store.get([id for id in order if id in stored])
+        return {str(document.id): document.text for document in found}
 
 
 def load(path: str | Path) -> Model:
@@ -190,10 +219,3 @@ def _labels(found: Neighbours, row: int, place: int, names: Sequence[str]) -> tu
     entry = row * found.k + place
     columns = found.label_columns[int(found.offsets[entry]) : int(found.offsets[entry + 1])]
     return tuple(names[column] for column in columns.tolist())
-
-
-def _batches(texts: Iterable[str]) -> Iterator[list[str]]:
-    """Cut an iterable into lists of at most BATCH."""
-    iterator = iter(texts)
-    while batch := list(islice(iterator, BATCH)):
-        yield batch

@@ -36,6 +36,12 @@ METHODS = {
     "dummy": "denn.methods.dummy:Dummy",
 }
 
+STORES = {
+    "embedded": "denn.stores.embedded:EmbeddedStore",
+    "memory": "denn.stores.temporary:MemoryStore",
+    "postgres": "denn.stores.postgres:PostgresStore",
+}
+
 CORPORA = {
     "aapd": "denn.data.aapd:load",
     "aapd-extra": "denn.data.aapd:load_extra",

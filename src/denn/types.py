@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime, timedelta
 from functools import cached_property
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Protocol, Self, TypeAlias, runtime_checkable
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -143,13 +144,47 @@ class Scores:
     neighbours: Neighbours | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Where:
+    """Which stored documents are meant: those for which all that is given holds; nothing given means every document."""
+
+    labels: tuple[str, ...] = ()  # the document has at least one of them
+    text: str | None = None  # its text contains this, letter for letter
+    source: str | None = None  # its last change came from this source
+    since: datetime | None = None  # its last change was at this time or later; a time without a zone is local
+    before: datetime | None = None  # its last change was earlier
+
+    def __post_init__(self) -> None:
+        if isinstance(self.labels, str):
+            raise TypeError(f"labels must be a list of strings, got the string {self.labels!r}")
+        object.__setattr__(self, "labels", tuple(self.labels))
+
+
+Which: TypeAlias = "str | Sequence[str] | Where"  # one id, ids, or a description
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One entry of a datastore's history."""
+
+    number: int  # counts up, never given twice
+    time: datetime  # in UTC
+    action: str  # add, remove, relabel, forget or undo
+    source: str  # who or what made it, as they said
+    documents: int  # how many it touched
+
+
 @runtime_checkable
 class Datastore(Protocol):
-    """Documents with labels and embeddings that can be searched; changes are durable when a call returns."""
+    """Documents with labels and embeddings that can be searched; changes are durable when a call returns.
+
+    Every change is all or nothing and goes into the history, with its time and the `source` that it names; an unknown
+    id in one is an error.
+    """
 
     @property
     def labels(self) -> tuple[str, ...]:
-        """Label names in column order; new names are appended, never reordered."""
+        """Label names in column order; new names are appended, never reordered; only `vacuum` takes unused ones out."""
         ...
 
     @property
@@ -160,27 +195,75 @@ class Datastore(Protocol):
     def __len__(self) -> int: ...
 
     def ids(self) -> list[str]:
-        """List the ids of all documents."""
+        """List the ids of all documents, oldest first."""
         ...
 
     def info(self) -> dict[str, object]:
-        """Return what a person would ask first: documents, labels, dimension, bytes."""
+        """Return what a person would ask first: documents, labels, dimension, bytes, and the kind of search."""
         ...
 
-    def add(self, documents: Sequence[Document], embeddings: Tensor) -> list[str]:
-        """Store documents with their (n,d) embeddings, all or none; an id that exists is replaced. Return the ids."""
+    def add(self, documents: Sequence[Document], embeddings: Tensor, *, source: str = "") -> list[str]:
+        """Store documents with their (n,d) embeddings; an id that exists is replaced. Return the ids.
+
+        A document without an id gets one that was never given before; a forgotten id is an error.
+        """
         ...
 
-    def remove(self, ids: Sequence[str]) -> int:
-        """Remove documents, all or none; an unknown id is an error. Return how many went."""
+    def remove(self, which: Which, *, source: str = "") -> int:
+        """Remove documents. Return how many went."""
         ...
 
-    def relabel(self, id: str, labels: Sequence[str]) -> None:
-        """Give a stored document other labels."""
+    def relabel(
+        self,
+        which: Which,
+        labels: Sequence[str] | None = None,
+        *,
+        add: Sequence[str] = (),
+        drop: Sequence[str] = (),
+        source: str = "",
+    ) -> int:
+        """Give documents these labels, or those they have, without `drop` and with `add`. Return how many changed."""
+        ...
+
+    def forget(self, which: Which, *, source: str = "") -> int:
+        """Remove documents and all that the history knows of them but their ids, which cannot come back.
+
+        After `vacuum` nothing of them is left in any file. Return how many went.
+        """
+        ...
+
+    def undo(self, number: int, *, source: str = "") -> int:
+        """Bring the documents that a change touched to where they were before it. Return how many were.
+
+        An error where a later change touched one of them too: that is to be undone first. Forgotten ones stay away.
+        """
+        ...
+
+    def history(self, limit: int | None = None, id: str | None = None) -> list[Change]:
+        """List the changes, newest first; with an id those that touched this document and can be told."""
+        ...
+
+    def vacuum(self, keep: timedelta | None = None) -> None:
+        """Give back the space of what was removed, drop labels that nothing carries and that came after the creation.
+
+        With `keep` the history before that age becomes unable to be undone, and what it kept for that goes too.
+        """
+        ...
+
+    def select(self, where: Where) -> list[str]:
+        """List the ids of the documents that are meant, oldest first."""
         ...
 
     def get(self, ids: Sequence[str]) -> list[Document]:
         """Return stored documents in the order of the ids; an unknown id is an error."""
+        ...
+
+    def vectors(self, ids: Sequence[str]) -> Tensor:
+        """Return the (n,d) unit vectors of stored documents in the order of the ids; an unknown id is an error."""
+        ...
+
+    def export(self, size: int = 1024) -> Iterator[tuple[list[Document], Tensor]]:
+        """Go through all documents of one moment, oldest first, with their (n,d) unit vectors, in parts of `size`."""
         ...
 
     def label_counts(self) -> dict[str, int]:
@@ -198,6 +281,10 @@ class Datastore(Protocol):
     def close(self) -> None:
         """Release files and connections."""
         ...
+
+    def __enter__(self) -> Self: ...
+
+    def __exit__(self, *_: object) -> None: ...
 
 
 class Progress(Protocol):

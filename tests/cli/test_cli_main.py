@@ -78,7 +78,7 @@ def test_bash_completion_knows_commands_and_methods():
         (["train", "x.jsonl", "--out", "m", "--time-budget", "soon"], "such as 90, 90s, 5m or 1h30m"),
         (["train", "x.jsonl"], "--out"),
         (["predict", "m", "--threshold", "0.5", "--per-label"], "either --threshold or --per-label"),
-        (["store", "remove", "m"], "at least one ID"),
+        (["store", "remove", "m"], "say which documents"),
         (["data", "get", "debain"], "Did you mean 'debian'?"),
         (["frobnicate"], "frobnicate"),
     ],

@@ -74,3 +74,93 @@ def test_a_method_without_datastore_says_so(run, dummy, command):
     ran = run("store", command[0], dummy, *command[1:])
     assert ran.code == 2
     assert "'dummy', which keeps no datastore" in ran.err
+
+
+def listed(run, model, *options):
+    return [json.loads(line)["id"] for line in run("store", "list", model, *options).out.splitlines()]
+
+
+def test_documents_are_chosen_by_what_they_are_like(run, model):
+    everything = listed(run, model)
+    assert len(everything) == 60
+    label = next(iter(info(run, model)["label_counts"]))
+    some = listed(run, model, "--label", label)
+    assert 0 < len(some) < 60
+    shown = run("store", "remove", model, "--label", label, "--dry-run").out.splitlines()
+    assert [json.loads(line)["id"] for line in shown] == some and listed(run, model) == everything
+    ran = run("store", "relabel", model, "--label", label, "--add", "renamed", "--drop", label, "--by", "me")
+    assert f"relabelled {len(some)} documents" in ran.err and "New labels: renamed." in ran.err
+    assert listed(run, model, "--label", "renamed") == listed(run, model, "--source", "me") == some
+    assert f"removed {len(some)} documents" in run("store", "remove", model, "--source", "me").err
+    assert listed(run, model, "--before", "2000-01-01") == []
+
+
+def test_saying_nothing_or_too_much_is_an_error(run, model):
+    for command, said in (
+        (["remove"], "say which documents"),
+        (["forget"], "say which documents"),
+        (["remove", "train-1", "--label", "music"], "not both"),
+        (["relabel", "train-1"], "give the labels"),
+    ):
+        ran = run("store", command[0], model, *command[1:])
+        assert ran.code == 2 and said in ran.err
+    assert info(run, model)["documents"] == 60
+
+
+def test_history_and_undo(run, model):
+    run("store", "relabel", model, "train-4", "music", "--by", "alice")
+    run("store", "remove", model, "train-5", "--by", "bob")
+    rows = [json.loads(line) for line in run("store", "history", model, "--json").out.splitlines()]
+    assert [(row["action"], row["documents"], row["source"]) for row in rows[:2]] == [
+        ("remove", 1, "bob"), ("relabel", 1, "alice"),
+    ]  # fmt: skip
+    shown = run("store", "history", model, "--id", "train-4").out
+    assert "relabel" in shown and "by alice" in shown and "remove" not in shown
+    assert run("store", "undo", model, rows[0]["number"]).code == 0
+    assert info(run, model)["documents"] == 60
+    ran = run("store", "undo", model, 1)
+    assert ran.code == 2 and "Undo that first" in ran.err
+
+
+def test_a_forgotten_document_is_in_no_file(run, model, tmp_path):
+    (tmp_path / "one.jsonl").write_text('{"text": "the unspeakable", "labels": ["hush"], "id": "gone"}\n')
+    run("store", "add", model, tmp_path / "one.jsonl")
+    ran = run("store", "forget", model, "gone")
+    assert "forgot 1 documents" in ran.err and "store vacuum" in ran.err
+    assert run("store", "vacuum", model, "--keep", 30).code == 0
+    left = b"".join(file.read_bytes() for file in model.rglob("*") if file.is_file())
+    assert b"unspeakable" not in left and b"hush" not in left
+    ran = run("store", "add", model, tmp_path / "one.jsonl")
+    assert ran.code == 2 and "was forgotten on" in ran.err
+
+
+def test_a_copy_can_be_used_in_the_place_of_the_original(run, model, tmp_path):
+    copy = tmp_path / "copy.sqlite"
+    assert "copied 60 documents" in run("store", "copy", model, copy).err
+    ran = run("store", "copy", model, copy)
+    assert ran.code == 2 and "already" in ran.err
+    assert run("store", "use", model, copy).code == 0
+    run("store", "remove", model, "train-1")
+    assert info(run, model)["documents"] == info(run, copy)["documents"] == 59
+    with denn.load(model) as loaded:
+        assert len(loaded.store) == 59
+    assert run("store", "use", model, "own").code == 0
+    assert info(run, model)["documents"] == 60
+
+
+def test_a_store_that_does_not_fit_is_not_used(run, model, tmp_path):
+    from denn.stores.embedded import EmbeddedStore
+
+    EmbeddedStore.create(tmp_path / "narrow.sqlite", 3).close()
+    ran = run("store", "use", model, tmp_path / "narrow.sqlite")
+    assert ran.code == 2 and "width 3" in ran.err
+    with EmbeddedStore.open(model / "store" / "store.sqlite") as own:
+        EmbeddedStore.create(tmp_path / "others.sqlite", own.dimension, ["other"]).close()
+    ran = run("store", "use", model, tmp_path / "others.sqlite")
+    assert ran.code == 2 and "does not begin with the model's labels" in ran.err
+    assert info(run, model)["documents"] == 60
+
+
+def test_an_address_of_no_kind_is_an_error(run):
+    ran = run("store", "info", "ftp://example.org/store")
+    assert ran.code == 2 and "expected a path, postgresql://" in ran.err

@@ -7,7 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from denn.core.combine import combine, debiased_confidence, vote, vote_sparse
+from denn.core.combine import combine, combine_known, debiased_confidence, vote, vote_sparse
 
 lightly = settings(deadline=None, max_examples=50, derandomize=True)
 temperatures = st.sampled_from([0.01, 0.05, 1.0, 100.0])
@@ -195,3 +195,79 @@ def test_combination_is_the_weighted_mean_and_stays_between_its_inputs(pair, con
         for label in range(classifier.shape[1]):
             expected = weight * float(neighbours[text, label]) + (1 - weight) * float(classifier[text, label])
             assert float(final[text, label]) == pytest.approx(expected, abs=1e-6)
+
+
+confidences = st.lists(st.floats(0, 1, width=32), min_size=4, max_size=4).map(torch.tensor)
+
+
+@lightly
+@given(score_pairs(), confidences)
+def test_a_classifier_that_knows_all_labels_is_combined_by_equation_13(pair, confidence):
+    confidence = confidence[: len(pair[0])]
+    assert torch.equal(combine_known(*pair, confidence), combine(*pair, confidence))
+
+
+@lightly
+@given(score_pairs(), confidences, st.integers(0, 5))
+def test_a_label_without_a_classifier_score_gets_its_vote_whatever_the_confidence(pair, confidence, known):
+    classifier, neighbours = pair
+    confidence = confidence[: len(classifier)]
+    final = combine_known(classifier[:, :known], neighbours, confidence)
+    assert torch.equal(final[:, :known], combine(classifier[:, :known], neighbours[:, :known], confidence))
+    assert torch.equal(final[:, known:], neighbours[:, known:])
+    # Equation 13 says the same where the missing score is replaced by the vote.
+    replaced = torch.cat([classifier[:, :known], neighbours[:, known:]], dim=1)
+    assert torch.equal(final, combine(replaced, neighbours, confidence))
+
+
+@lightly
+@given(neighbourhoods(torch.float64), temperatures, gammas)
+def test_a_new_label_gets_0_without_a_neighbour_and_1_where_all_carry_it(found, temperature, gamma):
+    similarity, labels = found
+    n, k, known = labels.shape
+    everyone, nobody = torch.ones(n, k, 1, dtype=torch.bool), torch.zeros(n, k, 1, dtype=torch.bool)
+    votes = vote(similarity, torch.cat([labels, everyone, nobody], dim=2), temperature)
+    classifier = torch.full((n, known), 0.6, dtype=torch.float64)
+    confidence = debiased_confidence(classifier, votes[:, :known], gamma)
+    final = combine_known(classifier, votes, confidence)
+    some_found = (similarity > -math.inf).any(1).double()
+    torch.testing.assert_close(final[:, known], some_found)
+    assert torch.equal(final[:, known + 1], torch.zeros(n, dtype=torch.float64))
+
+
+def scores_of(queries, keys, labels, classifier, k, temperature, gamma):
+    """Return who the k nearest are, λ and the final scores; sums of whole numbers, so that nothing is rounded."""
+    similarity = (queries @ keys.T).double() / 256
+    nearest = similarity.argsort(dim=1, descending=True, stable=True)[:, :k]
+    votes = vote_sparse(similarity.gather(1, nearest), *sparse(labels[nearest]), labels.shape[1], temperature)
+    confidence = debiased_confidence(classifier, votes[:, : classifier.shape[1]], gamma)
+    return nearest, confidence, combine_known(classifier, votes, confidence)
+
+
+@lightly
+@given(st.integers(0, 2**32 - 1), st.integers(1, 8), temperatures, gammas)
+def test_twenty_documents_of_a_new_label_change_nothing_where_none_of_them_is_near(seed, k, temperature, gamma):
+    chance = torch.Generator().manual_seed(seed)
+    queries, keys, new = (torch.randint(-4, 5, (count, 6), generator=chance) for count in (8, 40, 20))
+    new[:, 0] += 4  # on one side, so that some queries are far from them
+    labels = torch.rand(40, 5, generator=chance) < 0.3
+    with_new = torch.cat([torch.nn.functional.pad(labels, (0, 1)), torch.rand(20, 6, generator=chance) < 0.3])
+    with_new[40:, 5] = True
+    classifier = torch.rand(8, 5, generator=chance, dtype=torch.float64)
+    _, trusted, before = scores_of(queries, keys, labels, classifier, k, temperature, gamma)
+    nearest, confidence, after = scores_of(queries, torch.cat([keys, new]), with_new, classifier, k, temperature, gamma)
+    far = (nearest < 40).all(1)
+    assert torch.equal(after[far, :5], before[far]) and torch.equal(confidence[far], trusted[far])
+    assert (after[far, 5] == 0).all() and (after[~far, 5] > 0).all()
+
+
+def test_new_documents_that_are_near_change_scores():
+    """The premise of the test above can fail: a displaced neighbour takes its vote with it."""
+    queries, keys = torch.tensor([[4, 0]]), torch.tensor([[3, 0], [2, 0]])
+    classifier, labels = torch.tensor([[0.9]], dtype=torch.float64), torch.tensor([[True], [True]])
+    _, _, before = scores_of(queries, keys, labels, classifier, 2, 0.05, 0.7)
+    with_new = torch.tensor([[True, False], [True, False], [False, True]])
+    _, confidence, after = scores_of(
+        queries, torch.cat([keys, torch.tensor([[4, 0]])]), with_new, classifier, 2, 0.05, 0.7
+    )
+    assert float(before) == 1 and float(after[0, 0]) < 0.9 and float(confidence) < 1 and float(after[0, 1]) > 0.5

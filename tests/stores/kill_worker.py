@@ -1,16 +1,18 @@
-"""The process that test_kill.py kills: for each line read it forks a child that adds batches until it dies.
+"""The process that test_kill.py kills: for each line read it forks a child that changes a store until it dies.
 
-The fork saves importing torch for every child. Lines are written whole, so a killed child leaves no half line.
+The fork saves importing torch for every child. Lines are written whole, so a killed child leaves no half line. A child
+says what it is about to do before it does it, and that it is done when the store has said so.
 """
 
 import os
+import random
 import sys
+import threading
 import zlib
-from pathlib import Path
 
 import torch
 
-from denn.stores.embedded import EmbeddedStore
+from denn.stores.address import open_store
 from denn.types import Document
 
 BATCH, DIMENSION = 20, 32
@@ -27,25 +29,48 @@ def say(line: str) -> None:
     os.write(sys.stdout.fileno(), f"{line}\n".encode())
 
 
-def add_until_killed(path: Path, run: str) -> None:
-    say(f"started {os.getpid()}")
-    store = EmbeddedStore.open(path)
+def search_for_ever(store) -> None:
+    while True:
+        found = store.search(torch.ones(2, DIMENSION), 5)
+        if len({len(ids) for ids in found.ids}) != 1:
+            say("a search found rows of different lengths")
+
+
+def change_until_killed(address: str, run: str) -> None:
+    say(f"{run} started {os.getpid()}")
+    store, chance, mine = open_store(address, patience=60.0), random.Random(run), []
+    threading.Thread(target=search_for_ever, args=(store,), daemon=True).start()
     for number in range(10**9):
-        name = f"{run}.{number}"
-        store.add(*batch_of(name))
-        say(f"added {name}")
+        if len(mine) > 2 and chance.random() < 0.4:
+            name = mine.pop(chance.randrange(len(mine)))
+            say(f"{run} removing {name}")
+            store.remove([document.id for document in batch_of(name)[0]])
+            say(f"{run} removed {name}")
+        else:
+            name = f"{run}.{number}"
+            say(f"{run} adding {name}")
+            store.add(*batch_of(name))
+            say(f"{run} added {name}")
+            mine.append(name)
 
 
 def main() -> None:
     torch.set_num_threads(1)
+    open_store(sys.argv[1]).close()  # imports what the store needs
     for line in sys.stdin:
-        child = os.fork()
-        if not child:
-            try:
-                add_until_killed(Path(sys.argv[1]), line.strip())
-            finally:
-                os._exit(1)
-        say(f"ended {os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])}")
+        runs = line.split()
+        children = {}
+        for run in runs:
+            child = os.fork()
+            if not child:
+                try:
+                    change_until_killed(sys.argv[1], run)
+                finally:
+                    os._exit(1)
+            children[child] = run
+        while children:
+            child, status = os.wait()
+            say(f"{children.pop(child)} ended {os.waitstatus_to_exitcode(status)}")
 
 
 if __name__ == "__main__":

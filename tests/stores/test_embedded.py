@@ -44,7 +44,9 @@ def test_one_file_is_left_after_closing(store, path):
 def test_file_says_what_it_holds(store, path):
     store.add([Document("long", ("y",), "d")], torch.tensor([[0.0, 3, 4]]))
     assert sql(path, "PRAGMA journal_mode") == [("wal",)]
-    assert dict(sql(path, "SELECT key, value FROM meta")) == {"format": 1, "dimension": 3, "version": 2}
+    assert dict(sql(path, "SELECT key, value FROM meta")) == {
+        "format": 2, "dimension": 3, "version": 2, "epoch": 0, "given": 1,
+    }  # fmt: skip
     (embedding, labels), *_ = sql(path, "SELECT embedding, labels FROM documents WHERE id = 'd'")
     assert np.frombuffer(embedding, "<f4").tolist() == pytest.approx([0, 0.6, 0.8])
     assert np.frombuffer(labels, "<i4").tolist() == [4] and store.labels == ("x", "a", "b", "c", "y")
@@ -53,11 +55,13 @@ def test_file_says_what_it_holds(store, path):
 def test_info(store, path):
     on_disk = sum(path.with_name(path.name + end).stat().st_size for end in ("", "-wal"))
     assert store.info() == {
+        "kind": "embedded",
         "path": "store #1?.sqlite",
         "documents": 3,
         "labels": 4,
         "dimension": 3,
         "bytes": on_disk,
+        "search": "exact",
     }
 
 
@@ -111,7 +115,7 @@ def test_open_what_is_not_a_store(tmp_path):
 def test_open_another_format(store, path):
     store.close()
     sql(path, "UPDATE meta SET value = 99 WHERE key = 'format'")
-    with pytest.raises(StoreError, match="format 99, expected 1"):
+    with pytest.raises(StoreError, match="format 99, expected 2"):
         EmbeddedStore.open(path)
 
 
@@ -247,3 +251,54 @@ def test_unit_rows_do_not_touch_their_input():
     rows = unit_rows(given, 3)
     assert rows.tolist() == [[pytest.approx(0.6), pytest.approx(0.8), 0], [0, 0, 0]]
     assert given.tolist() == [[3, 4, 0], [0, 0, 0]] and not rows.requires_grad
+
+
+def test_a_store_of_before_the_history_is_renewed(store, path):
+    store.close()
+    for table in ("changes", "past", "forgotten"):
+        sql(path, f"DROP TABLE {table}")
+    sql(path, "DELETE FROM meta WHERE key IN ('epoch', 'given')")
+    sql(path, "UPDATE meta SET value = 1 WHERE key = 'format'")
+    with pytest.raises(StoreError, match="once for writing"):
+        EmbeddedStore.open(path, read_only=True)
+    with EmbeddedStore.open(path) as renewed:
+        assert renewed.ids() == ["a", "b", "c"] and renewed.history() == []
+        renewed.remove("b", source="me")
+        assert [change.source for change in renewed.history()] == ["me"]
+        renewed.vacuum()
+        assert renewed.labels == ("x", "a", "b", "c")  # those of before count as given
+
+
+def everything_on_disk(path):
+    return b"".join(file.read_bytes() for file in path.parent.rglob("*") if file.is_file())
+
+
+def test_nothing_of_a_forgotten_document_is_left_in_any_file(path):
+    secret = torch.tensor([[0.123456, -0.7, 0.3]])
+    with EmbeddedStore.create(path, 3, ["x"]) as store:
+        store.add([Document(f"text {i}", ("x",)) for i in range(50)], torch.randn(50, 3))
+        store.add([Document("the unspeakable text", ("x", "unspeakable label"), "that one")], secret)
+        stored = unit_rows(secret, 3).numpy().astype("<f4").tobytes()
+        store.relabel("that one", add=["second label"])
+        store.remove(["that one"])
+        store.undo(4)
+        for mark in (b"unspeakable text", b"unspeakable label", b"second label", stored):
+            assert mark in everything_on_disk(path)
+        store.forget("that one", source="a request")
+        store.vacuum()
+        left = everything_on_disk(path)
+        for mark in (b"unspeakable text", b"unspeakable label", b"second label", stored):
+            assert mark not in left
+        assert left.count(b"that one") == 1 and store.labels == ("x",)
+    assert everything_on_disk(path).count(b"that one") == 1
+
+
+def test_vacuum_that_a_reader_keeps_from_ending_says_so(store, path):
+    with closing(sqlite3.connect(path, isolation_level=None)) as reader:
+        reader.execute("BEGIN")
+        reader.execute("SELECT count(*) FROM documents").fetchone()
+        store.forget("a")
+        with pytest.raises(StoreError, match="Vacuum again"), EmbeddedStore.open(path, patience=0.1) as second:
+            second.vacuum()
+        assert store.ids() == ["b", "c"]
+    store.vacuum()

@@ -78,7 +78,7 @@ def read_all(folder: Path) -> list[Result]:
 
 def _timed(result: Result, folder: Path) -> Result:
     """Give a run that shared its accelerator the times that its recipe took alone, or none."""
-    costs = result.data["cost"]
+    costs = result.data.get("cost", {})
     if not costs.get("shared"):
         return result
     alone = folder / "costs" / f"{result.corpus}-{result.recipe}-0.json"

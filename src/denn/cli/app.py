@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from denn import __version__
-from denn.cli import bench, data, evaluate, predict, report, store, train
+from denn.cli import bench, data, evaluate, predict, report, store, store_keeping, train
 from denn.cli.options import Quiet, Seed, Verbose, duration
 
 app = typer.Typer(rich_markup_mode=None, pretty_exceptions_enable=False, no_args_is_help=True)
@@ -57,6 +57,15 @@ app.command()(train.train)
 app.command()(evaluate.evaluate)
 app.command()(predict.predict)
 app.command()(report.report)
+for keeping in (
+    store_keeping.history,
+    store_keeping.undo,
+    store_keeping.vacuum,
+    store_keeping.copy,
+    store_keeping.use,
+    store_keeping.migrate,
+):
+    store.app.command()(keeping)
 app.add_typer(store.app, name="store")
 app.add_typer(data.app, name="data")
 app.add_typer(bench.app, name="bench")

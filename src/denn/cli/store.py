@@ -5,20 +5,30 @@ from __future__ import annotations
 import json
 import logging
 import secrets
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 from denn.cli.options import IdColumn, LabelsColumn, Model, Quiet, Separator, SkipBad, TextColumn, Verbose
-from denn.errors import StoreError
-
-if TYPE_CHECKING:
-    import denn
+from denn.cli.store_options import (
+    Address,
+    Before,
+    By,
+    DryRun,
+    IdFile,
+    Ids,
+    Label,
+    Since,
+    Source,
+    Text,
+    chosen,
+    opened,
+    whose,
+)
 
 log = logging.getLogger(__name__)
 app = typer.Typer(no_args_is_help=True, help="Change the documents that a model takes as evidence.")
@@ -36,20 +46,23 @@ def add(
     id_column: IdColumn = "id",
     separator: Separator = None,
     skip_bad: SkipBad = False,
+    by: By = None,
     quiet: Quiet = False,
     verbose: Verbose = False,
 ) -> None:
     """Add documents, with labels old and new; one whose id is stored already takes its place."""
     from denn.cli.show import interruptible
     from denn.cli.sources import Reading, read_file
+    from denn.model import load
 
     given = secrets.token_hex(8)  # ids that the reader makes up start with this; the store makes better ones
     documents = read_file(file, Reading(text_column, labels_column, id_column, separator, skip_bad), part=given)
     documents = [replace(d, id=None) if str(d.id).startswith(given) else d for d in documents]
-    with _opened(model) as (loaded, store), interruptible("interrupted; what was reported as added stays"):
+    with load(model) as loaded, interruptible("interrupted; what was reported as added stays"):
+        store = loaded.store
         before, known = len(store), len(store.labels)
         for start in range(0, len(documents), BATCH):
-            loaded.add(documents[start : start + BATCH])
+            loaded.add(documents[start : start + BATCH], source=whose(by))
             log.info(f"added {min(start + BATCH, len(documents))} of {len(documents)} documents")
         replaced = len(documents) - (len(store) - before)
         log.info(f"The datastore holds {len(store)} documents; {replaced} of those added replaced older ones.")
@@ -59,77 +72,159 @@ def add(
 
 @app.command()
 def remove(
-    model: Model,
-    ids: Annotated[list[str] | None, typer.Argument(metavar="[ID]...", help="The documents' ids.")] = None,
-    source: Annotated[
-        Path | None, typer.Option("--from", metavar="FILE", help="A file with an id on each line.")
-    ] = None,
+    model: Address,
+    ids: Ids = None,
+    source_file: IdFile = None,
+    label: Label = None,
+    text: Text = None,
+    source: Source = None,
+    since: Since = None,
+    before: Before = None,
+    dry_run: DryRun = False,
+    by: By = None,
     quiet: Quiet = False,
     verbose: Verbose = False,
 ) -> None:
-    """Remove documents by their ids, all or none."""
-    wanted = list(ids or [])
-    if source is not None:
-        lines = source.read_text(encoding="utf-8", errors="replace").split("\n")
-        wanted += [line for line in lines if line]
-    if not wanted:
-        raise typer.BadParameter("give at least one ID, or --from FILE")
-    with _opened(model) as (_, store):
-        log.info(f"removed {store.remove(wanted)} documents; the datastore holds {len(store)}")
+    """Remove documents by their ids or by what they are like, all or none."""
+    which = chosen(ids, source_file, label, text, source, since, before)
+    with opened(model) as store:
+        if dry_run:
+            _show_only(store, which)
+            return
+        log.info(f"removed {store.remove(which, source=whose(by))} documents; the datastore holds {len(store)}")
 
 
 @app.command()
 def relabel(
-    model: Model,
-    id: Annotated[str, typer.Argument(metavar="ID")],
-    labels: Annotated[list[str], typer.Argument(metavar="LABEL...")],
+    model: Address,
+    id: Annotated[str | None, typer.Argument(metavar="[ID]", help="The document, or say which by options.")] = None,
+    labels: Annotated[list[str] | None, typer.Argument(metavar="[LABEL]...", help="All labels it shall have.")] = None,
+    give: Annotated[list[str] | None, typer.Option("--add", metavar="LABEL", help="A label to give besides.")] = None,
+    drop: Annotated[list[str] | None, typer.Option("--drop", metavar="LABEL", help="A label to take away.")] = None,
+    source_file: IdFile = None,
+    label: Label = None,
+    text: Text = None,
+    source: Source = None,
+    since: Since = None,
+    before: Before = None,
+    dry_run: DryRun = False,
+    by: By = None,
     quiet: Quiet = False,
     verbose: Verbose = False,
 ) -> None:
-    """Give a document other labels in the place of those it has."""
+    """Give documents other labels: all anew with LABEL..., or some more and some less with --add and --drop."""
     from denn.data.rows import parse_labels
 
-    with _opened(model) as (_, store):
+    if not labels and not give and not drop:
+        raise typer.BadParameter("give the labels after the ID, or --add LABEL, or --drop LABEL")
+    which = chosen(None if id is None else [id], source_file, label, text, source, since, before)
+    with opened(model) as store:
+        if dry_run:
+            _show_only(store, which)
+            return
         known = len(store.labels)
-        store.relabel(id, parse_labels(labels))
-        log.info(f"{id} has the labels {', '.join(store.get([id])[0].labels)}")
+        changed = store.relabel(
+            which,
+            parse_labels(labels) if labels else None,
+            add=parse_labels(give or []),
+            drop=parse_labels(drop or []),
+            source=whose(by),
+        )
+        if id is not None:
+            log.info(f"{id} has the labels {', '.join(store.get([id])[0].labels)}")
+        log.info(f"relabelled {changed} documents")
         if fresh := store.labels[known:]:
             log.info(f"New labels: {_some(fresh)}.")
 
 
 @app.command()
+def forget(
+    model: Address,
+    ids: Ids = None,
+    source_file: IdFile = None,
+    label: Label = None,
+    text: Text = None,
+    source: Source = None,
+    since: Since = None,
+    before: Before = None,
+    dry_run: DryRun = False,
+    by: By = None,
+    quiet: Quiet = False,
+    verbose: Verbose = False,
+) -> None:
+    """Remove documents for good: text, labels and vector leave the store and its history, only their ids stay known.
+
+    The space they had is overwritten by `denn store vacuum`. Weights that were trained on them stay as they are.
+    """
+    which = chosen(ids, source_file, label, text, source, since, before)
+    with opened(model) as store:
+        if dry_run:
+            _show_only(store, which)
+            return
+        log.info(f"forgot {store.forget(which, source=whose(by))} documents; the datastore holds {len(store)}")
+        log.info(f"Run `denn store vacuum {model}` to clear what is left of them on the disk.")
+
+
+@app.command("list")
+def list_documents(
+    model: Address,
+    ids: Ids = None,
+    source_file: IdFile = None,
+    label: Label = None,
+    text: Text = None,
+    source: Source = None,
+    since: Since = None,
+    before: Before = None,
+    quiet: Quiet = False,
+    verbose: Verbose = False,
+) -> None:
+    """Print documents as JSON lines, oldest first: all, or those that are asked for."""
+    which = chosen(ids, source_file, label, text, source, since, before, everything=True)
+    with opened(model, read_only=True) as store:
+        _show_only(store, which)
+
+
+@app.command()
 def info(
-    model: Model,
+    model: Address,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
     quiet: Quiet = False,
     verbose: Verbose = False,
 ) -> None:
-    """Say what the datastore holds."""
+    """Say what the datastore holds and how it is searched."""
     from denn.cli.show import console
 
-    with _opened(model) as (loaded, store):
-        facts = store.info() | {"new_labels": list(store.labels[len(loaded.labels) :])}
+    trained = Path(model) / "labels.txt"
+    known = len(trained.read_text(encoding="utf-8").split("\n")) - 1 if trained.is_file() else None
+    with opened(model, read_only=True) as store:
+        facts: dict[str, Any] = store.info()
+        facts["new_labels"] = [] if known is None else list(store.labels[known:])
         counts = store.label_counts()
     if as_json:
         typer.echo(json.dumps(facts | {"label_counts": counts}))
         return
     say = console().print
     say(f"{facts['documents']} documents, {facts['labels']} labels, {facts['bytes'] / 1e6:.1f} MB on the disk")
+    said = {key: value for key, value in facts.items() if key not in SAID and value is not None}
+    say(f"A store of the kind {facts['kind']}: " + ", ".join(f"{key} {value}" for key, value in said.items()))
     if facts["new_labels"]:
         say(f"Labels that came after the training: {_some(facts['new_labels'])}")
     common = sorted(counts, key=lambda name: -counts[name])
     say(f"Most frequent: {_some([f'{name} ({counts[name]})' for name in common])}")
 
 
-@contextmanager
-def _opened(folder: Path) -> Iterator[tuple[denn.Model, Any]]:
-    """Load a model and its datastore."""
-    from denn.model import load
+SAID = ("kind", "documents", "labels", "bytes", "new_labels")
 
-    with load(folder) as model:
-        if not hasattr(model.method, "store"):
-            raise StoreError(f"{folder} is a model of the method {model.card.method!r}, which keeps no datastore.")
-        yield model, model.method.store
+
+def _show_only(store: Any, which: Any) -> None:
+    """Print the documents that are meant as JSON lines."""
+    from denn.types import Where
+
+    ids = store.select(which) if isinstance(which, Where) else list(which)
+    for start in range(0, len(ids), BATCH):
+        for document in store.get(ids[start : start + BATCH]):
+            row = {"id": document.id, "labels": list(document.labels), "text": document.text}
+            typer.echo(json.dumps(row, ensure_ascii=False))
 
 
 def _some(names: Sequence[str]) -> str:

@@ -45,6 +45,20 @@ def combine(classifier: Tensor, neighbours: Tensor, confidence: Tensor) -> Tenso
     return torch.lerp(classifier, neighbours, confidence[:, None])  # unlike the sum, lerp never rounds past an end
 
 
+def combine_known(classifier: Tensor, neighbours: Tensor, confidence: Tensor) -> Tensor:
+    """Return the (n,L) final scores where the classifier knows the first L₀ labels only: its scores are (n,L₀).
+
+    Eq. 13 where both speak, ŷ_knn for the labels that only the datastore knows. It follows from Eq. 13 with the best
+    estimate of the score that is missing, the vote itself: ŷ = λ ŷ_knn + (1 − λ) ŷ_knn = ŷ_knn for every λ. Any other
+    value takes a side that nobody argued for: 0 would punish the label, most where λ is small; 1, or votes shared among
+    those neighbours alone that carry a new label, would give it to every text with one of them far away. λ of Eq. 11-12
+    asks about the classifier's own labels, so documents of a new label change other scores by the neighbours that
+    they displace and in no other way.
+    """
+    known = classifier.shape[1]
+    return torch.cat([combine(classifier, neighbours[:, :known], confidence), neighbours[:, known:]], dim=1)
+
+
 def _shares(similarity: Tensor, temperature: float) -> Tensor:
     """Return β (n,k), Eq. 9: the softmax of s/τ₂ over the neighbours; 0 where there is none."""
     return torch.softmax(similarity / temperature, dim=1).masked_fill(similarity == -torch.inf, 0)

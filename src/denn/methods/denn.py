@@ -12,7 +12,7 @@ from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt
 from torch import Tensor
 
 from denn.core import contrast
-from denn.core.combine import combine, debiased_confidence, vote_sparse
+from denn.core.combine import combine, combine_known, debiased_confidence, vote_sparse
 from denn.encoders.packed import Layout
 from denn.encoders.transformer import TransformerEncoder
 from denn.methods import views
@@ -153,20 +153,28 @@ class DENN(WithNeighbours):
         found = self.search(embeddings, p.k, own_ids)
         return combined_scores(self.network.probabilities(embeddings), found, self.store.labels, p)
 
+    def votes(self, found: Neighbours, labels: int) -> Tensor:
+        """Let neighbours vote, Eq. 9-10."""
+        return neighbour_votes(found, labels, self.parameters)
+
 
 def combined_scores(known: Tensor, found: Neighbours, names: tuple[str, ...], parameters: DennParameters) -> Scores:
-    """Combine the classifier's (n,L) scores with the votes of neighbours, Eq. 9-13, with these parameters' τ₂ and γ."""
-    votes = vote_sparse(found.similarity, found.offsets, found.label_columns, len(names), parameters.vote_temperature)
+    """Combine the classifier's (n,L₀) scores with the votes of neighbours, Eq. 9-13, by these parameters' τ₂ and γ."""
+    votes = neighbour_votes(found, len(names), parameters)
     confidence = debiased_confidence(known, votes[:, : known.shape[1]], parameters.gamma)
     confidence = confidence.where(found.similarity.isfinite().any(1), 0.0)
-    by_confidence, average = votes.clone(), votes.clone()
-    by_confidence[:, : known.shape[1]] = combine(known, votes[:, : known.shape[1]], confidence)
-    average[:, : known.shape[1]] = (known + votes[:, : known.shape[1]]) / 2
+    by_confidence = combine_known(known, votes, confidence)
+    average = combine_known(known, votes, torch.full_like(confidence, 0.5))
     classifier = F.pad(known, (0, len(names) - known.shape[1]))
     parts = {"classifier": classifier, "neighbours": votes, "average": average}
     if parameters.combination == "average":
         return Scores(average, names, parts | {"confidence": by_confidence}, confidence, found)
     return Scores(by_confidence, names, parts, confidence, found)
+
+
+def neighbour_votes(found: Neighbours, labels: int, parameters: DennParameters) -> Tensor:
+    """Return the (n,L) votes of neighbours, Eq. 9-10, with these parameters' τ₂."""
+    return vote_sparse(found.similarity, found.offsets, found.label_columns, labels, parameters.vote_temperature)
 
 
 def disagreement(first: Tensor, second: Tensor) -> Tensor:

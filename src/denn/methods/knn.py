@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt
 from torch import Tensor
 
-from denn.core.combine import combine, vote_sparse
+from denn.core.combine import combine_known, vote_sparse
 from denn.core.label_contrast import euclidean, shared_labels, weighted_contrast
 from denn.encoders.transformer import TransformerEncoder
 from denn.methods.classifier import Classifier, ClassifierParameters
@@ -78,14 +78,21 @@ class KNN(WithNeighbours):
         found = self.search(embeddings, p.k, own_ids)
         return shared_scores(self.network.probabilities(embeddings), found, self.store.labels, p)
 
+    def votes(self, found: Neighbours, labels: int) -> Tensor:
+        """Let neighbours vote, β = softmax(−d/τ)."""
+        return neighbour_votes(found, labels, self.parameters)
+
 
 def shared_scores(known: Tensor, found: Neighbours, names: tuple[str, ...], parameters: KnnParameters) -> Scores:
-    """Combine the classifier's (n,L) scores with the votes of neighbours, β = softmax(−d/τ), in fixed shares."""
-    p, there = parameters, found.similarity.isfinite()
-    nearness = -euclidean(found.similarity, p.embedding_norm).masked_fill(~there, torch.inf)
-    votes = vote_sparse(nearness, found.offsets, found.label_columns, len(names), p.vote_temperature)
-    final, count = votes.clone(), known.shape[1]
-    share = there.any(1) * p.vote_share  # (n,)
-    final[:, :count] = combine(known, votes[:, :count], share)
-    parts = {"classifier": F.pad(known, (0, len(names) - count)), "neighbours": votes}
-    return Scores(final, names, parts, None, found)
+    """Combine the classifier's (n,L₀) scores with the votes of neighbours in fixed shares."""
+    votes = neighbour_votes(found, len(names), parameters)
+    share = found.similarity.isfinite().any(1) * parameters.vote_share  # (n,)
+    parts = {"classifier": F.pad(known, (0, len(names) - known.shape[1])), "neighbours": votes}
+    return Scores(combine_known(known, votes, share), names, parts, None, found)
+
+
+def neighbour_votes(found: Neighbours, labels: int, parameters: KnnParameters) -> Tensor:
+    """Return the (n,L) votes of neighbours, β = softmax(−d/τ)."""
+    there = found.similarity.isfinite()
+    nearness = -euclidean(found.similarity, parameters.embedding_norm).masked_fill(~there, torch.inf)
+    return vote_sparse(nearness, found.offsets, found.label_columns, labels, parameters.vote_temperature)

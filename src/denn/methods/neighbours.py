@@ -12,6 +12,7 @@ from torch import Tensor
 
 from denn.methods.classifier import Classifier
 from denn.methods.neural import Neural, Training
+from denn.stores.address import FILE, open_store
 from denn.stores.embedded import EmbeddedStore
 from denn.types import Corpus, Datastore, LabelSpace, Neighbours
 
@@ -38,14 +39,14 @@ class WithNeighbours(Neural):
         super().save(folder)
         (folder / "store").mkdir()
         corpus = self.trained.corpus
-        with EmbeddedStore.create(_store_file(folder), self.network.encoder.width, corpus.labels.names) as store:
+        with EmbeddedStore.create(folder / "store" / FILE, self.network.encoder.width, corpus.labels.names) as store:
             store.add(list(corpus.train), self.network.encode(self.trained.train_tokens))
 
     @classmethod
     def load(cls, folder: Path, parameters: Any, labels: LabelSpace) -> Self:
         """Read what `save` wrote."""
         self = super().load(folder, parameters, labels)
-        self.store = EmbeddedStore.open(_store_file(folder), device=self.network.device)
+        self.store = open_store(folder, device=self.network.device)
         return self
 
     def embed(self, texts: Sequence[str]) -> Tensor:
@@ -66,7 +67,3 @@ def _without_own(found: Neighbours, own_ids: Sequence[str | None], k: int) -> Ne
         place = ids.index(own_id) if own_id in ids else k
         dropped[row, place : place + 1] = True
     return replace(found, similarity=found.similarity.masked_fill(dropped, float("-inf")))
-
-
-def _store_file(folder: Path) -> Path:
-    return folder / "store" / "store.sqlite"

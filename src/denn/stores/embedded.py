@@ -1,52 +1,79 @@
-"""The embedded datastore: one SQLite file that outlives power cuts, searched exactly in memory."""
+"""The embedded datastore: one SQLite file that outlives power cuts, searched in memory, approximately if large."""
 
 from __future__ import annotations
 
 import sqlite3
 import threading
-from collections import ChainMap, Counter
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from denn.errors import StoreError
-from denn.stores.memory import MemoryIndex, unit_rows
-from denn.stores.sqlite import connect, explained, read_dimension, write_schema
-from denn.types import Document, Neighbours
+from denn.stores import index_file, ledger
+from denn.stores.keeper import Index, Keeper
+from denn.stores.memory import unit_rows
+from denn.stores.placing import number_labels, place
+from denn.stores.readers import Readers
+from denn.stores.replica import Replica
+from denn.stores.sqlite import (
+    check_file,
+    clean,
+    connect,
+    explained,
+    prepare_writer,
+    read_meta,
+    set_meta,
+    transaction,
+    write_schema,
+)
+from denn.types import Change, Document, Neighbours, Where, Which
 
-READ_ROWS = 2048  # documents taken into memory at one time
+
+@dataclass
+class Changing:
+    """A change that is being made."""
+
+    writer: sqlite3.Connection
+    number: int
+    documents: int = 0  # how many it touched
+    undoes: int | None = None
 
 
 class EmbeddedStore:
     """A datastore in one local file; one process writes at a time, any number read, threads may share it.
 
-    Searches run on the last committed state, and an add is seen whole or not at all.
+    Searches run on the last committed state, and an add is seen whole or not at all. They are exact in a store of
+    moderate size, and by an approximate index beside the file in a larger one (`index="auto"`), or never or always.
     """
 
-    def __init__(self, path: str | Path, read_only: bool, device: str | torch.device, patience: float) -> None:
+    _keeper: Keeper | None = None
+
+    def __init__(
+        self, path: str | Path, read_only: bool, device: str | torch.device, patience: float, index: Index
+    ) -> None:
         """Open a store; `open` and `create` are the ways to call this."""
         self.path = Path(path)
-        self._write_lock = threading.Lock()  # held for a whole change
-        self._read_lock = threading.Lock()  # held while memory is taken or brought up to date, not while searching
-        self._labels: tuple[str, ...] = ()
-        self._columns: dict[str, int] = {}
-        self._version = 0  # what memory holds of the store's history
-        self._data_version = -1  # SQLite's cheap sign that another connection has committed
+        self._write_lock = threading.RLock()  # held for a whole change
         with explained(self.path), ExitStack() as opened:
             # Two connections, so that searches go on while a long add is being written.
-            self._reader = opened.enter_context(closing(connect(self.path, patience)))
-            self._reader.execute("PRAGMA query_only = ON")
-            self._dimension = read_dimension(self._reader, self.path)
+            reader = opened.enter_context(closing(connect(self.path, patience)))
+            reader.execute("PRAGMA query_only = ON")
+            self._dimension = check_file(reader, self.path, read_only)
             self._writer = None if read_only else opened.enter_context(closing(connect(self.path, patience)))
             if self._writer is not None:
-                self._writer.execute("PRAGMA journal_mode = WAL")
-                self._writer.execute("PRAGMA synchronous = FULL")
-            self._memory = MemoryIndex(self._dimension, device)
+                prepare_writer(self._writer)
+            self._replica = Replica(reader, self.path, self._dimension, device, private=False)
+            self._readers = opened.enter_context(closing(Readers(self.path, self._dimension, patience)))
+            if index == "approximate" or (index == "auto" and torch.device(device).type == "cpu"):
+                self._keeper = Keeper(self._replica, self.path, self._dimension, index, builds=not read_only)
+                self._replica.main = self._keeper.load()
             self.refresh()
             self._opened = opened.pop_all()
 
@@ -59,29 +86,37 @@ class EmbeddedStore:
         *,
         device: str | torch.device = "cpu",
         patience: float = 10.0,
+        index: Index = "auto",
     ) -> Self:
         """Make an empty store for embeddings of this width, with `labels` as its first columns."""
-        if dimension < 1:
-            raise StoreError(f"got the dimension {dimension}, expected the width of the embeddings, at least 1.")
+        check_dimension(dimension)
         path = Path(path)
         with explained(path):
             path.parent.mkdir(parents=True, exist_ok=True)
             with closing(connect(path, patience, mode="rwc")) as connection:
                 write_schema(connection, path, dimension, labels)
-        return cls(path, False, device, patience)
+        return cls(path, False, device, patience, index)
 
     @classmethod
     def open(
-        cls, path: str | Path, read_only: bool = False, *, device: str | torch.device = "cpu", patience: float = 10.0
+        cls,
+        path: str | Path,
+        read_only: bool = False,
+        *,
+        device: str | torch.device = "cpu",
+        patience: float = 10.0,
+        index: Index = "auto",
     ) -> Self:
         """Open a store that exists; a change waits `patience` seconds for another process that is writing."""
         if not Path(path).is_file():
             raise StoreError(f"there is no datastore at {path}. Check the path, or create one there first.")
-        return cls(path, read_only, device, patience)
+        return cls(path, read_only, device, patience, index)
 
     def close(self) -> None:
-        """Release the file; what was added is safe with or without this."""
-        with self._write_lock, self._read_lock:
+        """Release the file; what was added is safe with or without this, an index that is being built is given up."""
+        if self._keeper is not None:
+            self._keeper.close()
+        with self._write_lock, self._replica.lock:
             self._opened.close()
 
     def __enter__(self) -> Self:
@@ -97,46 +132,70 @@ class EmbeddedStore:
 
     @property
     def labels(self) -> tuple[str, ...]:
-        """Label names in column order; new names are appended, never reordered."""
-        with self._reading():
-            return self._labels
+        """Label names in column order; new names are appended, never reordered; only `vacuum` takes unused ones out."""
+        with self._replica.reading():
+            return self._replica.labels
 
     def __len__(self) -> int:
-        with self._reading():
-            return len(self._memory)
+        with self._replica.reading():
+            return len(self._replica.index)
 
     def ids(self) -> list[str]:
         """Return the ids of all documents, oldest first."""
-        with self._reading():
-            return self._memory.ids()
+        with self._replica.reading():
+            return self._replica.index.ids()
 
     def label_counts(self) -> dict[str, int]:
         """Count the stored documents of each label, in column order."""
-        with self._reading():
-            return dict(zip(self._labels, self._memory.label_counts(len(self._labels)), strict=True))
+        with self._replica.reading():
+            names = self._replica.labels
+            return dict(zip(names, self._replica.index.label_counts(len(names)), strict=True))
 
     def info(self) -> dict[str, object]:
         """Return the facts a user asks for first."""
-        files = (self.path, self.path.with_name(self.path.name + "-wal"))
+        files = (self.path, self.path.with_name(self.path.name + "-wal"), index_file.beside(self.path))
         return {
+            "kind": "embedded",
             "path": self.path.name,
             "documents": len(self),
             "labels": len(self.labels),
             "dimension": self.dimension,
             "bytes": sum(file.stat().st_size for file in files if file.exists()),
+            **(self._keeper.facts() if self._keeper else {"search": "exact"}),
         }
+
+    def select(self, where: Where) -> list[str]:
+        """List the ids of the documents that are meant, oldest first."""
+        with self._replica.reading():
+            return ledger.select(self._replica.reader, where, self._replica.columns.get)
 
     def get(self, ids: Sequence[str]) -> list[Document]:
         """Return stored documents in the order of the ids; an unknown id is an error."""
-        select = "SELECT text, labels FROM documents WHERE id = ?"
-        with self._reading():
-            self._check_known(ids)
-            found = [self._reader.execute(select, (id,)).fetchone() for id in ids]
-            names = self._labels
+        found = self._fetch("text, labels", ids)
+        names = self._replica.labels
         return [
             Document(text, tuple(names[column] for column in np.frombuffer(columns, "<i4")), id)
             for id, (text, columns) in zip(ids, found, strict=True)
         ]
+
+    def vectors(self, ids: Sequence[str]) -> Tensor:
+        """Return the (n,d) unit vectors of stored documents in the order of the ids; an unknown id is an error."""
+        joined = bytearray().join(blob for (blob,) in self._fetch("embedding", ids))
+        return torch.from_numpy(np.frombuffer(joined, "<f4").reshape(len(ids), self._dimension).copy())
+
+    def export(self, size: int = 1024) -> Iterator[tuple[list[Document], Tensor]]:
+        """Go through all documents of one moment, oldest first, with their (n,d) unit vectors, in parts of `size`."""
+        with explained(self.path), self._apart() as reader:
+            names = [name for (name,) in reader.execute("SELECT name FROM labels ORDER BY column")]
+            rows = reader.execute("SELECT id, text, labels, embedding FROM documents ORDER BY row")
+            while chunk := rows.fetchmany(size):
+                joined = bytearray().join(blob for *_, blob in chunk)
+                vectors = np.frombuffer(joined, "<f4").reshape(len(chunk), self._dimension).copy()
+                documents = [
+                    Document(text, tuple(names[column] for column in np.frombuffer(columns, "<i4")), id)
+                    for id, text, columns, _ in chunk
+                ]
+                yield documents, torch.from_numpy(vectors)
 
     def search(self, queries: Tensor, k: int, exclude: Collection[str] = ()) -> Neighbours:
         """Find the k nearest documents by cosine for each of the (n,d) queries, leaving out excluded ids.
@@ -145,147 +204,191 @@ class EmbeddedStore:
         """
         if k < 1:
             raise StoreError(f"got k = {k}, expected at least one neighbour.")
-        with self._reading():
-            snapshot = self._memory.snapshot(exclude)
-        return snapshot.search(unit_rows(queries, self._dimension), k)
+        rows = unit_rows(queries, self._dimension)
+        if self._keeper is not None:
+            self._keeper.look()
+        while True:
+            with self._replica.reading():
+                snapshot, version = self._replica.index.snapshot(exclude), self._replica.version
+            if snapshot.covered is None:
+                return snapshot.search(rows, k)
+            with self._readers.at(version) as fetch:
+                if fetch is not None:  # else a change came between
+                    return snapshot.search(rows, k, fetch)
+
+    def build_index(self) -> None:
+        """Build the approximate index of a store that may have one now, and return when searches use it.
+
+        It is built by itself in the background where it is due; this is for after a bulk add, before serving.
+        """
+        if self._keeper is None or self._writer is None:
+            raise StoreError("this datastore was opened for exact search or for reading only. Open it without that.")
+        self._keeper.build_now()
 
     def refresh(self) -> bool:
         """Take in what other processes changed; every call does so by itself. Return whether anything did."""
-        with self._reading() as news:
+        with self._replica.reading() as news:
             return news
 
-    def add(self, documents: Sequence[Document], embeddings: Tensor) -> list[str]:
+    def history(self, limit: int | None = None, id: str | None = None) -> list[Change]:
+        """List the changes, newest first; with an id those that touched this document and can be told."""
+        with self._replica.reading():
+            return ledger.changes(self._replica.reader, limit, id)
+
+    def add(self, documents: Sequence[Document], embeddings: Tensor, *, source: str = "") -> list[str]:
         """Store documents with their (n,d) embeddings, all or none; an id that exists is replaced. Return the ids.
 
-        A document without an id gets one that this store never gives again.
+        A document without an id gets one that this store never gives again; a forgotten id is an error.
         """
         if not documents:
             return []
         if len(embeddings) != len(documents):
             raise StoreError(f"got {len(embeddings)} embeddings, expected one for each of {len(documents)} documents.")
         vectors = unit_rows(embeddings, self._dimension).cpu().numpy().astype("<f4", copy=False)
-        with self._changing() as (writer, version):
-            placed = self._place(writer, documents)
-            columns = self._number(writer, [document.labels for document in documents])
-            writer.executemany(
+        with self._changing("add", source) as change:
+            ledger.check_not_forgotten(
+                change.writer, (document.id for document in documents if document.id is not None)
+            )
+            placed = place(change.writer, documents, self._replica.index.row)
+            ledger.keep(change.writer, change.number, (row for row, id in placed if id in self._replica.index))
+            ledger.keep_absent(change.writer, change.number, (p for p in placed if p[1] not in self._replica.index))
+            columns = number_labels(change.writer, [document.labels for document in documents], self._replica.columns)
+            change.writer.executemany(
                 "INSERT OR REPLACE INTO documents(row, id, changed, labels, embedding, text) VALUES (?, ?, ?, ?, ?, ?)",
                 (
-                    (row, id, version, columns[i], vectors[i].tobytes(), documents[i].text)
+                    (row, id, change.number, columns[i], vectors[i].tobytes(), documents[i].text)
                     for i, (row, id) in enumerate(placed)
                 ),
             )
+            change.documents = len(placed)
         return [id for _, id in placed]
 
-    def remove(self, ids: Sequence[str]) -> int:
+    def remove(self, which: Which, *, source: str = "") -> int:
         """Remove documents, all or none; an unknown id is an error. Return how many went."""
-        with self._changing() as (writer, version):
-            self._check_known(ids)
-            rows = {self._memory.row(id) for id in ids}
-            writer.executemany("DELETE FROM documents WHERE row = ?", ((row,) for row in rows))
-            writer.executemany("INSERT INTO removed(row, changed) VALUES (?, ?)", ((row, version) for row in rows))
+        with self._changing("remove", source) as change:
+            rows = [row for row, _ in self._rows(which)]
+            ledger.keep(change.writer, change.number, rows)
+            ledger.take_out(change.writer, change.number, rows)
+            change.documents = len(rows)
         return len(rows)
 
-    def relabel(self, id: str, labels: Sequence[str]) -> None:
-        """Give a stored document other labels; new ones are appended to the columns."""
-        checked = Document("", labels if isinstance(labels, str) else tuple(labels)).labels  # type: ignore[arg-type]
-        with self._changing() as (writer, version):
-            self._check_known([id])
-            (columns,) = self._number(writer, [checked])
-            writer.execute("UPDATE documents SET labels = ?, changed = ? WHERE id = ?", (columns, version, id))
+    def relabel(
+        self,
+        which: Which,
+        labels: Sequence[str] | None = None,
+        *,
+        add: Sequence[str] = (),
+        drop: Sequence[str] = (),
+        source: str = "",
+    ) -> int:
+        """Give documents these labels, or those they have, without `drop` and with `add`. Return how many changed."""
+        new = None if labels is None else _labels(labels)
+        extra, less = _labels(add), set(_labels(drop))
+        with self._changing("relabel", source) as change:
+            before = dict(self._rows(which))
+            wanted = {}
+            for row, document in zip(before, self.get(list(before.values())), strict=True):
+                kept = [label for label in (document.labels if new is None else new) if label not in less]
+                if (given := Document("", (*kept, *extra)).labels) != document.labels:
+                    wanted[row] = given
+            columns = number_labels(change.writer, list(wanted.values()), self._replica.columns)
+            ledger.keep(change.writer, change.number, wanted)
+            change.writer.executemany(
+                "UPDATE documents SET labels = ?, changed = ? WHERE row = ?",
+                ((blob, change.number, row) for blob, row in zip(columns, wanted, strict=True)),
+            )
+            change.documents = len(wanted)
+        return len(wanted)
+
+    def forget(self, which: Which, *, source: str = "") -> int:
+        """Remove documents, in the history too, but for their ids; after `vacuum` nothing of them is in the file."""
+        with self._changing("forget", source) as change:
+            ids = self.select(which) if isinstance(which, Where) else _as_ids(which)
+            past = {id for id in ids if ledger.is_past(change.writer, id)}
+            self._replica.check_known([id for id in ids if id not in past])
+            ledger.forget(change.writer, ids, change.number)
+            change.documents = len(ids)
+        return len(ids)
+
+    def undo(self, number: int, *, source: str = "") -> int:
+        """Bring the documents that a change touched to where they were before it. Return how many were."""
+        with self._changing("undo", source) as change:
+            change.documents = ledger.undo(change.writer, number, change.number)
+            change.undoes = number
+        return change.documents
+
+    def vacuum(self, keep: timedelta | None = None) -> None:
+        """Write the file anew without what was removed, without later labels that nothing carries, without old pasts.
+
+        The other processes read the store anew after it.
+        """
+        with self._writing() as writer:
+            with transaction(writer):
+                if keep is not None:
+                    ledger.prune(writer, datetime.now(UTC) - keep)
+                meta = read_meta(writer)
+                ledger.drop_unused_labels(writer, meta["given"])
+                writer.execute("DELETE FROM removed")
+                set_meta(writer, epoch=meta["epoch"] + 1)
+            if self._keeper is not None:
+                self._keeper.throw_away()
+            self.refresh()
+            clean(writer)
 
     @contextmanager
-    def _reading(self) -> Iterator[bool]:
-        """Hold memory and the reader still at the newest committed state; say whether it is new."""
-        with self._read_lock, explained(self.path):
-            self._reader.execute("BEGIN")
-            try:
-                yield self._catch_up()
-            finally:
-                self._reader.rollback()
+    def _apart(self) -> Iterator[sqlite3.Connection]:
+        """Hold the store still for one long reading, without holding anybody up."""
+        with closing(connect(self.path, 10.0)) as reader, transaction(reader, "DEFERRED"):
+            yield reader
 
     @contextmanager
-    def _changing(self) -> Iterator[tuple[sqlite3.Connection, int]]:
-        """Run one change as a transaction; it is on the disk, and in memory, when this returns."""
+    def _writing(self) -> Iterator[sqlite3.Connection]:
         if self._writer is None:
             raise StoreError(f"the datastore {self.path} was opened for reading only. Open it without read_only.")
         with self._write_lock, explained(self.path):
-            self._writer.execute("BEGIN IMMEDIATE")
-            try:
+            yield self._writer
+
+    @contextmanager
+    def _changing(self, action: str, source: str) -> Iterator[Changing]:
+        """Run one change as a transaction; it is on the disk, in memory and in the history when this returns.
+
+        A change that touched nothing leaves no trace.
+        """
+        with self._writing() as writer:
+            with transaction(writer):
                 self.refresh()  # from here to the commit nobody else can change the store
-                version = self._version + 1
-                yield self._writer, version
-                self._writer.execute("UPDATE meta SET value = ? WHERE key = 'version'", (version,))
-                self._writer.execute("COMMIT")
-            finally:
-                self._writer.rollback()  # does nothing after a commit
+                change = Changing(writer, self._replica.version + 1)
+                yield change
+                if change.documents:
+                    ledger.record(writer, change.number, action, source, change.documents, change.undoes)
+                    set_meta(writer, version=change.number)
             self.refresh()
+            if self._keeper is not None:
+                self._keeper.look()
 
-    def _catch_up(self) -> bool:
-        """Take into memory what was committed since the last time, in the reader's transaction."""
-        (data_version,) = self._reader.execute("PRAGMA data_version").fetchone()
-        if data_version == self._data_version:
-            return False
-        (version,) = self._reader.execute("SELECT value FROM meta WHERE key = 'version'").fetchone()
-        known = (len(self._labels),)
-        names = self._reader.execute("SELECT name FROM labels WHERE column >= ? ORDER BY column", known).fetchall()
-        if names:
-            self._labels += tuple(name for (name,) in names)
-            self._columns = {name: column for column, name in enumerate(self._labels)}
-        seen = (self._version,)
-        self._memory.drop([row for (row,) in self._reader.execute("SELECT row FROM removed WHERE changed > ?", seen)])
-        (count,) = self._reader.execute("SELECT count(*) FROM documents WHERE changed > ?", seen).fetchone()
-        self._memory.reserve(count)
-        changed = self._reader.execute("SELECT row, id, labels, embedding FROM documents WHERE changed > ?", seen)
-        while chunk := changed.fetchmany(READ_ROWS):
-            self._take(chunk)
-        news = bool(version != self._version)
-        self._version, self._data_version = version, data_version
-        return news
+    def _rows(self, which: Which) -> list[tuple[int, str]]:
+        """Return row and id of the documents that are meant, each once."""
+        ids = self.select(which) if isinstance(which, Where) else _as_ids(which)
+        self._replica.check_known(ids)
+        return [(row, id) for id in ids if (row := self._replica.index.row(id)) is not None]
 
-    def _take(self, chunk: Sequence[tuple[int, str, bytes, bytes]]) -> None:
-        rows, ids, labels, embeddings = zip(*chunk, strict=True)
-        vectors = np.frombuffer(bytearray().join(embeddings), "<f4")
-        if len(vectors) != len(rows) * self._dimension:
-            raise StoreError(f"the datastore {self.path} holds embeddings of another width than {self._dimension}.")
-        self._memory.put(
-            torch.tensor(rows),
-            ids,
-            torch.from_numpy(vectors.reshape(len(rows), self._dimension)),
-            torch.tensor([len(blob) // 4 for blob in labels]),
-            torch.from_numpy(np.frombuffer(bytearray().join(labels), "<i4")),
-        )
+    def _fetch(self, columns: str, ids: Sequence[str]) -> list[tuple[Any, ...]]:
+        """Read columns of stored documents in the order of the ids."""
+        with self._replica.reading():
+            self._replica.check_known(ids)
+            select = f"SELECT {columns} FROM documents WHERE id = ?"
+            return [self._replica.reader.execute(select, (id,)).fetchone() for id in ids]
 
-    def _check_known(self, ids: Sequence[str]) -> None:
-        unknown = [id for id in ids if id not in self._memory]
-        if unknown:
-            raise StoreError(
-                f"the datastore {self.path} holds no document with the id {unknown[0]!r} ({len(unknown)} unknown of "
-                f"{len(ids)}). Nothing was changed."
-            )
 
-    def _place(self, writer: sqlite3.Connection, documents: Sequence[Document]) -> list[tuple[int, str]]:
-        """Return row number and id of each document: those it has, or new ones."""
-        given = Counter(document.id for document in documents if document.id is not None)
-        twice = [id for id, times in given.items() if times > 1]
-        if twice:
-            raise StoreError(f"got the id {twice[0]!r} more than once in one add, expected different ids.")
-        last = writer.execute("SELECT max(seq) FROM sqlite_sequence WHERE name = 'documents'").fetchone()[0] or 0
-        placed = []
-        for document in documents:
-            id = document.id
-            row = None if id is None else self._memory.row(id)
-            if row is None:
-                last += 1
-                while id is None and (f"doc-{last}" in given or f"doc-{last}" in self._memory):
-                    last += 1
-                row = last
-            placed.append((row, f"doc-{row}" if id is None else id))
-        return placed
+def check_dimension(dimension: int) -> None:
+    """Refuse what cannot be the width of an embedding."""
+    if dimension < 1:
+        raise StoreError(f"got the dimension {dimension}, expected the width of the embeddings, at least 1.")
 
-    def _number(self, writer: sqlite3.Connection, labels: Sequence[Sequence[str]]) -> list[bytes]:
-        """Return the label columns of each document as stored, appending the labels that are new."""
-        fresh = dict.fromkeys(name for names in labels for name in names if name not in self._columns)
-        new = {name: column for column, name in enumerate(fresh, len(self._labels))}
-        writer.executemany("INSERT INTO labels(name, column) VALUES (?, ?)", new.items())
-        lookup = ChainMap(new, self._columns)
-        return [np.array([lookup[name] for name in names], "<i4").tobytes() for names in labels]
+
+def _labels(given: Sequence[str]) -> tuple[str, ...]:
+    return Document("", given if isinstance(given, str) else tuple(given)).labels  # type: ignore[arg-type]
+
+
+def _as_ids(which: str | Sequence[str]) -> list[str]:
+    return [which] if isinstance(which, str) else list(dict.fromkeys(which))

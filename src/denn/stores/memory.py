@@ -1,19 +1,29 @@
-"""The searchable part of a datastore in memory: unit vectors, ids and sparse labels, with exact cosine search."""
+"""The searchable part of a datastore in memory: ids, sparse labels and unit vectors, with search by cosine."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from denn.errors import StoreError
 from denn.types import Neighbours
 
+if TYPE_CHECKING:
+    from denn.stores.approximate import Approximate, Covered
+
 SCORES_BYTES = 256 * 2**20  # bounds the (chunk of queries) × N scores that exist at one time
+RANKED_BYTES = 64 * 2**20  # bounds the vectors that candidates are ranked by at one time
+FETCH_ROWS = 2048  # vectors fetched at one time
 COMPACT_SHARE = 1 / 8  # dead slots cost search time; beyond this share of all slots they are squeezed out
+
+Matrix: TypeAlias = NDArray[np.float32]
+Fetch: TypeAlias = Callable[[Tensor], Tensor]  # ascending row numbers → their stored (n,d) vectors
 
 
 def unit_rows(vectors: Tensor, dimension: int) -> Tensor:
@@ -42,37 +52,53 @@ def unit_rows(vectors: Tensor, dimension: int) -> Tensor:
 class Snapshot:
     """What one search works on; later changes to the index do not touch it."""
 
-    matrix: Tensor  # (N,d) float32 unit rows, on the device of the search
-    hidden: Tensor  # slots that must not be found: dead or excluded
-    rows: Tensor  # (N,) int64 row numbers, which break ties
+    matrix: Tensor  # (F,d) float32 unit rows that are searched exactly, on the device of the search
+    slots: Tensor  # (F,) int64, whose they are
+    hidden: Tensor  # of them, those that must not be found: dead or excluded
+    covered: Covered | None  # the documents that an approximate index finds
+    rows: Tensor  # (N,) int64 row numbers by slot, which break ties
     ids: Sequence[str]  # at least N
     offsets: Tensor  # (N + 1,) int64 into columns
     columns: Tensor  # int32 label columns
 
     @torch.no_grad()
-    def search(self, queries: Tensor, k: int) -> Neighbours:
+    def search(self, queries: Tensor, k: int, fetch: Fetch | None = None) -> Neighbours:
         """Find the k nearest by cosine for each of the (n,d) unit queries, or all where fewer can be found.
 
         Equal similarities come in row order; where a tie straddles the k-th place, which of its rows are in is open.
+        What an approximate index proposes is ranked by the vectors that `fetch` gives.
         """
-        k = min(k, len(self.rows) - len(self.hidden))
-        step = max(1, SCORES_BYTES // (4 * max(1, len(self.rows))))
-        found = [self._nearest(chunk, k) for chunk in torch.split(queries, step)]
+        exact = len(self.slots) - len(self.hidden)
+        k = min(k, exact + (self.covered.visible if self.covered else 0))
+        step = max(1, SCORES_BYTES // (4 * max(1, len(self.slots))))
+        if self.covered is not None:
+            step = max(1, min(step, RANKED_BYTES // (4 * self.matrix.shape[1] * (3 * k + 32))))
+        found = [self._merged(chunk, k, min(k, exact), fetch) for chunk in torch.split(queries, step)]
         similarity = torch.cat([values for values, _ in found])
         slots = torch.cat([places for _, places in found])
         offsets, columns = self.labels_of(slots.flatten())
         ids = tuple(tuple([self.ids[slot] for slot in places]) for places in slots.tolist())
         return Neighbours(ids, similarity, offsets, columns.long())
 
-    def _nearest(self, queries: Tensor, k: int) -> tuple[Tensor, Tensor]:
+    def _merged(self, queries: Tensor, k: int, exact: int, fetch: Fetch | None) -> tuple[Tensor, Tensor]:
         """Return similarities and slots, both (n,k) on the CPU, by similarity descending, then row ascending."""
-        scores = queries.to(self.matrix.device) @ self.matrix.T  # (n,N)
+        values, places = self._nearest(queries, exact)
+        slots = self.slots[places]
+        if self.covered is not None and fetch is not None:
+            # Both parts are ranked by one formula, so that equal vectors come out equal.
+            values = torch.from_numpy(similarities(queries.numpy(), _taken(self.matrix, places)))
+            more_values, more_slots = self.covered.nearest(queries, k, fetch)
+            values, slots = torch.cat([values, more_values], 1), torch.cat([slots, more_slots], 1)
+        values.clamp_(max=1)
+        order = torch.from_numpy(np.lexsort((self.rows[slots].numpy(), -values.numpy())))[:, :k]
+        return values.gather(1, order).clamp_(min=-1), slots.gather(1, order)
+
+    def _nearest(self, queries: Tensor, k: int) -> tuple[Tensor, Tensor]:
+        scores = queries.to(self.matrix.device) @ self.matrix.T  # (n,F)
         if len(self.hidden):
             scores.index_fill_(1, self.hidden.to(scores.device), -torch.inf)
         found = scores.topk(k, dim=1)
-        values, slots = found.values.cpu().clamp_(-1, 1), found.indices.cpu()
-        order = torch.from_numpy(np.lexsort((self.rows[slots].numpy(), -values.numpy())))
-        return values.gather(1, order), slots.gather(1, order)
+        return found.values.cpu(), found.indices.cpu()
 
     def labels_of(self, slots: Tensor) -> tuple[Tensor, Tensor]:
         """Gather the label columns of the slots, as offsets and columns."""
@@ -85,23 +111,39 @@ class Snapshot:
 class MemoryIndex:
     """Documents by slot, appended and never overwritten, so that a snapshot stays whole while the index changes.
 
-    A changed document takes a new slot and its old one is dead. The caller serialises calls; snapshots need no lock.
+    A changed document takes a new slot and its old one is dead. The vectors of all are here and searched exactly, but
+    for those that an approximate index covers. The caller serialises calls; snapshots need no lock.
     """
 
     def __init__(self, dimension: int, device: str | torch.device = "cpu") -> None:
         self._slots: dict[str, int] = {}  # live ids only
         self._ids: list[str] = []
         self._dead = torch.empty(0, dtype=torch.int64)  # slots
-        self._matrix = torch.empty(0, dimension, device=device)
         self._rows = torch.empty(0, dtype=torch.int64)
+        self._changed = torch.empty(0, dtype=torch.int64)
         self._offsets = torch.zeros(1, dtype=torch.int64)
         self._columns = torch.empty(0, dtype=torch.int32)
+        self._matrix = torch.empty(0, dimension, device=device)
+        self._owners = torch.empty(0, dtype=torch.int64)  # the slot of each row of the matrix, ascending
+        self._filled = 0  # rows of the matrix in use
+        self._hidden = torch.empty(0, dtype=torch.int64)  # rows of the matrix whose slot is dead
+        self._covered: Covered | None = None
 
     def __len__(self) -> int:
         return len(self._slots)
 
     def __contains__(self, id: str) -> bool:
         return id in self._slots
+
+    @property
+    def covered(self) -> Covered | None:
+        """What the approximate index holds of the documents."""
+        return self._covered
+
+    @property
+    def exact(self) -> int:
+        """How many documents are searched exactly."""
+        return len(self) - (self._covered.visible if self._covered else 0)
 
     def row(self, id: str) -> int | None:
         """Return the row number of a document, None where the id is unknown."""
@@ -110,36 +152,44 @@ class MemoryIndex:
 
     def ids(self) -> list[str]:
         """Return the ids in row order."""
-        live = torch.tensor(list(self._slots.values()), dtype=torch.int64)
+        live = self._live()
         return [self._ids[slot] for slot in live[self._rows[live].argsort()].tolist()]
 
     def label_counts(self, width: int) -> list[int]:
         """Count the documents of each of `width` label columns."""
         lengths = self._offsets[1 : len(self._ids) + 1] - self._offsets[: len(self._ids)]
-        alive = torch.ones(len(self._ids), dtype=torch.bool).index_fill_(0, self._dead, False)
+        alive = torch.zeros(len(self._ids), dtype=torch.bool).index_fill_(0, self._live(), True)
         columns = self._columns[: int(lengths.sum())][alive.repeat_interleave(lengths)]
         counts: list[int] = columns.bincount(minlength=width).tolist()
         return counts
 
     def reserve(self, documents: int) -> None:
-        """Make room for this many more documents at once."""
-        self._matrix = _with_room(self._matrix, len(self._ids), documents)
+        """Make room for the vectors of this many more documents at once."""
+        self._matrix = _with_room(self._matrix, self._filled, documents)
 
-    def put(self, rows: Tensor, ids: Sequence[str], vectors: Tensor, lengths: Tensor, columns: Tensor) -> None:
+    def put(
+        self,
+        rows: Tensor,
+        ids: Sequence[str],
+        vectors: Tensor | None,
+        lengths: Tensor,
+        columns: Tensor,
+        changed: Tensor | None = None,
+    ) -> None:
         """Append n documents with (n,d) unit vectors; `lengths` says how many of the label columns each one owns.
 
-        An id that is known is replaced.
+        An id that is known is replaced. Documents without vectors can be searched after `adopt` only.
         """
         count, used = len(self._ids), int(self._offsets[len(self._ids)])
-        self._matrix = _with_room(self._matrix, count, len(ids))
-        self._rows = _with_room(self._rows, count, len(ids))
-        self._offsets = _with_room(self._offsets, count + 1, len(ids))
-        self._columns = _with_room(self._columns, used, len(columns))
         end = count + len(ids)
-        self._matrix[count:end] = vectors
-        self._rows[count:end] = rows
-        self._offsets[count + 1 : end + 1] = used + lengths.cumsum(0)
-        self._columns[used : used + len(columns)] = columns
+        self._rows = _appended(self._rows, count, rows)
+        self._changed = _appended(self._changed, count, torch.zeros_like(rows) if changed is None else changed)
+        self._offsets = _appended(self._offsets, count + 1, used + lengths.cumsum(0))
+        self._columns = _appended(self._columns, used, columns)
+        if vectors is not None:
+            self._owners = _appended(self._owners, self._filled, torch.arange(count, end))
+            self._matrix = _appended(self._matrix, self._filled, vectors)
+            self._filled += len(ids)
         replaced = [self._slots[id] for id in ids if id in self._slots]
         self._ids.extend(ids)
         self._slots.update(zip(ids, range(count, end), strict=True))
@@ -155,29 +205,88 @@ class MemoryIndex:
             del self._slots[self._ids[slot]]
         self._bury(gone)
 
+    def adopt(self, index: Approximate | None, fetch: Fetch) -> None:
+        """Leave to an approximate index what it knows and did not change since; keep the vectors of the rest."""
+        live = self._live()
+        covered, left = None, live
+        if index is not None:
+            covered, left = index.cover(live, self._rows[live], self._changed[live])
+        here = torch.isin(left, self._owners[: self._filled])
+        matrix = self._matrix.new_empty(len(left), self._matrix.shape[1])
+        matrix[here.to(matrix.device)] = self._matrix[self._places(left).to(matrix.device)]
+        missing = (~here).nonzero().flatten()
+        missing = missing[self._rows[left[missing]].argsort()]
+        for part in torch.split(missing, FETCH_ROWS):
+            matrix[part.to(matrix.device)] = fetch(self._rows[left[part]]).to(matrix.device)
+        self._matrix, self._owners, self._filled, self._covered = matrix, left, len(left), covered
+        self._hidden = self._hidden[:0]
+
     def snapshot(self, exclude: Iterable[str] = ()) -> Snapshot:
         """Return the present state without the excluded ids; unknown ones are passed over."""
-        count = len(self._ids)
-        excluded = {self._slots[id] for id in exclude if id in self._slots}
-        hidden = torch.cat([self._dead, torch.tensor(list(excluded), dtype=torch.int64)])
+        count, filled = len(self._ids), self._filled
+        excluded = torch.tensor(sorted({self._slots[id] for id in exclude if id in self._slots}), dtype=torch.int64)
         return Snapshot(
-            self._matrix[:count], hidden, self._rows[:count], self._ids, self._offsets[: count + 1], self._columns
+            self._matrix[:filled],
+            self._owners[:filled],
+            torch.cat([self._hidden, self._places(excluded)]),
+            self._covered and self._covered.excluding(excluded, self._rows[excluded]),
+            self._rows[:count],
+            self._ids,
+            self._offsets[: count + 1],
+            self._columns,
         )
+
+    def _live(self) -> Tensor:
+        """Return the slots in use, ascending."""
+        alive = torch.ones(len(self._ids), dtype=torch.bool).index_fill_(0, self._dead, False)
+        return alive.nonzero().flatten()
+
+    def _places(self, slots: Tensor) -> Tensor:
+        """Return the rows of the matrix that belong to these slots, passing over those that have none."""
+        owners = self._owners[: self._filled]
+        places = torch.searchsorted(owners, slots).clamp_(max=max(0, self._filled - 1))
+        return places[owners[places] == slots] if self._filled else places[:0]
 
     def _bury(self, slots: Sequence[int]) -> None:
         """Mark slots dead, and move the living to new tensors when the dead are too many."""
-        self._dead = torch.cat([self._dead, torch.tensor(slots, dtype=torch.int64)])
+        dead = torch.tensor(slots, dtype=torch.int64)
+        self._dead = torch.cat([self._dead, dead])
+        self._hidden = torch.cat([self._hidden, self._places(dead)])
+        self._covered = self._covered and self._covered.without(dead, self._rows[dead])
         if len(self._dead) > COMPACT_SHARE * len(self._ids):
             self._compact()
 
     def _compact(self) -> None:
-        live = torch.tensor(sorted(self._slots.values()), dtype=torch.int64)
+        live = self._live()
+        new = torch.full((len(self._ids),), -1, dtype=torch.int64)
+        new[live] = torch.arange(len(live))
         self._offsets, self._columns = self.snapshot().labels_of(live)
-        self._matrix = self._matrix[live.to(self._matrix.device)]
-        self._rows = self._rows[live]
+        self._rows, self._changed = self._rows[live], self._changed[live]
         self._ids = [self._ids[slot] for slot in live.tolist()]
         self._slots = {id: slot for slot, id in enumerate(self._ids)}
-        self._dead = self._dead[:0]
+        kept = (new[self._owners[: self._filled]] >= 0).nonzero().flatten()
+        self._matrix = self._matrix[kept.to(self._matrix.device)]
+        self._owners, self._filled = new[self._owners[kept]], len(kept)
+        self._covered = self._covered and self._covered.renumbered(new)
+        self._dead, self._hidden = self._dead[:0], self._hidden[:0]
+
+
+def similarities(queries: Matrix, vectors: Matrix) -> Matrix:
+    """Return the (n,c) products of (n,d) queries with (n,c,d) vectors, the same for the same vector at any place."""
+    products: Matrix = np.einsum("nd,ncd->nc", queries, vectors)
+    return products
+
+
+def _taken(matrix: Tensor, places: Tensor) -> Matrix:
+    rows: Matrix = matrix.numpy()[places.numpy()] if matrix.is_cpu else matrix[places.to(matrix.device)].cpu().numpy()
+    return rows
+
+
+def _appended(array: Tensor, used: int, more: Tensor) -> Tensor:
+    """Return the array, longer where need be, with more entries after the used ones."""
+    array = _with_room(array, used, len(more))
+    array[used : used + len(more)] = more
+    return array
 
 
 def _with_room(array: Tensor, used: int, more: int) -> Tensor:

@@ -10,11 +10,11 @@ from pathlib import Path
 
 from denn.errors import StoreError
 
-FORMAT = 1
+FORMAT = 2
 
-# A row number is given once and never again. `changed` is the store's version at the last change of a row, so a
-# reader takes in only what is newer than what it has; `removed` tells it which rows to forget.
-SCHEMA = """
+# A row number is given once and never again. `changed` is the number of the last change of a row, so a reader takes in
+# only what is newer than what it has; `removed` tells it which rows to drop.
+DOCUMENTS = """
 CREATE TABLE meta(key TEXT PRIMARY KEY, value INTEGER NOT NULL) WITHOUT ROWID;
 CREATE TABLE labels(column INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE);
 CREATE TABLE documents(
@@ -28,6 +28,31 @@ CREATE TABLE documents(
 CREATE INDEX documents_changed ON documents(changed);
 CREATE TABLE removed(row INTEGER PRIMARY KEY, changed INTEGER NOT NULL);
 CREATE INDEX removed_changed ON removed(changed);
+"""
+
+# `past` holds each document that a change touched as it was before; without content where it was not there.
+HISTORY = """
+CREATE TABLE changes(
+  number INTEGER PRIMARY KEY,
+  time INTEGER NOT NULL,     -- microseconds since 1970, UTC
+  action TEXT NOT NULL,
+  source TEXT NOT NULL,
+  documents INTEGER NOT NULL,
+  undoes INTEGER,            -- the number of the change that this one undid
+  undone INTEGER NOT NULL DEFAULT 0,
+  undoable INTEGER NOT NULL DEFAULT 1
+);
+CREATE TABLE past(
+  number INTEGER NOT NULL,
+  row INTEGER NOT NULL,
+  id TEXT NOT NULL,
+  labels BLOB,
+  embedding BLOB,
+  text TEXT,
+  PRIMARY KEY (number, row)
+);
+CREATE INDEX past_id ON past(id, number);
+CREATE TABLE forgotten(id TEXT PRIMARY KEY, time INTEGER NOT NULL) WITHOUT ROWID;
 """
 
 REASONS = {
@@ -48,43 +73,90 @@ def connect(path: Path, patience: float, mode: str = "rw") -> sqlite3.Connection
     return sqlite3.connect(uri, uri=True, timeout=patience, isolation_level=None, check_same_thread=False)
 
 
+def prepare_writer(writer: sqlite3.Connection) -> None:
+    """Make a connection's changes outlive power cuts, and what they delete unreadable."""
+    writer.execute("PRAGMA journal_mode = WAL")
+    writer.execute("PRAGMA synchronous = FULL")
+    writer.execute("PRAGMA secure_delete = ON")
+    with transaction(writer):
+        if read_meta(writer)["format"] == 1:  # of before there was a history
+            run_all(writer, HISTORY)
+            known = writer.execute("SELECT count(*) FROM labels").fetchone()[0]
+            set_meta(writer, format=FORMAT, epoch=0, given=known)
+
+
 def version(path: Path) -> int:
     """Return how many changes a store has seen; the bulk add that fills it is one."""
     connection = connect(path, 1.0, "ro")
     try:
-        return int(connection.execute("SELECT value FROM meta WHERE key = 'version'").fetchone()[0])
+        return read_meta(connection)["version"]
     finally:
         connection.close()
 
 
 def write_schema(connection: sqlite3.Connection, path: Path, dimension: int, labels: Sequence[str]) -> None:
     """Fill a new file in one transaction; a file that holds anything is an error."""
-    connection.execute("BEGIN IMMEDIATE")
-    try:
+    names = list(dict.fromkeys(labels))
+    with transaction(connection):
         if connection.execute("SELECT count(*) FROM sqlite_master").fetchone() != (0,):
             raise StoreError(f"there is a file at {path} already. Open it, or choose another path.")
-        for statement in SCHEMA.split(";"):
-            connection.execute(statement)
-        meta = {"format": FORMAT, "dimension": dimension, "version": 0}
-        connection.executemany("INSERT INTO meta(key, value) VALUES (?, ?)", meta.items())
-        connection.executemany("INSERT INTO labels(column, name) VALUES (?, ?)", enumerate(dict.fromkeys(labels)))
-        connection.execute("COMMIT")
-    finally:
-        connection.rollback()
+        run_all(connection, DOCUMENTS + HISTORY)
+        set_meta(connection, format=FORMAT, dimension=dimension, version=0, epoch=0, given=len(names))
+        connection.executemany("INSERT INTO labels(column, name) VALUES (?, ?)", enumerate(names))
 
 
-def read_dimension(reader: sqlite3.Connection, path: Path) -> int:
-    """Check that the file is a store of this format and return the width of its embeddings."""
+def check_file(reader: sqlite3.Connection, path: Path, read_only: bool) -> int:
+    """Check that the file is a store that can be used and return the width of its embeddings."""
     tables = "SELECT count(*) FROM sqlite_master WHERE name IN ('meta', 'labels', 'documents', 'removed')"
     if reader.execute(tables).fetchone() != (4,):
         raise StoreError(f"the file {path} is not a denn datastore. Check the path.")
-    meta: dict[str, int] = dict(reader.execute("SELECT key, value FROM meta"))
-    if meta.get("format") != FORMAT:
+    meta = read_meta(reader)
+    if meta.get("format") == 1 and read_only:
+        raise StoreError(f"the datastore {path} is of an older version of denn. Open it once for writing to renew it.")
+    if meta.get("format") not in (1, FORMAT):
         raise StoreError(
             f"the datastore {path} has the format {meta.get('format')}, expected {FORMAT}. "
             "Open it with the version of denn that wrote it, or build it again from the corpus."
         )
     return meta["dimension"]
+
+
+def read_meta(connection: sqlite3.Connection) -> dict[str, int]:
+    """Return the store's numbers: format, dimension, version, epoch (counts vacuums), given (labels at creation)."""
+    return dict(connection.execute("SELECT key, value FROM meta"))
+
+
+def set_meta(connection: sqlite3.Connection, **values: int) -> None:
+    """Write some of the store's numbers."""
+    connection.executemany("INSERT OR REPLACE INTO meta(key, value) VALUES (?, ?)", values.items())
+
+
+def run_all(connection: sqlite3.Connection, statements: str) -> None:
+    """Run statements one by one, as `executescript` would end the transaction."""
+    for statement in statements.split(";"):
+        connection.execute(statement)
+
+
+@contextmanager
+def transaction(connection: sqlite3.Connection, kind: str = "IMMEDIATE") -> Iterator[None]:
+    """Run what follows as one change of the file, or as none."""
+    connection.execute(f"BEGIN {kind}")
+    try:
+        yield
+        connection.execute("COMMIT")
+    finally:
+        connection.rollback()  # does nothing after a commit
+
+
+def clean(writer: sqlite3.Connection) -> None:
+    """Write the file anew without what was deleted, and empty the log beside it."""
+    writer.execute("VACUUM")
+    (busy, *_) = writer.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+    if busy:
+        raise StoreError(
+            "the datastore was made compact, but a process that is reading it keeps what was removed in the log beside "
+            "the file. Vacuum again when it is done."
+        )
 
 
 @contextmanager

@@ -1,0 +1,84 @@
+"""What the commands of `denn store` share: which store, which documents, who asks."""
+
+from __future__ import annotations
+
+import getpass
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from denn.types import Datastore, Where
+
+FORMATS = ["%Y-%m-%d", "%Y-%m-%dT%H:%M", "%Y-%m-%dT%H:%M:%S", "%Y-%m-%d %H:%M:%S"]
+
+Address = Annotated[
+    str, typer.Argument(metavar="MODEL", help="The folder of a trained model, or the address of a datastore.")
+]
+Ids = Annotated[list[str] | None, typer.Argument(metavar="[ID]...", help="The documents' ids.")]
+IdFile = Annotated[Path | None, typer.Option("--from", metavar="FILE", help="A file with an id on each line.")]
+Label = Annotated[list[str] | None, typer.Option("--label", help="Those with this label; of several, with any.")]
+Text = Annotated[str | None, typer.Option("--text", help="Those whose text contains this.")]
+Source = Annotated[str | None, typer.Option("--source", help="Those that were last changed by this source.")]
+Since = Annotated[datetime | None, typer.Option(formats=FORMATS, help="Those that were last changed then or later.")]
+Before = Annotated[datetime | None, typer.Option(formats=FORMATS, help="Those that were last changed earlier.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Print the documents that are meant, and change nothing.")]
+By = Annotated[str | None, typer.Option("--by", help="Who the history names for this; your login name unless given.")]
+
+
+def whose(by: str | None) -> str:
+    """Return the name that goes into the history."""
+    if by is not None:
+        return by
+    try:
+        return getpass.getuser()
+    except (OSError, KeyError):  # a user without a name, as in some containers
+        return ""
+
+
+def chosen(
+    ids: Sequence[str] | None,
+    file: Path | None,
+    label: Sequence[str] | None,
+    text: str | None,
+    source: str | None,
+    since: datetime | None,
+    before: datetime | None,
+    *,
+    everything: bool = False,
+) -> list[str] | Where:
+    """Return ids, or what the options describe; nothing at all is an error unless `everything` may be meant."""
+    from denn.types import Where
+
+    named = list(ids or [])
+    if file is not None:
+        named += [line for line in file.read_text(encoding="utf-8", errors="replace").split("\n") if line]
+    described = Where(tuple(label or ()), text, source, since, before)
+    if named and described != Where():
+        raise typer.BadParameter("give either ids or --label, --text, --source, --since, --before, not both")
+    if not named and described == Where() and not everything:
+        raise typer.BadParameter(
+            "say which documents: an ID, --from FILE, --label, --text, --source, --since, --before"
+        )
+    return named or described
+
+
+@contextmanager
+def opened(address: str, read_only: bool = False) -> Iterator[Datastore]:
+    """Open the store of a model, or at an address."""
+    from denn.stores.address import open_store
+
+    folder = Path(address)
+    if folder.is_dir():
+        from denn.bundle import read
+        from denn.errors import StoreError
+
+        if not (folder / "store").is_dir():
+            method = read(folder)[0].method
+            raise StoreError(f"{folder} is a model of the method {method!r}, which keeps no datastore.")
+    with open_store(address, read_only) as store:
+        yield store

@@ -1,0 +1,155 @@
+"""The approximate index of a large datastore: faiss proposes documents, their stored vectors decide."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from importlib import import_module
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from denn.errors import MissingExtraError
+from denn.stores.memory import FETCH_ROWS, Fetch, Matrix, similarities
+
+TOP = 30  # the recall that `probes` was chosen for is that of so many nearest
+
+
+def faiss() -> Any:
+    """Import faiss."""
+    try:
+        return import_module("faiss")
+    except ImportError as error:
+        raise MissingExtraError("An approximate index", "faiss-cpu", "ann") from error
+
+
+def candidates(k: int) -> int:
+    """Return how many proposals the k nearest are picked from: the 8-bit codes mix up close ones only."""
+    return max(2 * k, k + 32)
+
+
+@dataclass(frozen=True)
+class Approximate:
+    """An inverted file of 8-bit codes over the documents of one moment; it never changes and holds no labels.
+
+    It is only a cache of the store's file, and its positions count the documents in the order of their rows.
+    """
+
+    ivf: Any  # faiss.IndexIVFScalarQuantizer whose ids are positions
+    rows: Tensor  # (M,) int64, ascending
+    version: int  # the last change of the store that it knows
+    epoch: int  # of the store
+    stamp: int  # the time of that change, which tells stores apart
+    probes: int  # lists that a search looks into
+    recall: float  # of the TOP nearest, measured on a sample when it was built
+    sample: int
+    seconds: float  # that building took
+
+    def cover(self, slots: Tensor, rows: Tensor, changed: Tensor) -> tuple[Covered, Tensor]:
+        """Return the documents that are found here, known and not changed since, and the slots of the others."""
+        own, wanted = self.rows.numpy(), rows.numpy()
+        positions = np.minimum(np.searchsorted(own, wanted), len(own) - 1)
+        known = (own[positions] == wanted) & (changed.numpy() <= self.version)
+        owners = np.full(len(own), -1)
+        owners[positions[known]] = slots.numpy()[known]
+        hidden = np.packbits(owners < 0, bitorder="little")
+        return Covered(self, torch.from_numpy(owners), hidden, int(known.sum())), slots[torch.from_numpy(~known)]
+
+    def propose(self, queries: Tensor, count: int, hidden: NDArray[np.uint8] | None, probes: int) -> NDArray[np.int64]:
+        """Return the (n,count) positions that seem nearest, -1 where the lists looked into hold fewer."""
+        if not len(queries):
+            return np.empty((0, count), np.int64)
+        library = faiss()
+        bitmap = None if hidden is None else library.IDSelectorBitmap(hidden)
+        selector = None if bitmap is None else library.IDSelectorNot(bitmap)
+        parameters = library.SearchParametersIVF(nprobe=probes, sel=selector)
+        positions: NDArray[np.int64] = self.ivf.search(queries.numpy(), count, params=parameters)[1]
+        return positions
+
+    def probes_for(self, k: int) -> int:
+        """Return how many lists to look into for k: as measured for TOP, with √k for more, and four times k documents.
+
+        On embeddings of texts √k was more than enough; tight clusters smaller than k need the other.
+        """
+        if k <= TOP:
+            return self.probes
+        lists = int(self.ivf.nlist)
+        return min(lists, math.ceil(max(self.probes * math.sqrt(k / TOP), 4 * k * lists / len(self.rows))))
+
+
+@dataclass(frozen=True)
+class Covered:
+    """The part of a store's documents that an approximate index finds."""
+
+    index: Approximate
+    slots: Tensor  # (M,) int64 by position, -1 where the document is gone or has changed
+    hidden: NDArray[np.uint8]  # a bit for each position that must not be found
+    visible: int
+    excluded: int = 0  # documents hidden for one search
+
+    def excluding(self, slots: Tensor, rows: Tensor) -> Covered:
+        """Hide documents from one search; that must look as far as one for so many more."""
+        return replace(self.without(slots, rows), excluded=len(slots))
+
+    def without(self, slots: Tensor, rows: Tensor) -> Covered:
+        """Hide documents; those that are not found here are passed over."""
+        positions = torch.searchsorted(self.index.rows, rows).clamp_(max=len(self.slots) - 1)
+        positions = positions[self.slots[positions] == slots]
+        if not len(positions):
+            return self
+        hidden, at = self.hidden.copy(), positions.numpy()
+        np.bitwise_or.at(hidden, at >> 3, (1 << (at & 7)).astype(np.uint8))
+        return replace(self, hidden=hidden, visible=self.visible - len(positions))
+
+    def renumbered(self, new: Tensor) -> Covered:
+        """Give each document the slot that `new` has at its old one."""
+        return replace(self, slots=torch.where(self.slots < 0, self.slots, new[self.slots]))
+
+    def nearest(self, queries: Tensor, k: int, fetch: Fetch) -> tuple[Tensor, Tensor]:
+        """Return similarities and slots of at least the k nearest for each query, -inf where there are fewer."""
+        # NumPy from here: torch would wake its threads for a ranking that takes less than that.
+        if candidates(k) > self.visible // 2:
+            similarity, positions = self._nearest_of_all(queries.numpy(), min(k, self.visible), fetch)
+        else:
+            positions = self._proposed(queries, k)
+            similarity = self._ranked(queries.numpy(), positions, fetch)
+        slots = self.slots.numpy()[np.maximum(positions, 0)]
+        return torch.from_numpy(similarity), torch.from_numpy(np.maximum(slots, 0))
+
+    def _proposed(self, queries: Tensor, k: int) -> NDArray[np.int64]:
+        hidden = self.hidden if self.visible < len(self.slots) else None
+        count = candidates(k)
+        positions = self.index.propose(queries, count, hidden, self.index.probes_for(k + self.excluded))
+        short = np.flatnonzero((positions >= 0).sum(1) < k)
+        if len(short):
+            positions[short] = self.index.propose(queries[short], count, hidden, int(self.index.ivf.nlist))
+        return positions
+
+    def _ranked(self, queries: Matrix, positions: NDArray[np.int64], fetch: Fetch) -> Matrix:
+        """Return the exact similarities of proposed positions."""
+        asked = np.unique(positions[positions >= 0])
+        rows = self.index.rows.numpy()[asked]
+        parts = [rows[begin : begin + FETCH_ROWS] for begin in range(0, max(1, len(rows)), FETCH_ROWS)]
+        vectors = np.concatenate([fetch(torch.from_numpy(part)).numpy() for part in parts])
+        places = np.minimum(np.searchsorted(asked, positions), max(0, len(asked) - 1))
+        return np.where(positions < 0, np.float32(-np.inf), similarities(queries, vectors[places]))
+
+    def _nearest_of_all(self, queries: Matrix, k: int, fetch: Fetch) -> tuple[Matrix, NDArray[np.int64]]:
+        """Go through every stored vector: slow, but the only way to many neighbours of a part not much larger."""
+        visible = np.flatnonzero(np.unpackbits(self.hidden, count=len(self.slots), bitorder="little") == 0)
+        best, positions = np.empty((len(queries), 0), np.float32), np.empty((len(queries), 0), np.int64)
+        for begin in range(0, len(visible), FETCH_ROWS):
+            part = visible[begin : begin + FETCH_ROWS]
+            vectors = fetch(self.index.rows[part]).numpy()
+            shape = (len(queries), len(part))
+            best = np.concatenate(
+                [best, similarities(queries, np.broadcast_to(vectors, (*shape[:1], *vectors.shape)))], 1
+            )
+            positions = np.concatenate([positions, np.broadcast_to(part, shape)], 1)
+            if best.shape[1] > k:
+                order = np.argpartition(-best, k - 1, axis=1)[:, :k]
+                best, positions = np.take_along_axis(best, order, 1), np.take_along_axis(positions, order, 1)
+        return best, positions

@@ -1,0 +1,180 @@
+"""Building an approximate index: centroids, codes, and how many lists a search must look into."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any, TypeAlias
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from denn.stores.approximate import TOP, Approximate, candidates, faiss
+
+MINIMUM = 16  # documents; below, exact search is as good
+LISTS_PER_ROOT = 4  # lists for each √N documents
+MOST_LISTS = 16_384
+PER_LIST = 40  # training vectors
+ROUNDS = 5  # of k-means; ten found no more of the neighbours
+ENCODER_SAMPLE = 20_000  # vectors that the ranges of the 8-bit codes are taken from
+SAMPLE = 200  # stored vectors that recall is measured with
+GOAL = 0.995  # recall of the TOP nearest
+SEEN = 128  # nearest kept for each of the sample, so that ties at place TOP count as found
+BLOCK = 4096  # vectors read at one time
+
+Read: TypeAlias = Callable[[Tensor], tuple[Tensor, Tensor]]  # ascending rows → those that are there, their vectors
+
+
+@dataclass(frozen=True)
+class Moment:
+    """The state of a store that an index is built for."""
+
+    version: int
+    epoch: int
+    stamp: int
+
+
+def lists_for(documents: int) -> int:
+    """Return the number of lists for so many documents."""
+    return max(1, min(int(LISTS_PER_ROOT * documents**0.5), documents // 16, MOST_LISTS))
+
+
+def _still_fits(old: int, lists: int, documents: int) -> bool:
+    """Say whether old centroids do for a store: one of half to twice the size, most of which did not train them.
+
+    Those that did are found too easily for the recall to be true.
+    """
+    return 0.7 < lists / old < 1.42 and documents > 2 * PER_LIST * lists
+
+
+@torch.no_grad()
+def build(
+    rows: Tensor, read: Read, moment: Moment, old: Approximate | None = None, check: Callable[[], None] = lambda: None
+) -> Approximate | None:
+    """Index the documents of these ascending rows, None where too few are left of them.
+
+    The centroids of an index for a store of between half and twice the size are used again, unless a vacuum came
+    between: a centroid could be a vector that was forgotten. `check` is called between steps and may raise.
+    """
+    begun = time.perf_counter()
+    generator = torch.Generator().manual_seed(moment.version)
+    lists = lists_for(len(rows))
+    again = old is not None and old.epoch == moment.epoch and _still_fits(old.ivf.nlist, lists, len(rows))
+    wanted = max(ENCODER_SAMPLE, 0 if again else PER_LIST * lists)
+    drawn = torch.randperm(len(rows), generator=generator)[:wanted]
+    parts = []
+    for part in torch.split(rows[drawn.sort().values], BLOCK):
+        check()
+        parts.append(read(part))
+    known, training = (torch.cat(column) for column in zip(*parts, strict=True))
+    if len(known) < min(MINIMUM, len(rows)) or len(rows) < MINIMUM:
+        return None
+    shuffled = torch.randperm(len(known), generator=generator)
+    held = min(SAMPLE, len(known) // 4)  # the trial's vectors train no centroids, as those of new texts do not
+    if old is not None and again:
+        centroids = torch.from_numpy(old.ivf.quantizer.reconstruct_n(0, old.ivf.nlist))
+    else:
+        centroids = k_means(training[shuffled[held:]], lists, check)
+    ivf = _empty(centroids, training[shuffled[:ENCODER_SAMPLE]])
+    trial = Trial(known[shuffled[:held]], training[shuffled[:held]])
+    del training, parts
+    covered = _fill(ivf, centroids, rows, read, trial, check)
+    if len(covered) < MINIMUM:
+        return None
+    index = Approximate(ivf, covered, moment.version, moment.epoch, moment.stamp, 1, 0.0, len(trial.rows), 0.0)
+    probes, recall = _fewest_probes(index, trial, check)
+    return replace(index, probes=probes, recall=recall, seconds=time.perf_counter() - begun)
+
+
+def k_means(vectors: Tensor, lists: int, check: Callable[[], None]) -> Tensor:
+    """Return (lists,d) unit centroids of shuffled unit vectors; one that gets no vector stays where it is.
+
+    torch's, as the matrix product that faiss brings along took six times as long.
+    """
+    centroids = vectors[:lists]
+    for _ in range(ROUNDS):
+        sums = torch.zeros_like(centroids)
+        for block in torch.split(vectors, BLOCK):
+            check()
+            sums.index_add_(0, (block @ centroids.T).argmax(1), block)
+        empty = (sums == 0).all(1, keepdim=True)
+        centroids = torch.where(empty, centroids, F.normalize(sums))
+    return centroids
+
+
+def _empty(centroids: Tensor, training: Tensor) -> Any:
+    """Make an index of 8-bit codes without documents."""
+    library = faiss()
+    quantizer = library.IndexFlatIP(centroids.shape[1])
+    quantizer.add(centroids.numpy())
+    kind, metric = library.ScalarQuantizer.QT_8bit, library.METRIC_INNER_PRODUCT
+    ivf = library.IndexIVFScalarQuantizer(quantizer, centroids.shape[1], len(centroids), kind, metric)
+    assigned = (training @ centroids.T).argmax(1)
+    ivf.train_encoder(len(training), library.swig_ptr(training.numpy()), library.swig_ptr(assigned.numpy()))
+    ivf.is_trained = True
+    return ivf
+
+
+def _fill(ivf: Any, centroids: Tensor, rows: Tensor, read: Read, trial: Trial, check: Callable[[], None]) -> Tensor:
+    """Add the documents, showing them to the trial; return the rows that were still there."""
+    library = faiss()
+    covered, count = [], 0
+    for part in torch.split(rows, BLOCK):
+        check()
+        found, vectors = read(part)
+        positions = torch.arange(count, count + len(found))
+        assigned = (vectors @ centroids.T).argmax(1)
+        arrays = (vectors.numpy(), positions.numpy(), assigned.numpy())
+        ivf.add_core(len(found), *(library.swig_ptr(array) for array in arrays))
+        trial.see(found, vectors, positions)
+        covered.append(found)
+        count += len(found)
+    return torch.cat(covered)
+
+
+class Trial:
+    """Stored vectors that are searched with, themselves left out, and their nearest among those shown."""
+
+    def __init__(self, rows: Tensor, queries: Tensor) -> None:
+        self.rows, self.queries = rows, queries
+        self.similarity = torch.empty(len(rows), 0)
+        self.positions = torch.empty(len(rows), 0, dtype=torch.int64)
+
+    def see(self, rows: Tensor, vectors: Tensor, positions: Tensor) -> None:
+        """Take more stored vectors into account."""
+        scores = (self.queries @ vectors.T).masked_fill_(self.rows[:, None] == rows, -torch.inf)
+        similarity = torch.cat([self.similarity, scores], 1)
+        self.similarity, order = similarity.topk(min(SEEN, similarity.shape[1]), dim=1)
+        self.positions = torch.cat([self.positions, positions.expand(len(scores), -1)], 1).gather(1, order)
+
+    def recall(self, proposed: Tensor) -> float:
+        """Return the share of the TOP nearest among the (n,c) proposed positions; one as near as the last counts."""
+        top = min(TOP, int((self.similarity > -torch.inf).sum(1).min()))
+        near = self.similarity >= self.similarity[:, top - 1 : top] - 1e-6
+        found = (proposed[:, :, None] == self.positions[:, None, :]).any(1) & near
+        return float(found.sum(1).clamp_(max=top).sum()) / (top * len(found))
+
+
+def _fewest_probes(index: Approximate, trial: Trial, check: Callable[[], None]) -> tuple[int, float]:
+    """Return the smallest number of lists, to an eighth, that reaches the goal or all there are, and its recall."""
+
+    def recall(probes: int) -> float:
+        check()
+        proposed = index.propose(trial.queries, candidates(TOP) + 1, None, probes)  # + 1: itself
+        return trial.recall(torch.from_numpy(proposed))
+
+    low, high = 0, 1
+    reached = recall(high)
+    while reached < GOAL and high < index.ivf.nlist:
+        low, high = high, min(2 * high, index.ivf.nlist)
+        reached = recall(high)
+    while high - low > max(1, math.ceil(high / 8)):
+        middle = (low + high) // 2
+        if (share := recall(middle)) < GOAL:
+            low = middle
+        else:
+            high, reached = middle, share
+    return high, reached

@@ -1,0 +1,49 @@
+"""From one datastore into another, whatever their kinds."""
+
+from __future__ import annotations
+
+from itertools import zip_longest
+
+import torch
+
+from denn.errors import StoreError
+from denn.types import Datastore, Progress
+
+BATCH = 4096  # documents that become durable together
+
+
+def copy(source: Datastore, target: Datastore, progress: Progress) -> int:
+    """Fill an empty store with all documents of another, and compare the two; return how many there are.
+
+    The history stays behind, as does the list of forgotten ids.
+    """
+    if len(target):
+        raise StoreError(f"the datastore to copy into holds {len(target)} documents, expected none. Give another.")
+    if source.dimension != target.dimension:
+        raise StoreError(f"got a datastore of width {target.dimension} to copy into, expected {source.dimension}.")
+    total = len(source)
+    progress.start("copying", total)
+    done = 0
+    for documents, vectors in source.export(BATCH):
+        target.add(documents, vectors, source="copy")
+        done += len(documents)
+        progress.advance(done)
+    progress.start("comparing", done)
+    _compare(source, target, progress)
+    return done
+
+
+def _compare(source: Datastore, target: Datastore, progress: Progress) -> None:
+    """Read both from beginning to end; a difference is an error."""
+    done = 0
+    for one, other in zip_longest(source.export(BATCH), target.export(BATCH)):
+        same = (
+            one is not None and other is not None and one[0] == other[0] and torch.allclose(one[1], other[1], atol=1e-6)
+        )
+        if not same:
+            raise StoreError(
+                f"the copy differs from the original after {done} documents. Was it written to meanwhile? "
+                "Delete the copy and copy again."
+            )
+        done += len(one[0])
+        progress.advance(done)

@@ -1,0 +1,85 @@
+"""An approximate index on the disk: a header of one block, the rows it covers, and what faiss writes."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+from dataclasses import fields
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+import torch
+
+from denn.stores.approximate import Approximate, faiss
+
+log = logging.getLogger(__name__)
+
+MAGIC = b"denn index 1\n"
+BLOCK = 4096  # bytes of the header, filled up with spaces
+FACTS = [field.name for field in fields(Approximate) if field.name not in ("ivf", "rows")]
+
+
+def beside(store: Path) -> Path:
+    """Return where the index of a store lies."""
+    return store.with_name(store.name + ".faiss")
+
+
+def read_header(path: Path) -> dict[str, Any]:
+    """Return what an index says of itself, nothing where there is none that can be understood."""
+    try:
+        with path.open("rb") as file:
+            block = file.read(BLOCK)
+        header = json.loads(block.removeprefix(MAGIC)) if block.startswith(MAGIC) else {}
+        whole = path.stat().st_size == header.get("bytes")
+    except (OSError, ValueError):
+        return {}
+    return header if whole and {"digest", "covered", *FACTS} <= header.keys() else {}
+
+
+def load(path: Path) -> Approximate | None:
+    """Read an index; None where there is no whole one: it is a cache and can be built again."""
+    header = read_header(path)
+    if not header:
+        return None
+    try:
+        with path.open("rb") as file:
+            file.seek(BLOCK)
+            if hashlib.file_digest(file, "sha256").hexdigest() != header["digest"]:
+                return None
+            file.seek(BLOCK)
+            rows = np.frombuffer(bytearray(file.read(8 * header["covered"])), "<i8")
+            ivf = faiss().read_index(faiss().PyCallbackIOReader(file.read))
+        if not (ivf.ntotal == len(rows) > 0 and 0 < header["probes"] <= ivf.nlist):
+            return None
+    except (OSError, ValueError, TypeError, AttributeError, RuntimeError) as error:  # RuntimeError: what faiss raises
+        log.warning("the index %s cannot be used (%s); it will be built again", path.name, error)
+        return None
+    return Approximate(ivf, torch.from_numpy(rows.astype(np.int64)), **{name: header[name] for name in FACTS})
+
+
+def save(index: Approximate, path: Path) -> None:
+    """Write an index to a file that nobody reads yet."""
+    with path.open("wb") as file:
+        file.write(b" " * BLOCK)
+        body = _Summing(file)
+        body.write(index.rows.numpy().astype("<i8").tobytes())
+        writer = faiss().PyCallbackIOWriter(body.write)
+        faiss().write_index(index.ivf, writer)
+        del writer  # it hands on the last bytes when it goes
+        header = {name: getattr(index, name) for name in FACTS}
+        header |= {"covered": len(index.rows), "bytes": file.tell(), "digest": body.digest.hexdigest()}
+        file.seek(0)
+        file.write((MAGIC + json.dumps(header).encode()).ljust(BLOCK))
+
+
+class _Summing:
+    """A file that sums up what is written to it."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file, self.digest = file, hashlib.sha256()
+
+    def write(self, data: bytes) -> int:
+        self.digest.update(data)
+        return self._file.write(data)

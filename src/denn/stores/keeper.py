@@ -1,0 +1,278 @@
+"""Keeping the approximate index of an embedded datastore: when it is loaded, built, written and thrown away."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sqlite3
+import sys
+import threading
+import time
+import weakref
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from functools import partial
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, Literal, TypeAlias
+
+import numpy as np
+import torch
+
+from denn.errors import StoreError
+from denn.stores import index_file
+from denn.stores.approximate import Approximate, faiss
+from denn.stores.building import MINIMUM, Moment, build
+from denn.stores.readers import read_present
+from denn.stores.replica import Replica
+from denn.stores.sqlite import connect, read_meta, transaction
+
+log = logging.getLogger(__name__)
+
+Index: TypeAlias = Literal["auto", "exact", "approximate"]
+
+AUTO_FLOATS = 40_000_000  # documents × dimension; exact search of more took above 20 ms a query on two cores
+FRESH, FRESH_SHARE = 16_384, 0.05  # documents searched exactly beside an index, and as a share of it
+DEAD_SHARE = 0.1  # of an index
+LOOK = 1.0  # seconds between two looks at what is due
+NICENESS = 10  # of building; searches beside it took twice as long without
+RETRY = 600.0  # seconds after a build that failed
+
+
+class Stopped(Exception):
+    """The store was closed, or vacuumed, during a build."""
+
+
+class Work:
+    """A thread that can be told to stop."""
+
+    def __init__(self) -> None:
+        self._stop = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    @property
+    def running(self) -> bool:
+        """Whether the last work is still going on."""
+        return self._thread is not None and self._thread.is_alive()
+
+    def start(self, task: Callable[[], None]) -> None:
+        """Begin a task."""
+        self._thread = threading.Thread(target=self._run, args=(task,), name="denn index", daemon=True)
+        self._thread.start()
+
+    def _run(self, task: Callable[[], None]) -> None:
+        if sys.platform == "linux":  # where a thread has a niceness of its own: searches go first
+            os.nice(NICENESS)
+        task()
+
+    def wait(self) -> None:
+        """Return when the running task has ended."""
+        if self._thread is not None and self._thread is not threading.current_thread():
+            self._thread.join()
+
+    def halt(self) -> None:
+        """Have the running task end early."""
+        self._stop.set()
+        self.wait()
+        self._stop.clear()
+
+    def check(self) -> None:
+        """Raise where the task is to end."""
+        if self._stop.is_set():
+            raise Stopped
+
+
+class Keeper:
+    """Gives a replica an approximate index, and a new one when that has aged; without one the search is exact.
+
+    Nothing that goes wrong here is an error of the store: the index is a cache.
+    """
+
+    def __init__(self, replica: Replica, path: Path, dimension: int, mode: Index, *, builds: bool) -> None:
+        self._replica, self._path, self._dimension = replica, path, dimension
+        self._file = index_file.beside(path)
+        self._floor = MINIMUM if mode == "approximate" else max(MINIMUM, -(-AUTO_FLOATS // dimension))
+        self._builds = builds
+        self._seen: object = None  # the file as it was when it was last read or written
+        self._next_look = 0.0
+        self._looking = threading.Lock()
+        self._work = Work()
+        weakref.finalize(self, self._work.halt)  # a daemon thread inside torch must not see the interpreter go
+        if mode == "approximate":
+            faiss()
+
+    def load(self) -> Approximate | None:
+        """Return the index on the disk where it fits the store and is newer than the one in use."""
+        self._seen = self._signature()
+        if self._seen is None or not self._fits(index_file.read_header(self._file)) or find_spec("faiss") is None:
+            return None
+        index = index_file.load(self._file)
+        return index if index is not None and index.ivf.d == self._dimension else None
+
+    def look(self) -> None:
+        """Begin in the background what is due: take an index that another process built, or build one."""
+        if time.monotonic() < self._next_look or not self._looking.acquire(blocking=False):
+            return
+        try:
+            self._next_look = time.monotonic() + LOOK
+            if self._work.running:
+                return
+            if self._signature() not in (None, self._seen):
+                self._work.start(partial(self._try, self._renew))
+            elif self._builds and self._wanted() and find_spec("faiss") is not None:
+                self._work.start(partial(self._try, self._build))
+        finally:
+            self._looking.release()
+
+    def build_now(self) -> None:
+        """Build an index of all documents, and return when it is in use."""
+        faiss()
+        self._work.wait()
+        covered = self._replica.index.covered
+        if covered is not None and covered.visible == len(self._replica.index) == len(covered.slots):
+            if covered.index.epoch == self._replica.epoch:
+                return  # it knows all there is
+        if not self._build():
+            raise StoreError("another process is building the index of this datastore. Try again when it is done.")
+
+    def throw_away(self) -> None:
+        """Delete the index on the disk; the one in memory stays in use until there is a new one."""
+        self._work.halt()
+        for file in (self._file, self._new()):
+            file.unlink(missing_ok=True)
+        self._seen = None
+
+    def close(self) -> None:
+        """Stop building."""
+        self._builds = False
+        self._work.halt()
+
+    def facts(self) -> dict[str, object]:
+        """Return how the store is searched."""
+        covered = self._replica.index.covered
+        if covered is None:
+            facts: dict[str, object] = {"search": "exact"}
+            if self._wanted() and find_spec("faiss") is None:
+                facts["hint"] = "A store of this size is searched faster with faiss. Run: pip install 'denn[ann]'"
+            return facts
+        index = covered.index
+        return {
+            "search": "approximate",
+            "recall": index.recall,
+            "sample": index.sample,
+            "lists": int(index.ivf.nlist),
+            "probes": index.probes,
+            "covered": covered.visible,
+            "fresh": self._replica.index.exact,
+            "dead": len(covered.slots) - covered.visible,
+            "built_seconds": index.seconds,
+        }
+
+    def _wanted(self) -> bool:
+        index, covered = self._replica.index, self._replica.index.covered
+        if covered is None:
+            return len(index) >= self._floor
+        size = len(covered.slots)
+        aged = index.exact > max(FRESH, FRESH_SHARE * size) or size - covered.visible > DEAD_SHARE * size
+        return aged or covered.index.epoch != self._replica.epoch
+
+    def _try(self, task: Callable[[], Any]) -> None:
+        try:
+            task()
+        except Stopped:
+            pass
+        except Exception:  # whatever it is, the store goes on as it did
+            log.warning("the index of %s could not be renewed", self._path, exc_info=True)
+            self._next_look = time.monotonic() + RETRY
+
+    def _renew(self) -> None:
+        with self._replica.reading():
+            pass  # the index may know of changes that memory does not
+        index = self.load()
+        with self._replica.reading():
+            if index is not None and index.epoch == self._replica.epoch:
+                self._replica.adopt(index)
+
+    def _build(self) -> bool:
+        """Build and use an index, unless another process is at it; return whether it was."""
+        with self._alone() as mine, closing(connect(self._path, 10.0)) as reader:
+            if not mine:
+                return False
+            with transaction(reader, "DEFERRED"):
+                moment = _moment(reader)
+                rows = torch.from_numpy(
+                    np.sort(np.fromiter((row for (row,) in reader.execute("SELECT row FROM documents")), np.int64))
+                )
+            # Rows that change from here on count as changed after `moment`, whatever is read of them.
+            read = partial(read_present, reader, self._dimension)
+            index = build(rows, read, moment, self._replica.main, self._work.check)
+            if index is not None:
+                self._write(index, reader)
+        with self._replica.reading():
+            if self._replica.epoch == moment.epoch:
+                self._replica.adopt(index)
+        return True
+
+    def _write(self, index: Approximate, reader: sqlite3.Connection) -> None:
+        """Put an index beside the store, unless that was vacuumed meanwhile."""
+        try:
+            index_file.save(index, self._new())
+            self._work.check()
+            self._new().replace(self._file)
+            self._seen = self._signature()
+        except OSError as error:
+            log.warning("the index of %s stays in memory: %s", self._path, error)
+        finally:
+            self._new().unlink(missing_ok=True)
+        # A vacuum says so in the store first and deletes the index then: one of both sees what the other did.
+        if read_meta(reader)["epoch"] != index.epoch:
+            self._file.unlink(missing_ok=True)
+
+    @contextmanager
+    def _alone(self) -> Iterator[bool]:
+        """Say whether this is the only process that builds; SQLite's locks end with their process."""
+        file = self._file.with_name(self._file.name + ".lock")
+        with closing(sqlite3.connect(file, timeout=0, isolation_level=None)) as lock:
+            try:
+                lock.execute("BEGIN EXCLUSIVE")
+            except sqlite3.OperationalError:
+                yield False
+                return
+            try:
+                yield True
+            finally:
+                file.unlink(missing_ok=True)
+
+    def _fits(self, header: dict[str, Any]) -> bool:
+        """Say whether an index is one of this store, of after its last vacuum, and newer than the one in use."""
+        main = self._replica.main
+        with self._replica.lock:
+            reader = self._replica.reader
+            now = _moment(reader)
+            known = header and header["version"] <= now.version and header["epoch"] == now.epoch
+            return bool(
+                known
+                and header["stamp"] == _stamp(reader, header["version"])
+                and (main is None or (main.epoch, main.version) < (header["epoch"], header["version"]))
+            )
+
+    def _new(self) -> Path:
+        return self._file.with_name(self._file.name + ".new")
+
+    def _signature(self) -> object:
+        try:
+            found = self._file.stat()
+        except OSError:
+            return None
+        return found.st_ino, found.st_size, found.st_mtime_ns
+
+
+def _moment(reader: sqlite3.Connection) -> Moment:
+    meta = read_meta(reader)
+    return Moment(meta["version"], meta["epoch"], _stamp(reader, meta["version"]))
+
+
+def _stamp(reader: sqlite3.Connection, version: int) -> int:
+    """Return the time of a change, 0 where it is older than the history."""
+    found = reader.execute("SELECT time FROM changes WHERE number = ?", (version,)).fetchone()
+    return int(found[0]) if found else 0

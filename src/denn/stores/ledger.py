@@ -1,0 +1,176 @@
+"""The history of an embedded datastore: what changed when and by whom, how it was before, and the way back."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable, Iterable, Sequence
+from datetime import UTC, datetime
+
+import numpy as np
+
+from denn.errors import StoreError
+from denn.types import Change, Where
+
+
+def micros(time: datetime) -> int:
+    """Return microseconds since 1970; a time without a zone is local."""
+    return round(time.timestamp() * 1e6)
+
+
+def moment(micros: int) -> datetime:
+    """Return the time of a number of microseconds since 1970."""
+    return datetime.fromtimestamp(micros / 1e6, UTC)
+
+
+def keep(writer: sqlite3.Connection, number: int, rows: Iterable[int]) -> None:
+    """Keep stored documents as they are before change `number` touches them."""
+    writer.executemany(
+        "INSERT INTO past(number, row, id, labels, embedding, text) "
+        "SELECT ?, row, id, labels, embedding, text FROM documents WHERE row = ?",
+        ((number, row) for row in rows),
+    )
+
+
+def keep_absent(writer: sqlite3.Connection, number: int, placed: Iterable[tuple[int, str]]) -> None:
+    """Note the rows and ids of documents that are not there before change `number` brings them."""
+    writer.executemany("INSERT INTO past(number, row, id) VALUES (?, ?, ?)", ((number, row, id) for row, id in placed))
+
+
+def take_out(writer: sqlite3.Connection, number: int, rows: Sequence[int]) -> None:
+    """Remove documents in change `number`, and leave word of it to the readers."""
+    writer.executemany("DELETE FROM documents WHERE row = ?", ((row,) for row in rows))
+    writer.executemany("INSERT OR REPLACE INTO removed(row, changed) VALUES (?, ?)", ((row, number) for row in rows))
+
+
+def record(
+    writer: sqlite3.Connection, number: int, action: str, source: str, documents: int, undoes: int | None
+) -> None:
+    """Enter a change into the history."""
+    now, undoable = micros(datetime.now(UTC)), action != "forget"
+    writer.execute(
+        "INSERT INTO changes(number, time, action, source, documents, undoes, undoable) VALUES (?, ?, ?, ?, ?, ?, ?)",
+        (number, now, action, source, documents, undoes, undoable),
+    )
+
+
+def changes(reader: sqlite3.Connection, limit: int | None, id: str | None) -> list[Change]:
+    """List changes, newest first."""
+    touching = "" if id is None else "WHERE number IN (SELECT number FROM past WHERE id = :id)"
+    rows = reader.execute(
+        f"SELECT number, time, action, source, documents FROM changes {touching} ORDER BY number DESC LIMIT :limit",
+        {"id": id, "limit": -1 if limit is None else limit},
+    )
+    return [Change(number, moment(time), *rest) for number, time, *rest in rows]
+
+
+def undo(writer: sqlite3.Connection, number: int, new: int) -> int:
+    """Bring what change `number` touched back to where it was, as change `new`; return how many documents that is."""
+    _check_undoable(writer, number)
+    before = writer.execute("SELECT row, id, labels, embedding, text FROM past WHERE number = ?", (number,)).fetchall()
+    touched = "SELECT id, row FROM documents WHERE id IN (SELECT id FROM past WHERE number = ?)"
+    there = dict(writer.execute(touched, (number,)))
+    keep(writer, new, there.values())
+    keep_absent(writer, new, ((row, id) for row, id, *_ in before if id not in there))
+    take_out(writer, new, [there[id] for _, id, labels, *_ in before if labels is None and id in there])
+    writer.executemany(
+        "INSERT OR REPLACE INTO documents(changed, row, id, labels, embedding, text) VALUES (?, ?, ?, ?, ?, ?)",
+        ((new, *state) for state in before if state[2] is not None),
+    )
+    # To undo an undo is to do again what it undid.
+    writer.execute("UPDATE changes SET undone = 1 WHERE number = ?", (number,))
+    writer.execute(
+        "UPDATE changes SET undone = 0 WHERE number = (SELECT undoes FROM changes WHERE number = ?)", (number,)
+    )
+    return len(before)
+
+
+def _check_undoable(writer: sqlite3.Connection, number: int) -> None:
+    found = writer.execute("SELECT action, undone, undoable FROM changes WHERE number = ?", (number,)).fetchone()
+    if found is None:
+        raise StoreError(f"there is no change {number} in the history. List it to see the numbers.")
+    action, undone, undoable = found
+    if undone:
+        raise StoreError(f"change {number} is undone already. Nothing was changed.")
+    if not undoable:
+        why = "a forget is for good" if action == "forget" else "vacuum dropped what it would need"
+        raise StoreError(f"change {number} cannot be undone: {why}. Nothing was changed.")
+    later = writer.execute(
+        """SELECT id, after.number FROM past JOIN past AS after USING (id) JOIN changes ON changes.number = after.number
+           WHERE past.number = :n AND after.number > :n AND NOT undone AND (undoes IS NULL OR undoes < :n)
+           ORDER BY after.number DESC LIMIT 1""",
+        {"n": number},
+    ).fetchone()
+    if later is not None:
+        raise StoreError(
+            f"change {number} cannot be undone: change {later[1]} touched its document {later[0]!r} after it. "
+            "Undo that first. Nothing was changed."
+        )
+
+
+def forget(writer: sqlite3.Connection, ids: Sequence[str], number: int) -> None:
+    """Delete documents, stored or past, but for their ids."""
+    rows = [row for id in ids for (row,) in writer.execute("SELECT row FROM documents WHERE id = ?", (id,))]
+    take_out(writer, number, rows)
+    writer.executemany("DELETE FROM past WHERE id = ?", ((id,) for id in ids))
+    now = micros(datetime.now(UTC))
+    writer.executemany("INSERT INTO forgotten(id, time) VALUES (?, ?)", ((id, now) for id in ids))
+
+
+def is_past(reader: sqlite3.Connection, id: str) -> bool:
+    """Say whether the history holds a document of this id."""
+    return reader.execute("SELECT 1 FROM past WHERE id = ? LIMIT 1", (id,)).fetchone() is not None
+
+
+def check_not_forgotten(writer: sqlite3.Connection, ids: Iterable[str]) -> None:
+    """Refuse ids that were forgotten."""
+    for id in ids:
+        if (found := writer.execute("SELECT time FROM forgotten WHERE id = ?", (id,)).fetchone()) is not None:
+            day = moment(found[0]).date()
+            raise StoreError(f"the document {id!r} was forgotten on {day}; its id cannot come back. Give it another.")
+
+
+def prune(writer: sqlite3.Connection, until: datetime) -> None:
+    """Drop what is kept for undoing the changes before a time; they stay listed."""
+    old = "SELECT number FROM changes WHERE time < ?"
+    writer.execute(f"DELETE FROM past WHERE number IN ({old})", (micros(until),))
+    writer.execute("UPDATE changes SET undoable = 0 WHERE time < ?", (micros(until),))
+
+
+def drop_unused_labels(writer: sqlite3.Connection, given: int) -> None:
+    """Take out the labels after the first `given` that no document carries or carried, and close the gaps."""
+    used = set(range(given))
+    for table in ("documents", "past"):
+        for (blob,) in writer.execute(f"SELECT labels FROM {table} WHERE labels IS NOT NULL"):
+            used.update(np.frombuffer(blob, "<i4").tolist())
+    columns = [column for (column,) in writer.execute("SELECT column FROM labels ORDER BY column")]
+    kept = [column for column in columns if column in used]
+    if kept == columns:
+        return
+    new = np.full(len(columns), -1, "<i4")
+    new[kept] = np.arange(len(kept))
+    writer.create_function("renumbered", 1, lambda blob: new[np.frombuffer(blob, "<i4")].tobytes(), deterministic=True)
+    for table in ("documents", "past"):
+        writer.execute(f"UPDATE {table} SET labels = renumbered(labels) WHERE labels IS NOT NULL")
+    names = dict(writer.execute("SELECT column, name FROM labels"))
+    writer.execute("DELETE FROM labels")
+    writer.executemany("INSERT INTO labels(column, name) VALUES (?, ?)", enumerate(names[column] for column in kept))
+
+
+def select(reader: sqlite3.Connection, where: Where, column_of: Callable[[str], int | None]) -> list[str]:
+    """List the ids of the documents that are meant, oldest first."""
+    tests: dict[str, object] = {
+        "instr(text, ?) > 0": where.text,
+        "source = ?": where.source,
+        "time >= ?": None if where.since is None else micros(where.since),
+        "time < ?": None if where.before is None else micros(where.before),
+    }
+    asked = {test: value for test, value in tests.items() if value is not None}
+    condition = f"WHERE {' AND '.join(asked)}" if asked else ""
+    found = reader.execute(
+        f"SELECT id, labels FROM documents LEFT JOIN changes ON number = changed {condition} ORDER BY row",
+        tuple(asked.values()),
+    )
+    if not where.labels:
+        return [id for id, _ in found]
+    wanted = {column for name in where.labels if (column := column_of(name)) is not None}
+    return [id for id, blob in found if not wanted.isdisjoint(np.frombuffer(blob, "<i4").tolist())]

@@ -1,0 +1,234 @@
+"""A change of a datastore in PostgreSQL, from the lock that makes it the only one to its entry in the history."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import replace
+from itertools import chain, islice
+from typing import Any, TypeVar
+from uuid import UUID, uuid4
+
+from denn.errors import StoreError
+from denn.stores.placing import MADE
+from denn.stores.postgres_link import (
+    Address,
+    Connection,
+    Link,
+    OperationalError,
+    Rollback,
+    explained,
+    lost,
+    wait_at_most,
+)
+from denn.stores.postgres_read import digests
+from denn.stores.postgres_search import State
+from denn.types import Document
+
+LABELS = "ARRAY(SELECT label FROM document_labels l WHERE l.row = d.row ORDER BY place)"
+DOCUMENT_TABLES = ("documents", "vectors", "document_labels")
+FEW = 100  # rows up to which single inserts are faster than a copy
+Result = TypeVar("Result")
+
+
+def change(
+    link: Link, state: State, patience: float, action: str, source: str, work: Callable[[Writing], Result]
+) -> tuple[Result, State]:
+    """Make one change as a transaction: it is stored, and in the history, when this returns. Return the new state, too.
+
+    A change that touched nothing leaves no trace. Where the connection is lost the change is tried once more, unless
+    it turns out that it was stored.
+    """
+    token, done = uuid4(), list[Result]()  # done is what an attempt that may have been stored would have returned
+
+    def attempt() -> tuple[Result, State]:
+        with link.connection() as connection, connection.transaction() as transaction:
+            writing = Writing(connection, link.address, state, patience)
+            if done and writing.knows(token):
+                raise Rollback(transaction)
+            done[:] = [work(writing)]
+            if not writing.touched:
+                raise Rollback(transaction)
+            writing.finish(action, source, token)
+            return done[0], writing.state
+        return done[0], state
+
+    with explained(link.address):
+        try:
+            return attempt()
+        except OperationalError as error:
+            if not lost(error):
+                raise
+        link.mend()
+        try:
+            return attempt()
+        except OperationalError as error:
+            if not done:
+                raise
+            raise StoreError(
+                f"the connection to {link.address.text} was lost while a change was stored, and whether it was is not "
+                "known. Look into the history before you try again."
+            ) from error
+
+
+class Writing:
+    """One change under way. It holds the lock of the row of meta, so that nobody else changes the store."""
+
+    def __init__(self, connection: Connection, address: Address, state: State, patience: float) -> None:
+        """Wait `patience` seconds for the lock; the transaction is the caller's."""
+        self.connection, self.address = connection, address
+        wait_at_most(connection, patience)
+        begin = "UPDATE meta SET version = version + 1 RETURNING version, epoch, last_row"
+        row: Any = connection.execute(begin).fetchone()
+        self.number, epoch, self.last_row = row
+        current = (state.version + 1, state.epoch) == (self.number, epoch)
+        self.state = replace(state, version=self.number) if current else state.reread(connection)
+        self.touched = 0  # documents
+        self.undoes: int | None = None
+        self.more = 0  # documents there are after it than before
+
+    def knows(self, token: UUID) -> bool:
+        """Say whether an earlier attempt at this change was stored after all."""
+        return self.connection.execute("SELECT FROM changes WHERE token = %s", (token,)).fetchone() is not None
+
+    def touch(self, documents: int) -> int:
+        """Count documents as touched by this change, and return how many were given."""
+        self.touched += documents
+        return documents
+
+    def finish(self, action: str, source: str, token: UUID) -> None:
+        """Enter the change into the history."""
+        entry = (self.number, action, source.encode(), self.touched, self.undoes, action != "forget", token)
+        self.connection.execute(
+            "WITH entry AS (INSERT INTO changes(number, action, source, documents, undoes, undoable, token) "
+            "VALUES (%s, %s, %s, %s, %s, %s, %s)) UPDATE meta SET documents = documents + %s, last_row = %s",
+            (*entry, self.more, self.last_row),
+        )
+        self.state = replace(self.state, documents=self.state.documents + self.more)
+
+    def place(self, documents: Sequence[Document]) -> list[tuple[int, str]]:
+        """Return row number and id of each document: those it has, or new ones. A forgotten id is an error."""
+        given = Counter(document.id for document in documents if document.id is not None)
+        twice = [id for id, times in given.items() if times > 1]
+        if twice:
+            raise StoreError(f"got the id {twice[0]!r} more than once in one add, expected different ids.")
+        rows = self._known(list(given))
+        # A row number never comes twice, so an id made of it does not either, once it is above all given ones like it.
+        made = (int(number[1]) for id in given if (number := MADE.fullmatch(id)))
+        self.last_row = max([self.last_row, *made])
+        placed = []
+        for document in documents:
+            row = None if document.id is None else rows.get(document.id)
+            if row is None:
+                row = self.last_row = self.last_row + 1
+            placed.append((row, f"doc-{row}" if document.id is None else document.id))
+        self.keep(rows.values())
+        self.take_out(rows.values())
+        return placed
+
+    def _known(self, ids: Sequence[str]) -> dict[str, int]:
+        """Return the rows of those ids that are stored."""
+        found = self.connection.execute(
+            "SELECT id, row, NULL FROM documents WHERE sha256(id) = ANY(%(ids)b::bytea[]) "
+            "UNION ALL SELECT id, NULL, time FROM forgotten WHERE sha256(id) = ANY(%(ids)b::bytea[])",
+            {"ids": digests(ids)},
+            binary=True,
+        ).fetchall()
+        for id, _, time in found:
+            if time is not None:
+                raise StoreError(
+                    f"the document {id.decode()!r} was forgotten on {time.date()}; its id cannot come back. "
+                    "Give it another."
+                )
+        return {id.decode(): row for id, row, _ in found}
+
+    def numbered(self, labels: Sequence[Sequence[str]]) -> list[list[int]]:
+        """Return the numbers of label names, appending the labels that are new."""
+        known = self.state.labels.number_of
+        fresh = list(dict.fromkeys(name for names in labels for name in names if name not in known))
+        if fresh:
+            self.connection.execute(
+                "INSERT INTO labels(name, given) SELECT name, false FROM unnest(%b::bytea[]) WITH ORDINALITY "
+                "AS new(name, place) ORDER BY place",
+                ([name.encode() for name in fresh],),
+            )
+            self.state = self.state.reread(self.connection)
+        number_of = self.state.labels.number_of
+        return [[number_of[name] for name in names] for names in labels]
+
+    def put(self, placed: Sequence[tuple[int, str]], documents: Sequence[Document], vectors: Any) -> None:
+        """Store documents with their (n,d) unit vectors in rows that are free."""
+        labels = self.numbered([document.labels for document in documents])
+        rows = [row for row, _ in placed]
+        self._insert(
+            "documents",
+            {"row": "int8", "id": "bytea", "changed": "int8", "text": "bytea"},
+            (
+                (row, id.encode(), self.number, document.text.encode())
+                for (row, id), document in zip(placed, documents, strict=True)
+            ),
+        )
+        self._insert("vectors", {"row": "int8", "embedding": "vector"}, zip(rows, vectors, strict=True))
+        self.put_labels(rows, labels)
+        self.more += len(rows)
+        self.keep_absent()
+
+    def put_labels(self, rows: Iterable[int], labels: Iterable[Sequence[int]]) -> None:
+        """Give label numbers to documents that have none."""
+        self._insert(
+            "document_labels",
+            {"row": "int8", "place": "int4", "label": "int4"},
+            (
+                (row, place, number)
+                for row, numbers in zip(rows, labels, strict=True)
+                for place, number in enumerate(numbers)
+            ),
+        )
+
+    def keep(self, rows: Collection[int], whole: bool = True) -> None:
+        """Keep stored documents, or only their labels, as they are before this change."""
+        if not rows:
+            return
+        more = "d.text, v.embedding" if whole else "NULL, NULL"
+        self.connection.execute(
+            f"INSERT INTO past(number, row, id, labels, text, embedding) SELECT %s, d.row, d.id, {LABELS}, {more} "
+            "FROM documents d JOIN vectors v USING (row) WHERE d.row = ANY(%s)",
+            (self.number, list(rows)),
+        )
+
+    def keep_absent(self) -> None:
+        """Note that the documents which this change brought, and did not replace, were not there before."""
+        self.connection.execute(
+            "INSERT INTO past(number, row, id) SELECT changed, row, id FROM documents WHERE changed = %s "
+            "ON CONFLICT DO NOTHING",
+            (self.number,),
+        )
+
+    def take_out(self, rows: Collection[int]) -> None:
+        """Delete documents."""
+        if rows:
+            for table in DOCUMENT_TABLES:
+                self.connection.execute(f"DELETE FROM {table} WHERE row = ANY(%s)", (list(rows),))
+            self.connection.execute("UPDATE meta SET swept = false")
+            self.more -= len(rows)
+
+    def relabel(self, labels: dict[int, Sequence[str]]) -> None:
+        """Give other labels to the documents of some rows."""
+        rows = list(labels)
+        self.keep(rows, whole=False)
+        self.connection.execute("DELETE FROM document_labels WHERE row = ANY(%s)", (rows,))
+        self.put_labels(rows, self.numbered(list(labels.values())))
+        self.connection.execute("UPDATE documents SET changed = %s WHERE row = ANY(%s)", (self.number, rows))
+
+    def _insert(self, table: str, columns: dict[str, str], rows: Iterable[tuple[Any, ...]]) -> None:
+        """Write rows into a table, whose columns are given with their types."""
+        start = list(islice(rows, FEW + 1))
+        names = ", ".join(columns)
+        with self.connection.cursor() as cursor:
+            if len(start) <= FEW:  # which takes fewer round trips
+                cursor.executemany(f"INSERT INTO {table}({names}) VALUES ({', '.join(['%b'] * len(columns))})", start)
+                return
+            with cursor.copy(f"COPY {table}({names}) FROM STDIN (FORMAT BINARY)") as copy:
+                copy.set_types(list(columns.values()))
+                for row in chain(start, rows):
+                    copy.write_row(row)

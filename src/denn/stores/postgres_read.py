@@ -1,0 +1,141 @@
+"""What can be read of a datastore in PostgreSQL besides its neighbours: documents, vectors, descriptions, history."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from datetime import UTC
+from hashlib import sha256
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from denn.errors import StoreError
+from denn.stores.postgres_link import Address, Connection
+from denn.types import Change, Document, Where, Which
+
+NAMES = "ARRAY(SELECT name FROM document_labels l JOIN labels ON number = l.label WHERE l.row = d.row ORDER BY place)"
+BY_DIGEST = "sha256(d.id) = ANY(%b::bytea[])"
+
+
+def digests(texts: Iterable[str]) -> list[bytes]:
+    """Return what ids and names are found by."""
+    return [sha256(text.encode()).digest() for text in texts]
+
+
+def check_known(address: Address, ids: Sequence[str], known: Iterable[str]) -> None:
+    """Refuse ids that are not among the known ones."""
+    held = set(known)
+    unknown = [id for id in ids if id not in held]
+    if unknown:
+        raise StoreError(
+            f"the datastore {address.text} holds no document with the id {unknown[0]!r} ({len(unknown)} unknown of "
+            f"{len(ids)}). Nothing was changed."
+        )
+
+
+def documents(connection: Connection, address: Address, ids: Sequence[str]) -> list[Document]:
+    """Return stored documents in the order of the ids."""
+    statement = f"SELECT d.id, d.text, {NAMES} FROM documents d WHERE {BY_DIGEST}"
+    rows = connection.execute(statement, (digests(ids),), binary=True).fetchall()
+    found = {row[0].decode(): document_of(row) for row in rows}
+    check_known(address, ids, found)
+    return [found[id] for id in ids]
+
+
+def document_of(row: Sequence[Any]) -> Document:
+    """Make a document of id, text and label names as they are stored."""
+    id, text, names = row
+    return Document(text.decode(), tuple(name.decode() for name in names), id.decode())
+
+
+def vectors(connection: Connection, address: Address, ids: Sequence[str], dimension: int) -> Tensor:
+    """Return the (n,d) unit vectors of stored documents in the order of the ids."""
+    statement = f"SELECT d.id, v.embedding FROM documents d JOIN vectors v USING (row) WHERE {BY_DIGEST}"
+    rows = connection.execute(statement, (digests(ids),), binary=True).fetchall()
+    found = {id.decode(): vector for id, vector in rows}
+    check_known(address, ids, found)
+    return stacked([found[id] for id in ids], dimension)
+
+
+def stacked(vectors: Sequence[Any], dimension: int) -> Tensor:
+    """Make a (n,d) tensor of pgvector's vectors."""
+    rows = np.array([vector.to_numpy() for vector in vectors], np.float32)
+    return torch.from_numpy(rows.reshape(len(vectors), dimension))
+
+
+def rows_of(connection: Connection, address: Address, which: Which) -> dict[str, int]:
+    """Return ids and rows of the documents that are meant; an unknown id is an error."""
+    if isinstance(which, Where):
+        return select(connection, which)
+    ids = [which] if isinstance(which, str) else list(dict.fromkeys(which))
+    statement = f"SELECT d.id, d.row FROM documents d WHERE {BY_DIGEST}"
+    found = {id.decode(): row for id, row in connection.execute(statement, (digests(ids),), binary=True)}
+    check_known(address, ids, found)
+    return {id: found[id] for id in ids}
+
+
+def select(connection: Connection, where: Where) -> dict[str, int]:
+    """Return ids and rows of the documents that are described, oldest first."""
+    wanted = (
+        "d.row IN (SELECT l.row FROM document_labels l JOIN labels ON number = l.label WHERE sha256(name) = ANY(%b))"
+    )
+    tests: dict[str, Any] = {
+        wanted: digests(where.labels) or None,
+        "position(%b::bytea IN d.text) > 0": None if where.text is None else where.text.encode(),
+        "c.source = %b::bytea": None if where.source is None else where.source.encode(),
+        "c.time >= %b": None if where.since is None else where.since.astimezone(),
+        "c.time < %b": None if where.before is None else where.before.astimezone(),
+    }
+    asked = {test: value for test, value in tests.items() if value is not None}
+    condition = f"WHERE {' AND '.join(asked)}" if asked else ""
+    statement = f"SELECT d.id, d.row FROM documents d JOIN changes c ON c.number = d.changed {condition} ORDER BY d.row"
+    return {id.decode(): row for id, row in connection.execute(statement, list(asked.values()), binary=True)}
+
+
+def parts(connection: Connection, size: int) -> Iterator[list[tuple[Any, ...]]]:
+    """Read id, text, label names and vector of all documents of one moment, oldest first, in parts of `size`."""
+    if size < 1:
+        raise StoreError(f"got parts of {size} documents, expected at least one.")
+    with connection.transaction(), connection.cursor("export") as cursor:  # the server keeps its place in the rows
+        cursor.execute(
+            f"SELECT d.id, d.text, {NAMES}, v.embedding FROM documents d JOIN vectors v USING (row) ORDER BY d.row",
+            binary=True,
+        )
+        while rows := cursor.fetchmany(size):
+            yield rows
+
+
+def facts(connection: Connection, address: Address) -> tuple[str, int, str]:
+    """Return where the store is in fact, the bytes of its tables and indexes, and the server's version."""
+    query = (
+        "SELECT sum(pg_total_relation_size(c.oid))::bigint, current_setting('server_version') FROM pg_class c "
+        "JOIN pg_namespace n ON n.oid = relnamespace WHERE nspname = %s AND relkind = 'r'"
+    )
+    row: Any = connection.execute(query, (address.schema,)).fetchone()
+    return address.place(connection), *row
+
+
+def label_counts(connection: Connection) -> dict[str, int]:
+    """Count the documents of each label, in column order."""
+    rows = connection.execute(
+        "SELECT name, count(row) FROM labels LEFT JOIN document_labels ON label = number GROUP BY number "
+        "ORDER BY number",
+        binary=True,
+    )
+    return {name.decode(): count for name, count in rows}
+
+
+def history(connection: Connection, limit: int | None, id: str | None) -> list[Change]:
+    """List changes, newest first."""
+    touching = "" if id is None else "WHERE number IN (SELECT number FROM past WHERE sha256(id) = %(id)b)"
+    rows = connection.execute(
+        f"SELECT number, time, action, source, documents FROM changes {touching} ORDER BY number DESC LIMIT %(limit)s",
+        {"id": None if id is None else digests([id])[0], "limit": limit},
+        binary=True,
+    )
+    return [
+        Change(number, time.astimezone(UTC), action, source.decode(), documents)
+        for number, time, action, source, documents in rows
+    ]

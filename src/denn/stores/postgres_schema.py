@@ -1,0 +1,192 @@
+"""The tables of a datastore in PostgreSQL: numbered steps that make them, who may use them, and their index."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from denn.errors import StoreError
+from denn.stores.postgres_link import Address, Connection, errors, prepare, sql, wait_at_most
+
+WIDEST = 16_000  # of pgvector's type
+WIDEST_INDEXED = 4_000  # of its HNSW index over half-precision vectors
+WIDEST_IN_PAGE = 1_900  # wider rows do not fit into a page of 8 kB
+INDEX_FROM = 5_000  # documents; a scan of fewer takes no longer than the index
+
+# Ids, names and texts are UTF-8 in bytea, because PostgreSQL's text cannot hold a NUL. They are found by their digests,
+# as an entry of an index has at most 2.7 kB. Nothing may stay of a forgotten document, so the columns that hold content
+# keep no statistics: those are samples of it. Vectors lie in a table of their own so that a relabelling does not touch
+# their index. There are no foreign keys: all that writes does so under the lock of the one row of meta.
+TABLES = """
+CREATE TABLE meta(
+  one boolean PRIMARY KEY DEFAULT true CHECK (one),
+  dimension integer NOT NULL,
+  version bigint NOT NULL DEFAULT 0,        -- the number of the last change
+  epoch bigint NOT NULL DEFAULT 0,          -- counts what other processes must read anew: labels gone, an index made
+  documents bigint NOT NULL DEFAULT 0,
+  last_row bigint NOT NULL DEFAULT 0,       -- a row number is given once and never again
+  swept boolean NOT NULL DEFAULT true       -- no vector was taken out since their table was last written anew
+);
+CREATE TABLE labels(
+  number integer GENERATED ALWAYS AS IDENTITY PRIMARY KEY,  -- columns are the labels in this order
+  name bytea NOT NULL,
+  given boolean NOT NULL                    -- at the creation of the store
+);
+CREATE TABLE documents(row bigint PRIMARY KEY, id bytea NOT NULL, changed bigint NOT NULL, text bytea NOT NULL);
+CREATE TABLE vectors(row bigint PRIMARY KEY, embedding vector({dimension}) NOT NULL);
+CREATE TABLE document_labels(
+  row bigint NOT NULL, place integer NOT NULL, label integer NOT NULL, PRIMARY KEY (row, place)
+);
+CREATE TABLE changes(
+  number bigint PRIMARY KEY,
+  time timestamptz NOT NULL DEFAULT clock_timestamp(),
+  action text NOT NULL,
+  source bytea NOT NULL,
+  documents bigint NOT NULL,
+  undoes bigint,                            -- the change that this one undid
+  undone boolean NOT NULL DEFAULT false,
+  undoable boolean NOT NULL,
+  token uuid NOT NULL                       -- by it a writer that lost its connection knows its change again
+);
+CREATE TABLE past(                          -- each document that a change touched, as it was before
+  number bigint NOT NULL,
+  row bigint NOT NULL,
+  id bytea NOT NULL,
+  labels integer[],                         -- null where there was no such document
+  text bytea,                               -- null, like the embedding, where only labels were changed
+  embedding vector({dimension}),
+  PRIMARY KEY (number, row)
+);
+CREATE TABLE forgotten(id bytea NOT NULL, time timestamptz NOT NULL DEFAULT clock_timestamp());
+CREATE UNIQUE INDEX labels_name ON labels(sha256(name));
+CREATE UNIQUE INDEX documents_id ON documents(sha256(id));
+CREATE INDEX documents_changed ON documents(changed);
+CREATE INDEX document_labels_label ON document_labels(label, row);
+CREATE INDEX past_id ON past(sha256(id));
+CREATE UNIQUE INDEX forgotten_id ON forgotten(sha256(id));
+ALTER TABLE labels ALTER name SET STATISTICS 0;
+ALTER TABLE documents ALTER id SET STATISTICS 0, ALTER text SET STATISTICS 0;
+ALTER TABLE vectors ALTER embedding SET STATISTICS 0, ALTER embedding SET STORAGE {storage};
+ALTER TABLE past ALTER id SET STATISTICS 0, ALTER text SET STATISTICS 0, ALTER embedding SET STATISTICS 0;
+INSERT INTO meta(dimension) VALUES ({dimension});
+"""
+
+MIGRATIONS = (TABLES,)  # step n brings a store from n - 1 to n; steps are added at the end and never changed
+
+
+def create_tables(connection: Connection, address: Address, dimension: int, labels: Sequence[str]) -> None:
+    """Make extension, schema and an empty store in one transaction; a schema that holds anything is an error."""
+    names = [name.encode() for name in dict.fromkeys(labels)]
+    schema = sql.Identifier(address.schema)
+    holds = "SELECT oid, EXISTS(SELECT FROM pg_class WHERE relnamespace = n.oid) FROM pg_namespace n WHERE nspname = %s"
+    with connection.transaction():
+        _make_extension(connection, address)
+        found = connection.execute(holds, (address.schema,)).fetchone()
+        if found is None:
+            connection.execute(sql.SQL("CREATE SCHEMA {}").format(schema))
+        elif found[1]:
+            raise StoreError(f"there is something in {address.text} already. Open it, or choose another schema.")
+        prepare(connection, address.schema, read_only=False)
+        connection.execute("CREATE TABLE migrations(number integer PRIMARY KEY, time timestamptz DEFAULT now())")
+        _apply(connection, 0, dimension)
+        connection.execute("INSERT INTO labels(name, given) SELECT unnest(%s::bytea[]), true", (names,))
+
+
+def check_tables(connection: Connection, address: Address) -> int:
+    """Check that the schema holds a store of this version and return the width of its embeddings."""
+    _enter(connection, address)
+    done = _number(connection, "SELECT max(number) FROM migrations")
+    if done < len(MIGRATIONS):
+        raise StoreError(
+            f"the datastore {address.text} is of an older version of denn (step {done} of {len(MIGRATIONS)}). "
+            "Call PostgresStore.migrate with its address once, as the role that owns it."
+        )
+    if done > len(MIGRATIONS):
+        raise StoreError(
+            f"the datastore {address.text} is of a newer version of denn (step {done}, this one knows "
+            f"{len(MIGRATIONS)}). Update denn."
+        )
+    return _number(connection, "SELECT dimension FROM meta")
+
+
+def migrate_tables(connection: Connection, address: Address) -> int:
+    """Apply the steps that a store lacks, all or none. Return how many there were."""
+    _enter(connection, address)
+    with connection.transaction():
+        connection.execute("LOCK TABLE migrations, meta IN ACCESS EXCLUSIVE MODE")
+        done = _number(connection, "SELECT max(number) FROM migrations")
+        _apply(connection, done, _number(connection, "SELECT dimension FROM meta"))
+    return max(0, len(MIGRATIONS) - done)
+
+
+def grants(schema: str, writer: str, reader: str) -> str:
+    """Write the statements by which the owner lets one role add, change and forget, and another one only search."""
+    quoted = {name: '"' + value.replace('"', '""') + '"' for name, value in locals().items()}
+    return """
+GRANT USAGE ON SCHEMA {schema} TO {writer}, {reader};
+GRANT SELECT ON ALL TABLES IN SCHEMA {schema} TO {writer}, {reader};
+GRANT INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA {schema} TO {writer};
+REVOKE INSERT, UPDATE, DELETE ON {schema}.migrations FROM {writer};
+ALTER DEFAULT PRIVILEGES IN SCHEMA {schema} GRANT SELECT ON TABLES TO {writer}, {reader};
+ALTER DEFAULT PRIVILEGES IN SCHEMA {schema} GRANT INSERT, UPDATE, DELETE ON TABLES TO {writer};
+""".format(**quoted).strip()
+
+
+def is_owner(connection: Connection) -> bool:
+    """Say whether this session may make indexes and rewrite tables."""
+    owned = "SELECT pg_has_role(relowner, 'USAGE') FROM pg_class WHERE oid = to_regclass('vectors')"
+    return bool(_number(connection, owned))
+
+
+def build_index(connection: Connection, patience: float) -> None:
+    """Make the index of the nearest neighbours; searches go on meanwhile, changes wait."""
+    wait_at_most(connection, patience)
+    dimension = _number(connection, "UPDATE meta SET epoch = epoch + 1 RETURNING dimension")
+    # Of unit vectors the inner product is the cosine, and unlike that it has room for the zero vector.
+    connection.execute(
+        f"CREATE INDEX IF NOT EXISTS vectors_near ON vectors "
+        f"USING hnsw ((embedding::halfvec({dimension})) halfvec_ip_ops)"
+    )
+    connection.execute("ALTER INDEX vectors_near ALTER COLUMN 1 SET STATISTICS 0")
+
+
+def _make_extension(connection: Connection, address: Address) -> None:
+    """Make pgvector's extension where it is missing and this role may; one that is too old is an error."""
+    known = "SELECT extversion FROM pg_extension WHERE extname = 'vector'"
+    try:
+        if connection.execute(known).fetchone() is None:
+            with connection.transaction():
+                connection.execute("CREATE EXTENSION vector")
+    except errors.InsufficientPrivilege:
+        raise StoreError(
+            f"the database of {address.text} lacks the extension vector, which this role may not make. "
+            "An administrator must run there: CREATE EXTENSION vector"
+        ) from None
+    except (errors.FeatureNotSupported, errors.UndefinedFile):
+        raise StoreError(f"the server of {address.text} lacks pgvector. Install it there, 0.8 or newer.") from None
+    (version,) = connection.execute(known).fetchone() or ("",)
+    if tuple(int(part) for part in version.split(".")[:2]) < (0, 8):
+        raise StoreError(
+            f"the server of {address.text} has pgvector {version}, expected 0.8 or newer. "
+            "An administrator must install it and run there: ALTER EXTENSION vector UPDATE"
+        )
+
+
+def _enter(connection: Connection, address: Address) -> None:
+    """Make a connection use the schema of a store."""
+    there = "SELECT to_regclass(quote_ident(%s) || '.migrations') IS NOT NULL"
+    if not _number(connection, there, (address.schema,)):
+        raise StoreError(f"there is no datastore at {address.text}. Check the address, or create one there first.")
+    prepare(connection, address.schema, read_only=False)
+
+
+def _apply(connection: Connection, done: int, dimension: int) -> None:
+    storage = "PLAIN" if dimension <= WIDEST_IN_PAGE else "EXTERNAL"
+    for number, step in enumerate(MIGRATIONS[done:], done + 1):
+        connection.execute(step.format(dimension=dimension, storage=storage))
+        connection.execute("INSERT INTO migrations(number) VALUES (%s)", (number,))
+
+
+def _number(connection: Connection, statement: str, values: tuple[Any, ...] = ()) -> int:
+    row = connection.execute(statement, values).fetchone()
+    return int(row[0]) if row else 0

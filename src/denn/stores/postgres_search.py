@@ -1,0 +1,139 @@
+"""Search in PostgreSQL, one statement for many queries, exact or over an index; label columns of what it finds."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import accumulate
+from typing import Any
+
+import numpy as np
+import torch
+
+from denn.stores.postgres_link import Connection, Vector
+from denn.stores.postgres_schema import INDEX_FROM
+from denn.types import Neighbours
+
+OVERFETCH = 4  # the index has half precision: so many times k are taken from it and ranked again by their full vectors
+FEWEST = 50  # taken from the index at least
+SCAN_SHARE = 8  # where more than one document in so many would be taken from the index, all are looked at
+
+STATE = """
+SELECT version, epoch, documents,
+       EXISTS(SELECT FROM pg_index WHERE indexrelid = to_regclass('vectors_near') AND indisvalid),
+       ARRAY(SELECT number FROM labels WHERE number > known.last ORDER BY number),
+       ARRAY(SELECT name FROM labels WHERE number > known.last ORDER BY number)
+FROM meta, LATERAL (SELECT CASE WHEN epoch = %(epoch)s THEN %(last)s ELSE 0 END) known(last)
+"""
+
+SEARCH = """
+SELECT m.epoch, m.documents, cardinality(hidden.rows), found.distance,
+       (SELECT id FROM documents d WHERE d.row = found.row),
+       ARRAY(SELECT label FROM document_labels l WHERE l.row = found.row ORDER BY place)
+FROM (SELECT epoch, documents FROM meta LIMIT 1) m
+CROSS JOIN (SELECT ARRAY(SELECT row FROM documents WHERE sha256(id) = ANY(%(exclude)b::bytea[])) AS rows) hidden
+LEFT JOIN unnest(%(queries)b::vector[]) WITH ORDINALITY q(query, place) ON true
+LEFT JOIN LATERAL (
+  SELECT near.row, near.embedding <#> q.query AS distance FROM ({candidates}) near
+  WHERE q.query IS NOT NULL ORDER BY distance, near.row LIMIT {k}
+) found ON true
+ORDER BY q.place, found.distance, found.row
+"""
+ALL = "SELECT row, embedding FROM vectors v WHERE v.row <> ALL(hidden.rows)"
+NEAREST = ALL + " ORDER BY embedding::halfvec({d}) <#> q.query::halfvec({d}) LIMIT {fetch}"
+
+
+@dataclass(frozen=True)
+class Labels:
+    """Label names with the numbers they are stored by, ascending; their places are the columns."""
+
+    numbers: tuple[int, ...] = ()
+    names: tuple[str, ...] = ()
+
+    @cached_property
+    def number_of(self) -> dict[str, int]:
+        """Map names to numbers."""
+        return dict(zip(self.names, self.numbers, strict=True))
+
+    @cached_property
+    def column_of(self) -> dict[int, int]:
+        """Map numbers to columns."""
+        return {number: column for column, number in enumerate(self.numbers)}
+
+
+@dataclass(frozen=True)
+class State:
+    """What a process remembers of a store."""
+
+    version: int = -1
+    epoch: int = -1
+    documents: int = 0
+    indexed: bool = False
+    labels: Labels = Labels()
+
+    def renewed(self, connection: Connection) -> State:
+        """Return the present state."""
+        row: Any = connection.execute("SELECT version, epoch FROM meta").fetchone()
+        return self if row == (self.version, self.epoch) else self.reread(connection)
+
+    def reread(self, connection: Connection) -> State:
+        """Return the present state, reading only the labels that are new."""
+        known = {"epoch": self.epoch, "last": self.labels.numbers[-1] if self.labels.numbers else 0}
+        row: Any = connection.execute(STATE, known, binary=True).fetchone()
+        version, epoch, documents, indexed, numbers, names = row
+        labels = self.labels if epoch == self.epoch else Labels()
+        if numbers:
+            new = (name.decode() for name in names)
+            labels = Labels((*labels.numbers, *numbers), (*labels.names, *new))
+        return State(version, epoch, documents, indexed, labels)
+
+
+def by_index(documents: int, k: int) -> bool:
+    """Say whether the index is worth asking for k of so many documents."""
+    return documents >= max(INDEX_FROM, SCAN_SHARE * max(FEWEST, OVERFETCH * k))
+
+
+def nearest(
+    connection: Connection, state: State, documents: int, queries: Any, k: int, hidden: Sequence[bytes]
+) -> tuple[Neighbours, State, int]:
+    """Find the k nearest of the (n,d) unit queries; return what is now known of the store and its size, too.
+
+    `documents` is its size as last seen, and `hidden` are digests of ids. Where the index gives too few, which it can
+    where much is hidden, all documents are looked at.
+    """
+    exact = not (state.indexed and by_index(documents, k))
+    values = {"exclude": list(hidden), "queries": [Vector(query) for query in queries]}
+    while True:
+        rows = connection.execute(_statement(queries.shape[1], k, exact), values, binary=True).fetchall()
+        epoch, documents, gone = rows[0][:3]
+        width = min(k, documents - gone)
+        found = [row for row in rows if row[3] is not None]
+        if not exact and (len(found) < width * len(queries) or not by_index(documents, k)):
+            exact = True
+            continue
+        if epoch != state.epoch:
+            state = state.renewed(connection)
+        try:
+            return _neighbours(found, len(queries), width, state.labels.column_of), state, documents
+        except KeyError:  # a label was made since the state was read, or taken out between two statements
+            state = state.reread(connection)
+
+
+def _statement(dimension: int, k: int, exact: bool) -> str:
+    # Numbers are written out, as the planner must know them to choose the index.
+    candidates = ALL if exact else NEAREST.format(d=dimension, fetch=max(FEWEST, OVERFETCH * k))
+    return SEARCH.format(candidates=candidates, k=k)
+
+
+def _neighbours(found: Sequence[tuple[Any, ...]], n: int, width: int, column_of: Mapping[int, int]) -> Neighbours:
+    # Without torch's operations, which cost more than the work on so few numbers.
+    columns = [column_of[number] for row in found for number in row[5]]
+    distances = np.array([row[3] for row in found], np.float32)
+    ids = [row[4].decode() for row in found]
+    return Neighbours(
+        tuple(tuple(ids[place * width : (place + 1) * width]) for place in range(n)),
+        torch.from_numpy(np.clip(-distances, -1, 1).reshape(n, width)),
+        torch.tensor([0, *accumulate(len(row[5]) for row in found)]),
+        torch.tensor(columns, dtype=torch.int64),
+    )

@@ -1,0 +1,116 @@
+"""What a process holds in memory of an embedded datastore, brought up to date from the file before every use."""
+
+from __future__ import annotations
+
+import sqlite3
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from denn.errors import StoreError
+from denn.stores.approximate import Approximate
+from denn.stores.memory import MemoryIndex
+from denn.stores.readers import matrix, read_vectors
+from denn.stores.sqlite import explained, read_meta
+
+READ_ROWS = 2048  # documents taken into memory at one time
+
+
+class Replica:
+    """The index and the label names of a store at the last committed state."""
+
+    def __init__(
+        self, reader: sqlite3.Connection, path: Path, dimension: int, device: str | torch.device, *, private: bool
+    ) -> None:
+        self.reader = reader
+        self.labels: tuple[str, ...] = ()
+        self.columns: dict[str, int] = {}
+        self.version = 0  # the last change that memory holds
+        self.index = MemoryIndex(dimension, device)
+        self._path, self._dimension, self._device = path, dimension, device
+        self._private = private  # no other connection can see the data, and this one writes it too
+        self.lock = threading.RLock()  # held while memory is taken or brought up to date, not while searching
+        self.epoch = 0
+        self.main: Approximate | None = None  # finds what it covers, whose vectors stay in the file
+        self._data_version = -1  # SQLite's cheap sign that another connection has committed
+
+    @contextmanager
+    def reading(self) -> Iterator[bool]:
+        """Hold memory and the reader still at the newest committed state; say whether it is new."""
+        with self.lock, explained(self._path):
+            if self._private:
+                yield self._catch_up()
+                return
+            self.reader.execute("BEGIN")
+            try:
+                yield self._catch_up()
+            finally:
+                self.reader.rollback()
+
+    def adopt(self, main: Approximate | None) -> None:
+        """Search with another approximate index, or exactly; to be called inside `reading`."""
+        self.index.adopt(main, self._fetch)
+        self.main = main
+
+    def check_known(self, ids: Sequence[str]) -> None:
+        """Refuse ids of no document."""
+        unknown = [id for id in ids if id not in self.index]
+        if unknown:
+            raise StoreError(
+                f"the datastore {self._path} holds no document with the id {unknown[0]!r} ({len(unknown)} unknown of "
+                f"{len(ids)}). Nothing was changed."
+            )
+
+    def _catch_up(self) -> bool:
+        """Take into memory what was committed since the last time, in the reader's transaction."""
+        (data_version,) = self.reader.execute("PRAGMA data_version").fetchone()
+        if data_version == self._data_version and not self._private:
+            return False
+        meta = read_meta(self.reader)
+        if meta["epoch"] != self.epoch:  # a vacuum gave the labels other columns and dropped word of removed rows
+            self.index = MemoryIndex(self._dimension, self._device)
+            self.labels, self.columns, self.version = (), {}, 0
+        news = bool(meta["version"] != self.version or meta["epoch"] != self.epoch)
+        if news or not self.labels:
+            self._take_changes()
+        self.version, self.epoch, self._data_version = meta["version"], meta["epoch"], data_version
+        return news
+
+    def _take_changes(self) -> None:
+        known = (len(self.labels),)
+        names = self.reader.execute("SELECT name FROM labels WHERE column >= ? ORDER BY column", known).fetchall()
+        if names:
+            self.labels += tuple(name for (name,) in names)
+            self.columns = {name: column for column, name in enumerate(self.labels)}
+        seen = (self.version,)
+        self.index.drop([row for (row,) in self.reader.execute("SELECT row FROM removed WHERE changed > ?", seen)])
+        if self.version == 0 and self.main is not None:  # only the vectors that it does not cover are needed
+            changed = self.reader.execute("SELECT row, id, changed, labels, NULL FROM documents")
+        else:
+            (count,) = self.reader.execute("SELECT count(*) FROM documents WHERE changed > ?", seen).fetchone()
+            self.index.reserve(count)
+            select = "SELECT row, id, changed, labels, embedding FROM documents WHERE changed > ?"
+            changed = self.reader.execute(select, seen)
+        while chunk := changed.fetchmany(READ_ROWS):
+            self._take(chunk)
+        if self.version == 0 and self.main is not None:
+            self.index.adopt(self.main, self._fetch)
+
+    def _fetch(self, rows: Tensor) -> Tensor:
+        return read_vectors(self.reader, self._dimension, rows)
+
+    def _take(self, chunk: Sequence[tuple[int, str, int, bytes, bytes | None]]) -> None:
+        rows, ids, changed, labels, embeddings = zip(*chunk, strict=True)
+        self.index.put(
+            torch.tensor(rows),
+            ids,
+            None if embeddings[0] is None else matrix(embeddings, self._dimension),
+            torch.tensor([len(blob) // 4 for blob in labels]),
+            torch.from_numpy(np.frombuffer(bytearray().join(labels), "<i4")),
+            torch.tensor(changed),
+        )

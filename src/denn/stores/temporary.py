@@ -1,0 +1,68 @@
+"""A datastore that lives in memory alone."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, closing, contextmanager
+from pathlib import Path
+from typing import Self
+
+import torch
+
+from denn.errors import StoreError
+from denn.stores.embedded import EmbeddedStore, check_dimension
+from denn.stores.keeper import Index
+from denn.stores.replica import Replica
+from denn.stores.sqlite import prepare_writer, write_schema
+
+
+class MemoryStore(EmbeddedStore):
+    """The embedded store without its file: it ends with its process. For trials, and as the measure of the others."""
+
+    def __init__(self, dimension: int, labels: Sequence[str], device: str | torch.device) -> None:
+        """Make an empty store; `create` is the way to call this."""
+        self.path = Path("memory")
+        self._dimension = dimension
+        with ExitStack() as opened:
+            connection = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
+            self._writer = opened.enter_context(closing(connection))
+            write_schema(connection, self.path, dimension, labels)
+            prepare_writer(connection)
+            self._replica = Replica(connection, self.path, dimension, device, private=True)
+            self._write_lock = self._replica.lock  # one connection for all: reading waits for writing
+            self.refresh()
+            self._opened = opened.pop_all()
+
+    @classmethod
+    def create(
+        cls,
+        path: str | Path,
+        dimension: int,
+        labels: Sequence[str] = (),
+        *,
+        device: str | torch.device = "cpu",
+        patience: float = 10.0,
+        index: Index = "auto",
+    ) -> Self:
+        """Make an empty store for embeddings of this width, with `labels` as its first columns."""
+        check_dimension(dimension)
+        return cls(dimension, labels, device)
+
+    @classmethod
+    def open(
+        cls,
+        path: str | Path,
+        read_only: bool = False,
+        *,
+        device: str | torch.device = "cpu",
+        patience: float = 10.0,
+        index: Index = "auto",
+    ) -> Self:
+        """Refuse: there is nothing to open."""
+        raise StoreError("a store in memory ends with its process and cannot be opened again. Create one.")
+
+    @contextmanager
+    def _apart(self) -> Iterator[sqlite3.Connection]:
+        with self._replica.lock:
+            yield self._replica.reader
