@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import chain, islice, zip_longest
+from itertools import islice, zip_longest
 from pathlib import Path
 
 import numpy as np
@@ -89,4 +89,10 @@ def collection(
     generator = torch.Generator().manual_seed(0)
     order = torch.randperm(len(vectors), generator=generator)
     asked, stored = vectors[order[:queries]], vectors[order[queries:]]
-    return torch.cat(list(chain([stored], made(stored, count - len(stored), generator)))), asked
+    matrix = torch.empty(count, dimension)  # at once: the largest take a good part of the memory
+    matrix[: len(stored)] = stored
+    end = len(stored)
+    for part in made(stored, count - len(stored), generator):
+        matrix[end : end + len(part)] = part
+        end += len(part)
+    return matrix, asked

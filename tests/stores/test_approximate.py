@@ -177,7 +177,7 @@ def test_search_agrees_with_brute_force(path, seed, n, fresh, d, share):
 
 
 def test_the_index_is_renewed_while_others_search_and_add(path, hasty):
-    batch, rounds, problems, done = 40, 30, [], threading.Event()
+    batch, rounds, problems, done = 40, 20, [], threading.Event()
     everything = clustered(batch * rounds)
 
     def search() -> None:
@@ -269,6 +269,8 @@ DAMAGE = {
     "older epoch": lambda file: rewrite(file, epoch=-1),
     "of the future": lambda file: rewrite(file, version=10**6),
     "no number": lambda file: rewrite(file, covered="many"),
+    "no version": lambda file: rewrite(file, version=None),
+    "too many": lambda file: rewrite(file, covered=10**15),
     "a folder": lambda file: (file.unlink(), file.mkdir()),
 }
 
@@ -393,6 +395,18 @@ def test_a_failed_build_leaves_the_old_index(hasty, store, path, monkeypatch, ca
     assert not store._keeper._work.running  # it is not tried again at once
 
 
+def test_what_a_killed_build_left_is_in_nobodys_way(store, path):
+    left = [path.with_name(path.name + end) for end in (".faiss.new", ".faiss.lock")]
+    for file in left:
+        file.touch()
+    store.add(documents(1, "new"), clustered(1, seed=2))
+    store.build_index()
+    assert store.info()["fresh"] == 0 and not any(file.exists() for file in left)
+    left[0].write_bytes(b"codes")
+    store.vacuum()
+    assert not left[0].exists()
+
+
 def test_closing_stops_a_build(path, hasty, monkeypatch):
     read, begun = keeper.read_present, threading.Event()
 
@@ -458,6 +472,8 @@ def test_size_decides_where_nothing_is_said(path, monkeypatch):
         assert never.info()["search"] == "exact"
         with pytest.raises(StoreError, match="exact search"):
             never.build_index()
+    with pytest.raises(StoreError, match="got the index 'fast'"):
+        EmbeddedStore.open(path, index="fast")
 
 
 def test_without_faiss_search_stays_exact(path, monkeypatch):
@@ -494,6 +510,18 @@ def test_centroids_are_used_again_where_most_documents_are_new_to_them(monkeypat
     assert again.recall >= building.GOAL and again.rows.tolist() == list(range(1000, 4000))
     for other in (built(torch.arange(1000), first), built(torch.arange(3000), first, epoch=1)):
         assert not np.array_equal(other.ivf.quantizer.reconstruct_n(0, other.ivf.nlist)[:5], centroids[:5])
+
+
+def test_whole_blocks_may_go_during_a_build(monkeypatch):
+    monkeypatch.setattr(building, "BLOCK", 50)
+    matrix = clustered(400)
+
+    def read(rows):
+        kept = rows[(rows < 100) | (rows >= 200)]
+        return kept, matrix[kept]
+
+    built = building.build(torch.arange(400), read, building.Moment(1, 0, 0))
+    assert built.rows.tolist() == [*range(100), *range(200, 400)] and built.ivf.ntotal == 300
 
 
 def test_the_recall_that_is_told_is_that_of_the_sample():

@@ -1,1 +1,1 @@
-"""Datastores: documents with labels and embeddings, kept durably and searched exactly."""
+"""Datastores: documents with labels and embeddings, kept durably and searched for the nearest."""

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from denn.errors import StoreError
 from denn.stores import index_file, ledger
-from denn.stores.keeper import Index, Keeper
+from denn.stores.keeper import Index, Keeper, keep
 from denn.stores.memory import unit_rows
 from denn.stores.placing import number_labels, place
 from denn.stores.readers import Readers
@@ -71,9 +71,7 @@ class EmbeddedStore:
                 prepare_writer(self._writer)
             self._replica = Replica(reader, self.path, self._dimension, device, private=False)
             self._readers = opened.enter_context(closing(Readers(self.path, self._dimension, patience)))
-            if index == "approximate" or (index == "auto" and torch.device(device).type == "cpu"):
-                self._keeper = Keeper(self._replica, self.path, self._dimension, index, builds=not read_only)
-                self._replica.main = self._keeper.load()
+            self._keeper = keep(self._replica, self.path, self._dimension, device, index, builds=not read_only)
             self.refresh()
             self._opened = opened.pop_all()
 

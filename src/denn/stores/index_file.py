@@ -32,10 +32,11 @@ def read_header(path: Path) -> dict[str, Any]:
         with path.open("rb") as file:
             block = file.read(BLOCK)
         header = json.loads(block.removeprefix(MAGIC)) if block.startswith(MAGIC) else {}
-        whole = path.stat().st_size == header.get("bytes")
-    except (OSError, ValueError):
+        whole = path.stat().st_size == header["bytes"] >= BLOCK + 8 * header["covered"]
+        numbers = all(isinstance(header[name], int | float) for name in FACTS)
+    except (OSError, ValueError, TypeError, KeyError):
         return {}
-    return header if whole and {"digest", "covered", *FACTS} <= header.keys() else {}
+    return header if whole and numbers else {}
 
 
 def load(path: Path) -> Approximate | None:
@@ -46,7 +47,7 @@ def load(path: Path) -> Approximate | None:
     try:
         with path.open("rb") as file:
             file.seek(BLOCK)
-            if hashlib.file_digest(file, "sha256").hexdigest() != header["digest"]:
+            if hashlib.file_digest(file, "sha256").hexdigest() != header.get("digest"):
                 return None
             file.seek(BLOCK)
             rows = np.frombuffer(bytearray(file.read(8 * header["covered"])), "<i8")
