@@ -164,3 +164,12 @@ def test_a_store_that_does_not_fit_is_not_used(run, model, tmp_path):
 def test_an_address_of_no_kind_is_an_error(run):
     ran = run("store", "info", "ftp://example.org/store")
     assert ran.code == 2 and "expected a path, postgresql://" in ran.err
+
+
+def test_an_index_is_built_when_asked_for(run, model):
+    assert info(run, model)["search"] == "exact"
+    ran = run("store", "index", model)
+    assert ran.code == 0 and "search approximate" in ran.err and "recall" in ran.err
+    assert info(run, model)["documents"] == 60
+    ran = run("store", "index", "memory:")
+    assert ran.code == 2

@@ -12,7 +12,7 @@ from denn.core.thresholds import GRID, tune_per_label
 from denn.errors import StoreError
 from denn.methods.denn import DENN
 from denn.methods.knn import KNN
-from denn.methods.new_labels import POSITIVES, RIVALS, NewLabels
+from denn.methods.new_labels import CLOSE, FAR, POSITIVES, NewLabels
 from denn.stores.embedded import EmbeddedStore
 from denn.types import Document
 
@@ -152,10 +152,10 @@ def test_the_cost_is_bounded_and_the_sample_as_good_as_the_whole(method):
     put(method, (30 + 120 * torch.rand(700, generator=chance)).tolist(), ("old",), "b")
     method.parameters = make_recipe("denn", {"k": 12}).parameters
     cut = found(method)["final"]
-    assert method.store.queries == [POSITIVES, POSITIVES + RIVALS]
+    assert method.store.queries == [POSITIVES, POSITIVES + CLOSE + FAR]
     votes, gold = judged_in_loops(method, "new")  # of all 300, and of all that are near any of them
     f1 = {at: 2 * int((votes[gold] > at).sum()) / (int((votes > at).sum()) + int(gold.sum())) for at in (*GRID, cut)}
-    assert min(f1.values()) < 0.9 * max(f1.values()) and f1[cut] > 0.97 * max(f1.values())
+    assert min(f1.values()) < 0.9 * max(f1.values()) and f1[cut] > 0.98 * max(f1.values())
 
 
 def test_the_sample_goes_from_the_oldest_to_the_newest(method):

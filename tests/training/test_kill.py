@@ -78,7 +78,7 @@ def test_killed_fifty_times_while_training(tiny_corpus, tiny_settings, tiny_mode
         duration = time.monotonic() - begun
         expected = bits(whole)
         while kills < KILLS or not finished:
-            if run(worker, model, chance.uniform(0, 0.8 * duration) if kills < KILLS else None):
+            if run(worker, model, chance.uniform(0, 0.9 * duration) if kills < KILLS else None):
                 assert {path.name for path in tmp_path.iterdir() if "model" in path.name} == {"model"}
                 assert bits(model) == expected
                 finished += 1

@@ -61,6 +61,7 @@ for keeping in (
     store_keeping.history,
     store_keeping.undo,
     store_keeping.vacuum,
+    store_keeping.index,
     store_keeping.copy,
     store_keeping.use,
     store_keeping.migrate,

@@ -25,6 +25,7 @@ from denn.cli.store_options import (
     Since,
     Source,
     Text,
+    check_keeps_one,
     chosen,
     opened,
     whose,
@@ -55,6 +56,7 @@ def add(
     from denn.cli.sources import Reading, read_file
     from denn.model import load
 
+    check_keeps_one(model)
     given = secrets.token_hex(8)  # ids that the reader makes up start with this; the store makes better ones
     documents = read_file(file, Reading(text_column, labels_column, id_column, separator, skip_bad), part=given)
     documents = [replace(d, id=None) if str(d.id).startswith(given) else d for d in documents]

@@ -69,6 +69,19 @@ def vacuum(
         log.info(f"the datastore takes {_megabytes(after)}, before {_megabytes(before)}")
 
 
+def index(model: Address, quiet: Quiet = False, verbose: Verbose = False) -> None:
+    """Build the approximate index of a store in a file now, whatever its size; a large one builds it by itself."""
+    from denn.errors import StoreError
+    from denn.stores.embedded import EmbeddedStore
+
+    with opened(model) as store:
+        if not isinstance(store, EmbeddedStore):
+            raise StoreError(f"got {model}, expected a store in a file; a database keeps its index by itself.")
+        store.build_index()
+        facts = store.info()
+    log.info(", ".join(f"{name} {value}" for name, value in facts.items() if name not in ("path", "bytes")))
+
+
 def copy(
     source: Annotated[str, typer.Argument(metavar="SRC", help="A model's folder, or the address of a datastore.")],
     target: Annotated[

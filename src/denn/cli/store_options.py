@@ -72,13 +72,17 @@ def opened(address: str, read_only: bool = False) -> Iterator[Datastore]:
     """Open the store of a model, or at an address."""
     from denn.stores.address import open_store
 
-    folder = Path(address)
-    if folder.is_dir():
-        from denn.bundle import read
-        from denn.errors import StoreError
-
-        if not (folder / "store").is_dir():
-            method = read(folder)[0].method
-            raise StoreError(f"{folder} is a model of the method {method!r}, which keeps no datastore.")
+    if Path(address).is_dir():
+        check_keeps_one(Path(address))
     with open_store(address, read_only) as store:
         yield store
+
+
+def check_keeps_one(folder: Path) -> None:
+    """Refuse a model whose method has no datastore."""
+    from denn.bundle import read
+    from denn.errors import StoreError
+
+    if not (folder / "store").is_dir():
+        method = read(folder)[0].method
+        raise StoreError(f"{folder} is a model of the method {method!r}, which keeps no datastore.")

@@ -14,7 +14,7 @@ from denn.errors import StoreError
 from denn.types import Datastore, Neighbours, Where
 
 POSITIVES = 64  # documents of a label that are judged
-RIVALS = 256  # documents without it that are judged beside them
+CLOSE, FAR = 128, 128  # documents without it that are judged beside them: the nearest, and some of the next ones
 TOLERANCE = 0.1  # by which share the number of its documents may change before a label is judged again
 
 
@@ -69,24 +69,24 @@ class NewLabels:
         return cuts
 
     def _estimate(self, name: str) -> Mapping[str, float]:
-        """Tune on documents of the label and on those without it that are nearest to them, each left out of its vote.
+        """Tune on documents of the label and on those near them without it, each left out of its own vote.
 
-        A document that is judged stands for those of the label beside it that are not, or the rivals would seem to be
-        more than they are. Rivals that are not judged need no stand-in: they are farther away than those that are, and
-        the few votes that they get would make them wrong only at thresholds that those rule out.
+        Where there are too many to judge, one that is judged stands for those beside it that are not, or F1 would take
+        them for fewer than they are. Of the others every near one counts: these are what a threshold goes wrong on.
         """
         store, k = self.method.store, self.method.parameters.k
         carriers = store.select(Where(labels=(name,)))
-        positives = _spread(carriers, POSITIVES)
-        rivals = _nearest(store.search(store.vectors(positives), k, carriers), RIVALS)
-        judged = [*positives, *rivals]
-        votes = self._votes(self.method.search(store.vectors(judged), k, judged), store.labels.index(name))
-        if not (votes[: len(positives)] > GRID[0]).any():  # none finds another one: nothing to learn from
+        others = _by_nearness(store.search(store.vectors(_spread(carriers, POSITIVES)), k, carriers))
+        groups = [(carriers, POSITIVES), (others[:CLOSE], CLOSE), (others[CLOSE:], FAR)]
+        samples = [_spread(ids, limit) for ids, limit in groups]
+        judged = [id for sample in samples for id in sample]
+        found = self.method.search(store.vectors(judged), k, judged)
+        votes = self._votes(found, store.labels.index(name)).split([len(sample) for sample in samples])
+        if not (votes[0] > GRID[0]).any():  # none finds another one: nothing to learn from
             return self.fallbacks
-        stand_ins = torch.arange(len(carriers)) * len(positives) // len(carriers)
-        votes = torch.cat([votes[stand_ins], votes[len(positives) :]])  # (c+r,1)
-        gold = torch.arange(len(votes))[:, None] < len(carriers)
-        return {score: float(tune_per_label(votes, gold, cut)) for score, cut in self.fallbacks.items()}
+        every = torch.cat([_for_all(some, len(ids)) for some, (ids, _) in zip(votes, groups, strict=True)])
+        gold = torch.arange(len(every))[:, None] < len(carriers)
+        return {score: float(tune_per_label(every, gold, cut)) for score, cut in self.fallbacks.items()}
 
     def _votes(self, found: Neighbours, column: int) -> Tensor:
         """Return the (n,1) votes for one label, without those for all the others."""
@@ -101,10 +101,15 @@ def _spread(ids: Sequence[str], limit: int) -> list[str]:
     return [ids[place * len(ids) // limit] for place in range(limit)] if len(ids) > limit else list(ids)
 
 
-def _nearest(found: Neighbours, limit: int) -> list[str]:
-    """Return the ids of at most so many neighbours, those first that are nearest to any of the queries."""
+def _for_all(votes: Tensor, count: int) -> Tensor:
+    """Return the votes of so many documents from those of the ones that `_spread` took, each for those beside it."""
+    return votes[torch.arange(count) * len(votes) // max(1, count)]
+
+
+def _by_nearness(found: Neighbours) -> list[str]:
+    """Return the ids of all neighbours, those first that are nearest to any of the queries."""
     nearest: dict[str, float] = {}
     for ids, row in zip(found.ids, found.similarity.tolist(), strict=True):
         for id, similarity in zip(ids, row, strict=False):
             nearest[id] = max(similarity, nearest.get(id, similarity))
-    return sorted(nearest, key=lambda id: (-nearest[id], id))[:limit]
+    return sorted(nearest, key=lambda id: (-nearest[id], id))

@@ -169,8 +169,7 @@ class EmbeddedStore:
 
     def get(self, ids: Sequence[str]) -> list[Document]:
         """Return stored documents in the order of the ids; an unknown id is an error."""
-        found = self._fetch("text, labels", ids)
-        names = self._replica.labels
+        found, names = self._fetch("text, labels", ids)
         return [
             Document(text, tuple(names[column] for column in np.frombuffer(columns, "<i4")), id)
             for id, (text, columns) in zip(ids, found, strict=True)
@@ -178,7 +177,7 @@ class EmbeddedStore:
 
     def vectors(self, ids: Sequence[str]) -> Tensor:
         """Return the (n,d) unit vectors of stored documents in the order of the ids; an unknown id is an error."""
-        joined = bytearray().join(blob for (blob,) in self._fetch("embedding", ids))
+        joined = bytearray().join(blob for (blob,) in self._fetch("embedding", ids)[0])
         return torch.from_numpy(np.frombuffer(joined, "<f4").reshape(len(ids), self._dimension).copy())
 
     def export(self, size: int = 1024) -> Iterator[tuple[list[Document], Tensor]]:
@@ -370,12 +369,12 @@ class EmbeddedStore:
         self._replica.check_known(ids)
         return [(row, id) for id in ids if (row := self._replica.index.row(id)) is not None]
 
-    def _fetch(self, columns: str, ids: Sequence[str]) -> list[tuple[Any, ...]]:
-        """Read columns of stored documents in the order of the ids."""
+    def _fetch(self, columns: str, ids: Sequence[str]) -> tuple[list[tuple[Any, ...]], tuple[str, ...]]:
+        """Read columns of stored documents in the order of the ids, and the label names of that moment."""
         with self._replica.reading():
             self._replica.check_known(ids)
             select = f"SELECT {columns} FROM documents WHERE id = ?"
-            return [self._replica.reader.execute(select, (id,)).fetchone() for id in ids]
+            return [self._replica.reader.execute(select, (id,)).fetchone() for id in ids], self._replica.labels
 
 
 def check_dimension(dimension: int) -> None:
