@@ -1,6 +1,6 @@
 """Labels that only the datastore knows, against training again: ten labels of a corpus come after the training.
 
-python benchmarks/new_labels.py CORPUS_FOLDER --work FOLDER [--seeds 0 1] [--json results/new-labels-reuters21578.json]
+python benchmarks/new_labels.py CORPUS_FOLDER --work FOLDER [--seeds 0 1] [--set key=value …] [--json FILE]
 
 Ten labels are drawn: those with at least 20 training and 10 test documents are sorted by training documents and cut
 into ten groups in that order, and each group gives one. Every training and validation document that carries one of them
@@ -25,7 +25,8 @@ from typing import Any
 
 import denn
 from denn.bench.machine import commit
-from denn.bundle import versions
+from denn.bundle import read, versions
+from denn.config import parse_settings
 from denn.data import reuters21578
 from denn.types import Corpus, Document
 from machine import machine
@@ -44,7 +45,12 @@ COLUMNS = {
     "labels that went with the ten": "gone",
     "texts without the ten that get one, %": "flooded",
 }
-STATES = {"before": "before adding", "after": "added, not trained", "retrained": "trained again"}
+STATES = {
+    "before": "before adding",
+    "after": "added, not trained",
+    "retrained": "trained again",
+    "retrained_per_label": "trained again, thresholds per label",
+}
 
 
 def draw(corpus: Corpus, seed: int) -> list[str]:
@@ -63,17 +69,23 @@ def without(documents: Sequence[Document], labels: Collection[str]) -> list[Docu
     return [document for document in documents if set(labels).isdisjoint(document.labels)]
 
 
-def trained(corpus: Corpus, folder: Path, seed: int) -> Path:
+def trained(corpus: Corpus, folder: Path, settings: dict[str, Any]) -> Path:
     """Train on a corpus, unless its model lies there already."""
     if not folder.exists():
-        denn.train(corpus, out=folder, seed=seed, **SETTINGS).close()
+        denn.train(corpus, out=folder, **settings).close()
+    parameters = read(folder)[0].parameters
+    if any(parameters[name] != value for name, value in settings.items()):
+        raise SystemExit(f"{folder} was trained with other settings; give another --work")
     return folder
 
 
-def judge(model: denn.Model, test: Sequence[Document], ten: Collection[str], known: Collection[str]) -> dict[str, Any]:
+def judge(
+    model: denn.Model, test: Sequence[Document], ten: Collection[str], known: Collection[str], per_label: bool = False
+) -> dict[str, Any]:
     """Return micro-F1 in per cent of each kind of labels, and how many texts without the ten get one of them."""
     begun = time.perf_counter()
-    given = [set(prediction.labels) for prediction in model.predict([document.text for document in test], evidence=0)]
+    predictions = model.predict([document.text for document in test], per_label=per_label, evidence=0)
+    given = [set(prediction.labels) for prediction in predictions]
     seconds = time.perf_counter() - begun
     gold = [set(document.labels) for document in test]
     apart = [row for row, labels in enumerate(gold) if labels.isdisjoint(ten)]
@@ -103,7 +115,7 @@ def thresholds(model: denn.Model, ten: Collection[str], documents: Sequence[Docu
     return {name: round(found[name], 3) for name in ten}
 
 
-def run(corpus: Corpus, seed: int, work: Path) -> dict[str, Any]:
+def run(corpus: Corpus, seed: int, work: Path, settings: dict[str, Any]) -> dict[str, Any]:
     """Train without the labels, add them, train with them; evaluate each."""
     ten = draw(corpus, seed)
     kept, valid = without(corpus.train, ten), without(corpus.valid, ten)
@@ -111,7 +123,7 @@ def run(corpus: Corpus, seed: int, work: Path) -> dict[str, Any]:
     known = {label for document in kept for label in document.labels}
     counts = Counter(label for document in removed for label in document.labels)
     found: dict[str, Any] = {"seed": seed, "documents": {name: counts[name] for name in ten}, "removed": len(removed)}
-    reduced = trained(Corpus(kept, valid, name=corpus.name), work / f"reduced-{seed}", seed)
+    reduced = trained(Corpus(kept, valid, name=corpus.name), work / f"reduced-{seed}", settings)
     with tempfile.TemporaryDirectory() as folder:  # a copy, as the adding changes it
         with denn.load(shutil.copytree(reduced, Path(folder) / "model")) as model:
             found["before"] = judge(model, corpus.test, ten, known)
@@ -122,12 +134,14 @@ def run(corpus: Corpus, seed: int, work: Path) -> dict[str, Any]:
             found["threshold"] = model.card.thresholds["final"].overall
             found["thresholds"] = thresholds(model, ten, removed)
     with denn.load(
-        trained(Corpus(corpus.train, corpus.valid, name=corpus.name), work / f"whole-{seed}", seed)
+        trained(Corpus(corpus.train, corpus.valid, name=corpus.name), work / f"whole-{seed}", settings)
     ) as model:
         found["retrained"] = judge(model, corpus.test, ten, known)
+        found["retrained_per_label"] = judge(model, corpus.test, ten, known, per_label=True)
         found["retrained"]["training_seconds"] = model.card.training["seconds"]
     found["share_of_retraining"] = round(100 * found["after"]["ten"] / found["retrained"]["ten"], 1)
-    found["change_of_others"] = round(found["after"]["trained"] - found["before"]["trained"], 2)
+    for key in ("trained", "trained_apart"):
+        found[f"change_of_{key}"] = round(found["after"][key] - found["before"][key], 2)
     return found
 
 
@@ -148,6 +162,7 @@ def main() -> None:
     parser.add_argument("corpus", type=Path)
     parser.add_argument("--work", type=Path, required=True)
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1])
+    parser.add_argument("--set", action="append", default=[])
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()
     if not args.corpus.is_dir():
@@ -155,12 +170,12 @@ def main() -> None:
         return
     corpus = reuters21578.load(args.corpus)
     args.work.mkdir(parents=True, exist_ok=True)
-    runs = []
+    settings, runs = SETTINGS | parse_settings(args.set), []
     for seed in args.seeds:
-        runs.append(run(corpus, seed, args.work))
+        runs.append(run(corpus, seed, args.work, settings | {"seed": seed}))
         print(json.dumps(runs[-1], indent=1), flush=True)
     print(table(runs))
-    head = {"corpus": corpus.name, "settings": SETTINGS, "commit": commit(), "versions": versions()}
+    head = {"corpus": corpus.name, "settings": settings, "commit": commit(), "versions": versions()}
     if args.json:
         args.json.write_text(json.dumps({**head, "machine": machine(), "runs": runs}, indent=1) + "\n")
 

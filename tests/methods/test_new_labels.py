@@ -158,6 +158,16 @@ def test_the_cost_is_bounded_and_the_sample_as_good_as_the_whole(method):
     assert min(f1.values()) < 0.9 * max(f1.values()) and f1[cut] > 0.98 * max(f1.values())
 
 
+def test_many_documents_without_the_label_count_though_few_of_them_are_judged(method):
+    """Half of the label lies apart, half among many others; so few votes as there would let all of these in."""
+    chance = torch.Generator().manual_seed(2)
+    put(method, (300 + torch.rand(150, generator=chance)).tolist(), ("new",), "a")
+    put(method, (180 * torch.rand(150, generator=chance)).tolist(), ("new",), "b")
+    put(method, (180 * torch.rand(900, generator=chance)).tolist(), ("old",), "c")
+    method.parameters = make_recipe("denn", {"k": 20}).parameters
+    assert found(method)["final"] > FALLBACK
+
+
 def test_the_sample_goes_from_the_oldest_to_the_newest(method):
     ids = put(method, [0.01 * number for number in range(1000)], ("new",), "a")
     asked = []

@@ -81,7 +81,7 @@ class NewLabels:
         samples = [_spread(ids, limit) for ids, limit in groups]
         judged = [id for sample in samples for id in sample]
         found = self.method.search(store.vectors(judged), k, judged)
-        votes = self._votes(found, store.labels.index(name)).split([len(sample) for sample in samples])
+        votes = torch.split(self._votes(found, store.labels.index(name)), [len(sample) for sample in samples])
         if not (votes[0] > GRID[0]).any():  # none finds another one: nothing to learn from
             return self.fallbacks
         every = torch.cat([_for_all(some, len(ids)) for some, (ids, _) in zip(votes, groups, strict=True)])
