@@ -157,12 +157,12 @@ def confusions(predicted: Tensor, gold: Tensor, names: Sequence[str], top: int =
     ]
 
 
-def worst(scores: Scores, gold: Tensor, threshold: float, top: int = 20) -> list[dict[str, Any]]:
-    """Return the texts with errors at the threshold whose final scores are farthest from their labels, worst first.
+def worst(scores: Scores, gold: Tensor, threshold: float | Tensor, top: int = 20) -> list[dict[str, Any]]:
+    """Return the texts with errors at the threshold, one or (L,), whose scores are farthest from their labels.
 
-    The loss of a text is the mean of (ŷ_c − y_c)² over the labels c that it has or was given; 1 is wrong for certain.
-    Missed and wrong labels come with their scores, the worst first. Columns of the gold matrix beyond the scores' are
-    labels that only the documents know, and are left out.
+    The loss of a text is the mean of (ŷ_c − y_c)² over the labels c that it has or was given, by final scores; 1 is
+    wrong for certain. The worst come first, and so do the missed and wrong labels of each, with their scores. Columns
+    of the gold matrix beyond the scores' are labels that only the documents know, and are left out.
     """
     known = gold[:, : scores.final.shape[1]]
     given = decide(scores.final, threshold)

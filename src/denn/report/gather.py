@@ -13,7 +13,7 @@ from torch import Tensor
 from denn.analysis import KS, calibration, confusions, datastore_sweep, sweep, threshold_curve, worst
 from denn.core.thresholds import GRID, decide
 from denn.errors import DataError
-from denn.evaluation import Evaluation, concatenate, evaluate
+from denn.evaluation import Evaluation, concatenate, cut_at, evaluate
 from denn.methods.denn import DENN, combined_scores
 from denn.model import BATCH, Model
 from denn.types import Document, LabelSpace, Neighbour, Progress, Scores
@@ -85,23 +85,26 @@ def gather(model: Model, documents: Sequence[Document], valid: Sequence[Document
     scores = _scores(model, documents, progress) if around is None else around.scores
     counts = dict(zip(model.labels.names, model.card.corpus["label_counts"], strict=True))
     progress.start("comparing scores and labels", None)
-    evaluation = evaluate(scores, documents, model.card.thresholds, counts)
+    later = model.later_thresholds(scores)
+    evaluation = evaluate(scores, documents, model.card.thresholds, counts, later=later)
     gold = LabelSpace(evaluation.names).matrix(documents)
     systems = {
         name: F.pad(values, (0, evaluation.unknown_labels))
         for name, values in {"final": scores.final, **scores.parts}.items()
     }
-    threshold = model.card.thresholds["final"].overall
+    tuned = model.card.thresholds["final"]
+    cut = cut_at(tuned, len(scores.names), later["final"])
+    decided = F.pad(decide(scores.final, cut), (0, evaluation.unknown_labels))
     return Findings(
         evaluation=evaluation,
         labels_per_text=float(gold.sum()) / len(gold),
         train_counts=[counts.get(name, 0) for name in evaluation.names],
         curves={name: threshold_curve(values, gold, GRID) for name, values in systems.items()},
         calibration={name: calibration(values, gold) for name, values in systems.items()},
-        confusions=confusions(decide(systems["final"], threshold), gold, evaluation.names),
-        errors=[_error(model, documents, scores, row) for row in worst(scores, gold, threshold)],
+        confusions=confusions(decided, gold, evaluation.names),
+        errors=[_error(model, documents, scores, row) for row in worst(scores, gold, cut)],
         confidence=None if scores.confidence is None else _histogram(scores.confidence),
-        neighbourhood=None if around is None else around.neighbourhood(threshold),
+        neighbourhood=None if around is None else around.neighbourhood(tuned.overall),
         validated=len(valid),
     )
 
