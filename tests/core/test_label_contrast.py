@@ -51,7 +51,7 @@ def by_weights(logits, weight_of):
     return torch.tensor(losses, dtype=torch.float64)
 
 
-def same(found, expected):
+def assert_same(found, expected):
     torch.testing.assert_close(found.double(), expected.double(), rtol=1e-5, atol=1e-6)
 
 
@@ -60,7 +60,9 @@ def same(found, expected):
 def test_scl_averages_over_the_documents_with_the_same_label_set(batch):
     logits, labels = batch
     sets = sets_of(labels)
-    same(weighted_contrast(logits, identical_sets(labels)), by_weights(logits, lambda i, j: float(sets[i] == sets[j])))
+    assert_same(
+        weighted_contrast(logits, identical_sets(labels)), by_weights(logits, lambda i, j: float(sets[i] == sets[j]))
+    )
 
 
 @lightly
@@ -73,8 +75,8 @@ def test_jscl_weighs_by_the_jaccard_index(batch):
         return len(sets[i] & sets[j]) / len(sets[i] | sets[j]) if sets[i] | sets[j] else 0.0
 
     expected = torch.tensor([[index(i, j) for j in range(len(sets))] for i in range(len(sets))])
-    same(jaccard(labels), expected)
-    same(weighted_contrast(logits, jaccard_weights(labels)), by_weights(logits, index))
+    assert_same(jaccard(labels), expected)
+    assert_same(weighted_contrast(logits, jaccard_weights(labels)), by_weights(logits, index))
 
 
 @lightly
@@ -88,7 +90,7 @@ def test_dynamic_coefficients_are_the_shares_of_common_labels(batch):
         for j, count in common.items():
             expected = count / sum(common.values()) if count else 0.0
             assert float(coefficients[i, j]) == pytest.approx(expected)
-    same(weighted_contrast(logits, coefficients), by_weights(logits, lambda i, j: len(sets[i] & sets[j])))
+    assert_same(weighted_contrast(logits, coefficients), by_weights(logits, lambda i, j: len(sets[i] & sets[j])))
 
 
 @lightly
@@ -98,7 +100,7 @@ def test_slcl_is_the_mean_over_labels_of_a_contrast_of_two_classes(batch):
     expected = torch.zeros(len(labels), dtype=torch.float64)
     for column in labels.T.tolist():
         expected += by_weights(logits, lambda i, j, column=column: float(column[i] == column[j])) / labels.shape[1]
-    same(weighted_contrast(logits, label_by_label(labels)), expected)
+    assert_same(weighted_contrast(logits, label_by_label(labels)), expected)
 
 
 @lightly
@@ -109,7 +111,7 @@ def test_icl_contrasts_the_labels_within_each_document(batch, documents):
     labels = torch.stack(rows)
     found = weighted_contrast(logits.expand(documents, -1, -1), same_targets(labels))
     for row, target in zip(found, labels.tolist(), strict=True):
-        same(row, by_weights(logits, lambda c, d, target=target: float(target[c] == target[d])))
+        assert_same(row, by_weights(logits, lambda c, d, target=target: float(target[c] == target[d])))
 
 
 @lightly

@@ -75,7 +75,7 @@ def by_loops(model: denn.Model, folder: Path, text: str, k: int, own_id: str | N
     return classifier, votes, confidence, final
 
 
-def check(scores: Scores, row: int, expected) -> None:
+def assert_scores(scores: Scores, row: int, expected) -> None:
     classifier, votes, confidence, final = expected
     named = {name: dict(zip(scores.names, values[row].tolist(), strict=True)) for name, values in scores.parts.items()}
     padded = {name: classifier.get(name, 0.0) for name in votes}
@@ -92,7 +92,7 @@ def test_scores_are_equations_9_to_13(model, tmp_path, gamma):
     model.method.parameters = replace(model.method.parameters, gamma=gamma, vote_temperature=0.5, k=12)
     scores = model.scores(TEXTS)
     for row, text in enumerate(TEXTS):
-        check(scores, row, by_loops(model, tmp_path / "model", text, k=12))
+        assert_scores(scores, row, by_loops(model, tmp_path / "model", text, k=12))
     doubts = [confidence for confidence in scores.confidence.tolist() if confidence < 0.9]
     assert len(set(doubts)) > 1 if gamma < 1 else not doubts
 
@@ -102,7 +102,7 @@ def test_labels_that_only_the_store_knows_are_for_the_neighbours_alone(model, tm
     scores = model.scores(TEXTS)
     assert scores.names == (*model.labels.names, "brand new")
     for row, text in enumerate(TEXTS):
-        check(scores, row, by_loops(model, tmp_path / "model", text, k=5))
+        assert_scores(scores, row, by_loops(model, tmp_path / "model", text, k=5))
     assert float(scores.final[0, -1]) > 0.1
     assert float(scores.parts["classifier"][0, -1]) == 0
 
@@ -122,9 +122,9 @@ def test_a_text_is_no_evidence_for_itself(model, tmp_path, tiny_corpus):
         [document.id for document in stored] + [None, "an id that is not stored"],
     )
     for row, document in enumerate(stored):
-        check(scores, row, by_loops(model, tmp_path / "model", document.text, k=5, own_id=document.id))
+        assert_scores(scores, row, by_loops(model, tmp_path / "model", document.text, k=5, own_id=document.id))
     for row in (4, 5):  # these too have k neighbours and not one more
-        check(scores, row, by_loops(model, tmp_path / "model", "goal", k=5))
+        assert_scores(scores, row, by_loops(model, tmp_path / "model", "goal", k=5))
 
 
 def test_the_only_stored_document_is_no_evidence_for_itself(model):

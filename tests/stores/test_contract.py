@@ -1,97 +1,16 @@
-"""What every datastore promises; a new kind joins by one line in KINDS."""
+"""What every datastore promises of its documents and searches; the kinds are in kinds.py."""
 
 import threading
-import time
-from collections.abc import Callable, Sequence
-from contextlib import suppress
-from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
-from functools import partial
-from pathlib import Path
+from datetime import timedelta
 
-import postgres_server
 import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from kinds import everything, labels_of, vectors
 
 from denn.errors import StoreError
-from denn.stores.embedded import EmbeddedStore
-from denn.stores.temporary import MemoryStore
-from denn.types import Datastore, Document, Where
-
-
-@dataclass(frozen=True)
-class Kind:
-    create: Callable[[Path, int, Sequence[str]], Datastore]
-    open: Callable[[Path], Datastore] | None  # None where a store ends with its process
-
-
-class Indexed(EmbeddedStore):
-    """The embedded store with an approximate index of whatever it holds; background builds may be at it already."""
-
-    def search(self, queries, k, exclude=()):
-        with suppress(StoreError):
-            self.build_index()
-        return super().search(queries, k, exclude)
-
-
-KINDS = {
-    "memory": Kind(MemoryStore.create, None),
-    "embedded": Kind(EmbeddedStore.create, EmbeddedStore.open),
-    "postgres": Kind(postgres_server.create, postgres_server.open_),
-    "approximate": Kind(partial(Indexed.create, index="approximate"), partial(Indexed.open, index="approximate")),
-}
-
-
-class Maker:
-    """Create and open stores of one kind, and close them when the test is over."""
-
-    def __init__(self, kind: Kind, path: Path):
-        self.kind, self.path, self.opened = kind, path, []
-
-    def create(self, dimension: int = 3, labels: Sequence[str] = ()) -> Datastore:
-        self.opened.append(self.kind.create(self.path, dimension, labels))
-        return self.opened[-1]
-
-    def open(self) -> Datastore:
-        if self.kind.open is None:
-            return self.opened[-1]
-        self.opened.append(self.kind.open(self.path))
-        return self.opened[-1]
-
-    def reopen(self) -> Datastore:
-        if self.kind.open is not None:
-            self.close()
-        return self.open()
-
-    def close(self) -> None:
-        while self.opened:
-            self.opened.pop().close()
-
-
-@pytest.fixture(params=KINDS, name="make")
-def maker(request, tmp_path):
-    make = Maker(KINDS[request.param], tmp_path / "store")
-    yield make
-    make.close()
-
-
-def vectors(n: int, d: int = 3, seed: int = 0) -> torch.Tensor:
-    return torch.randn(n, d, generator=torch.Generator().manual_seed(seed))
-
-
-def labels_of(store: Datastore, found, query: int, place: int) -> tuple[str, ...]:
-    at = query * found.k + place
-    columns, names = found.label_columns[found.offsets[at] : found.offsets[at + 1]], store.labels
-    return tuple(names[column] for column in columns.tolist())
-
-
-def everything(store: Datastore):
-    """All that can be asked of a small store, for comparing before and after."""
-    found = store.search(torch.eye(store.dimension), 100)
-    ids = sorted({id for row in found.ids for id in row})
-    return store.labels, len(store), store.label_counts(), store.get(ids), found.ids, found.similarity.tolist()
+from denn.types import Datastore, Document
 
 
 def test_it_is_a_datastore(make):
@@ -400,189 +319,25 @@ def test_a_reader_never_sees_half_an_add(make):
     assert len(reader) == len(writer) == batch * rounds
 
 
-def filled(make) -> Datastore:
-    """Three documents in two changes."""
-    store = make.create(labels=["x"])
-    store.add([Document("one apple", ("x", "fruit"), "a"), Document("two pears", ("fruit",), "b")], torch.eye(3)[:2])
-    store.add([Document("three Apples", ("y",), "c")], torch.eye(3)[2:], source="alice")
-    return store
+def test_threads_share_one_store(make):
+    workers, turns, size = 4, 6, 5
+    problems, store = [], make.create(dimension=4)
 
+    def work(number):
+        try:
+            for turn in range(turns):
+                ids = store.add([Document(f"{number}", (f"l{number}",)) for _ in range(size)], torch.ones(size, 4))
+                store.remove(ids[: turn % 2])
+                found = store.search(torch.ones(1, 4), 1000)
+                assert set(ids[turn % 2 :]) <= set(found.ids[0])
+                assert [document.text for document in store.get(ids[turn % 2 :])] == [f"{number}"] * (size - turn % 2)
+        except (AssertionError, StoreError) as problem:
+            problems.append(problem)
 
-def test_vectors_and_export(make):
-    store = filled(make)
-    assert torch.equal(store.vectors(["c", "a"]), torch.eye(3)[[2, 0]])
-    with pytest.raises(StoreError, match="'z'"):
-        store.vectors(["a", "z"])
-    assert store.vectors([]).shape == (0, 3)
-    parts = list(store.export(2))
-    assert [[document.id for document in documents] for documents, _ in parts] == [["a", "b"], ["c"]]
-    assert torch.equal(torch.cat([rows for _, rows in parts]), torch.eye(3))
-    assert [document for documents, _ in parts for document in documents] == store.get(["a", "b", "c"])
-
-
-def test_select(make):
-    store = filled(make)
-    assert store.select(Where()) == ["a", "b", "c"]
-    assert store.select(Where(labels=("y", "x"))) == ["a", "c"]
-    assert store.select(Where(labels=("unheard of",))) == []
-    assert store.select(Where(text="pple")) == ["a", "c"] and store.select(Where(text="apple")) == ["a"]
-    assert store.select(Where(source="alice")) == ["c"] and store.select(Where(source="")) == ["a", "b"]
-    assert store.select(Where(labels=("fruit",), text="two")) == ["b"]
-    store.relabel("a", add=["z"], source="bob")
-    assert store.select(Where(source="bob")) == ["a"]
-    with pytest.raises(TypeError, match="list of strings"):
-        Where(labels="fruit")
-
-
-def test_select_by_time(make):
-    store = make.create()
-    times = []
-    for id in "abc":
-        times.append(datetime.now(UTC))
-        store.add([Document(id, id=id)], vectors(1))
-        time.sleep(0.01)
-    assert store.select(Where(since=times[1])) == ["b", "c"]
-    assert store.select(Where(before=times[1])) == ["a"]
-    assert store.select(Where(since=times[1], before=times[2])) == ["b"]
-    assert store.select(Where(since=times[1].astimezone().replace(tzinfo=None))) == ["b", "c"]  # local time
-
-
-def test_remove_and_relabel_what_is_described(make):
-    store = filled(make)
-    assert store.relabel(Where(labels=("fruit",)), drop=["fruit", "unknown"], add=["food", "x"]) == 2
-    assert [document.labels for document in store.get(["a", "b", "c"])] == [("x", "food"), ("food", "x"), ("y",)]
-    assert store.relabel(["a", "b"], add=["food"]) == 0
-    assert store.relabel(["a", "c", "a"], ["y", "x", "y"], drop=["x"]) == 1
-    assert store.get(["a"])[0].labels == ("y",)
-    assert store.remove(Where(labels=("y",))) == 2 and store.ids() == ["b"]
-    assert store.remove(Where(labels=("y",))) == 0
-    assert store.remove("b") == 1 and len(store) == 0
-    assert [change.action for change in store.history()] == ["remove", "remove", "relabel", "relabel", "add", "add"]
-
-
-def test_history(make):
-    began = datetime.now(UTC)
-    store = filled(make)
-    store.relabel("a", ["q"], source="bob")
-    store.remove(["b", "a"], source="carol")
-    newest = make.reopen().history()
-    assert [(change.action, change.source, change.documents) for change in newest] == [
-        ("remove", "carol", 2), ("relabel", "bob", 1), ("add", "alice", 1), ("add", "", 2),
-    ]  # fmt: skip
-    assert [change.number for change in newest] == sorted((c.number for c in newest), reverse=True)
-    assert all(began <= change.time <= datetime.now(UTC) for change in newest)
-    store = make.open()
-    assert store.history(limit=1) == newest[:1]
-    assert [change.action for change in store.history(id="b")] == ["remove", "add"]
-    assert [change.action for change in store.history(id="c", limit=5)] == ["add"]
-    assert store.history(id="unheard of") == []
-
-
-def test_undo_each_kind_of_change(make):
-    store = filled(make)
-    states = [everything(store)]
-    store.relabel(["a", "c"], ["n"])
-    states.append(everything(store))
-    store.remove(["b", "c"])
-    states.append(everything(store))
-    store.add([Document("new a", ("m",), "a"), Document("d", (), "d")], torch.tensor([[0.0, 0, 1], [1, 1, 1]]))
-    done = [change.number for change in store.history()[:3]]
-    for number, state in zip(done, reversed(states), strict=True):
-        store.undo(number, source="regret")
-        now = everything(make.open())
-        assert now[1] == state[1] and now[3:] == state[3:]
-        assert {name: count for name, count in now[2].items() if count} == {n: c for n, c in state[2].items() if c}
-    assert [change.action for change in store.history(3)] == ["undo"] * 3
-    assert store.history()[0].source == "regret"
-    store.undo(store.history()[-1].number)
-    assert make.reopen().ids() == ["c"]
-
-
-def test_an_undo_can_be_undone(make):
-    store = filled(make)
-    store.relabel("a", ["n"])
-    relabelled = store.history()[0].number
-    store.undo(relabelled)
-    assert store.get(["a"])[0].labels == ("x", "fruit")
-    with pytest.raises(StoreError, match="already"):
-        store.undo(relabelled)
-    store.undo(store.history()[0].number)
-    assert make.reopen().get(["a"])[0].labels == ("n",)
-    make.open().undo(relabelled)
-    assert make.open().get(["a"])[0].labels == ("x", "fruit")
-
-
-def test_an_undo_of_what_has_no_ground_any_more_is_an_error(make):
-    store = make.create()
-    store.add([Document("a", ("x",), "a")], vectors(1))
-    store.relabel("a", ["y"])
-    added, relabelled = (change.number for change in reversed(store.history()))
-    store.undo(relabelled)
-    undone = store.history()[0].number
-    store.undo(added)
-    with pytest.raises(StoreError, match=f"change {undone} cannot be undone"):
-        store.undo(undone)  # to relabel again what is not there
-    assert make.reopen().ids() == []
-
-
-def test_undo_what_was_changed_later_is_an_error(make):
-    store = filled(make)
-    store.relabel("a", ["n"])
-    first, relabelled = store.history()[-1].number, store.history()[0].number
-    before = everything(store)
-    with pytest.raises(StoreError, match=rf"change {first} cannot be undone: change {relabelled} .*'a'.*first"):
-        store.undo(first)
-    with pytest.raises(StoreError, match="no change 99"):
-        store.undo(99)
-    assert everything(store) == before
-    store.undo(relabelled)
-    assert store.undo(first) == 2 and make.reopen().ids() == ["c"]
-
-
-def test_forget(make):
-    store = filled(make)
-    store.relabel("a", ["secret"])
-    store.remove(["b"])
-    removed = store.history()[0].number
-    assert store.forget(["a", "b"], source="a request") == 2  # b lives on in the history alone
-    for opened in (store, make.open()):
-        assert opened.ids() == ["c"]
-        assert opened.history(id="a") == opened.history(id="b") == []
-        assert opened.history()[0].action == "forget" and opened.history()[0].documents == 2
-    with pytest.raises(StoreError, match="'a' was forgotten on"):
-        store.add([Document("again", id="a"), Document("new", id="n")], vectors(2))
-    with pytest.raises(StoreError, match="cannot be undone"):
-        store.undo(store.history()[0].number)
-    assert store.undo(removed) == 0 and store.ids() == ["c"]
-    with pytest.raises(StoreError, match="'a'"):
-        store.forget("a")
-    assert store.forget(Where(labels=("y",))) == 1 and len(make.reopen()) == 0
-
-
-def test_vacuum_drops_unused_labels_and_old_pasts(make):
-    store = filled(make)
-    reader = make.open()
-    assert len(reader) == 3
-    store.relabel("c", ["late", "x"])
-    store.remove(["b"])
-    removed = store.history()[0].number
-    store.vacuum()
-    assert store.labels == ("x", "fruit", "y", "late")  # the history still needs y
-    store.vacuum(keep=timedelta(0))
-    for opened in (store, reader, make.open()):
-        assert opened.labels == ("x", "fruit", "late")
-        assert opened.get(["c", "a"])[0].labels == ("late", "x") and opened.label_counts()["late"] == 1
-        found = opened.search(torch.eye(3)[2:], 1)
-        assert labels_of(opened, found, 0, 0) == ("late", "x")
-        assert len(opened.history()) == 4
-    with pytest.raises(StoreError, match="vacuum"):
-        store.undo(removed)
-    store.add([Document("after", ("later still",), "d")], torch.ones(1, 3))
-    assert reader.labels == ("x", "fruit", "late", "later still") and reader.ids() == ["a", "c", "d"]
-
-
-def test_a_change_of_nothing_leaves_no_trace(make):
-    store = filled(make)
-    before = store.history()
-    assert store.relabel("a", ["x", "fruit"]) == store.remove([]) == store.forget([]) == 0
-    assert store.history() == before
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(workers)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not problems
+    assert store.label_counts() == {f"l{number}": turns * size - turns // 2 for number in range(workers)}

@@ -1,7 +1,6 @@
 """What is particular to the embedded datastore: its file, its processes, its memory."""
 
 import sqlite3
-import threading
 from contextlib import closing
 
 import numpy as np
@@ -182,32 +181,6 @@ def test_documents_that_came_and_went_between_two_looks(store, path):
         store.add([Document("back", ("back",), "a")], torch.ones(1, 3))
         assert reader.ids() == store.ids() == ["b", "c", "a"]
         assert reader.get(["a"]) == [Document("back", ("back",), "a")]
-
-
-def test_threads_share_one_store(path):
-    workers, turns, size = 4, 12, 5
-    problems = []
-
-    def work(number):
-        try:
-            for turn in range(turns):
-                ids = store.add([Document(f"{number}", (f"l{number}",)) for _ in range(size)], torch.ones(size, 4))
-                store.remove(ids[: turn % 2])
-                found = store.search(torch.ones(1, 4), 1000)
-                assert set(ids[turn % 2 :]) <= set(found.ids[0])
-                assert [document.text for document in store.get(ids[turn % 2 :])] == [f"{number}"] * (size - turn % 2)
-        except (AssertionError, StoreError) as problem:
-            problems.append(problem)
-
-    with EmbeddedStore.create(path, 4) as store:
-        threads = [threading.Thread(target=work, args=(number,)) for number in range(workers)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        assert not problems
-        expected = turns * size - turns // 2
-        assert store.label_counts() == {f"l{number}": expected for number in range(workers)}
 
 
 def test_long_queries_are_searched_in_chunks(store, monkeypatch):

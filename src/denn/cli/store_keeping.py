@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+from contextlib import ExitStack
 from datetime import timedelta
 from pathlib import Path
 from typing import Annotated
@@ -93,20 +94,26 @@ def copy(
     """Copy all documents of a datastore into a new one of any kind, and compare the two."""
     from denn.cli.progress import watching
     from denn.cli.show import interruptible
-    from denn.stores.address import create_store, kind_of
+    from denn.stores.address import create_store
     from denn.stores.copying import copy as copy_store
 
     with opened(source, read_only=True) as old, create_store(target, old.dimension, old.labels) as new:
-        try:
-            with watching() as progress, interruptible("interrupted; the copy is not whole and was taken away"):
+        with ExitStack() as unfinished:
+            unfinished.callback(_discard, target)
+            with watching() as progress, interruptible("interrupted; the copy is not whole"):
                 count = copy_store(old, new, progress)
-        except BaseException:
-            if kind_of(target) == "embedded":
-                Path(target).unlink()
-            else:
-                log.warning(f"what is in {target} is no whole copy; drop it before the next.")
-            raise
+            unfinished.pop_all()
     log.info(f"copied {count} documents and compared them; the history stays with the original")
+
+
+def _discard(target: str) -> None:
+    """Take a copy away that is not whole, or say that it is there."""
+    from denn.stores.address import kind_of
+
+    if kind_of(target) == "embedded":
+        Path(target).unlink()
+    else:
+        log.warning(f"what is in {target} is no whole copy; drop it before the next.")
 
 
 def use(

@@ -6,7 +6,6 @@ import sqlite3
 import threading
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Self
@@ -17,11 +16,12 @@ from torch import Tensor
 
 from denn.errors import StoreError
 from denn.stores import index_file, ledger
+from denn.stores.changing import Changing
 from denn.stores.keeper import Index, Keeper, keep
 from denn.stores.memory import unit_rows
-from denn.stores.placing import number_labels, place
-from denn.stores.readers import Readers
+from denn.stores.readers import Readers, matrix
 from denn.stores.replica import Replica
+from denn.stores.rules import as_ids, check_dimension, label_names, relabelled
 from denn.stores.sqlite import (
     check_file,
     clean,
@@ -34,16 +34,6 @@ from denn.stores.sqlite import (
     write_schema,
 )
 from denn.types import Change, Document, Neighbours, Where, Which
-
-
-@dataclass
-class Changing:
-    """A change that is being made."""
-
-    writer: sqlite3.Connection
-    number: int
-    documents: int = 0  # how many it touched
-    undoes: int | None = None
 
 
 class EmbeddedStore:
@@ -170,15 +160,11 @@ class EmbeddedStore:
     def get(self, ids: Sequence[str]) -> list[Document]:
         """Return stored documents in the order of the ids; an unknown id is an error."""
         found, names = self._fetch("text, labels", ids)
-        return [
-            Document(text, tuple(names[column] for column in np.frombuffer(columns, "<i4")), id)
-            for id, (text, columns) in zip(ids, found, strict=True)
-        ]
+        return [_document(id, text, columns, names) for id, (text, columns) in zip(ids, found, strict=True)]
 
     def vectors(self, ids: Sequence[str]) -> Tensor:
         """Return the (n,d) unit vectors of stored documents in the order of the ids; an unknown id is an error."""
-        joined = bytearray().join(blob for (blob,) in self._fetch("embedding", ids)[0])
-        return torch.from_numpy(np.frombuffer(joined, "<f4").reshape(len(ids), self._dimension).copy())
+        return matrix([blob for (blob,) in self._fetch("embedding", ids)[0]], self._dimension)
 
     def export(self, size: int = 1024) -> Iterator[tuple[list[Document], Tensor]]:
         """Go through all documents of one moment, oldest first, with their (n,d) unit vectors, in parts of `size`."""
@@ -186,13 +172,8 @@ class EmbeddedStore:
             names = [name for (name,) in reader.execute("SELECT name FROM labels ORDER BY column")]
             rows = reader.execute("SELECT id, text, labels, embedding FROM documents ORDER BY row")
             while chunk := rows.fetchmany(size):
-                joined = bytearray().join(blob for *_, blob in chunk)
-                vectors = np.frombuffer(joined, "<f4").reshape(len(chunk), self._dimension).copy()
-                documents = [
-                    Document(text, tuple(names[column] for column in np.frombuffer(columns, "<i4")), id)
-                    for id, text, columns, _ in chunk
-                ]
-                yield documents, torch.from_numpy(vectors)
+                documents = [_document(id, text, columns, names) for id, text, columns, _ in chunk]
+                yield documents, matrix([blob for *_, blob in chunk], self._dimension)
 
     def search(self, queries: Tensor, k: int, exclude: Collection[str] = ()) -> Neighbours:
         """Find the k nearest documents by cosine for each of the (n,d) queries, leaving out excluded ids.
@@ -241,33 +222,15 @@ class EmbeddedStore:
             return []
         if len(embeddings) != len(documents):
             raise StoreError(f"got {len(embeddings)} embeddings, expected one for each of {len(documents)} documents.")
-        vectors = unit_rows(embeddings, self._dimension).cpu().numpy().astype("<f4", copy=False)
+        vectors = unit_rows(embeddings, self._dimension).numpy()
         with self._changing("add", source) as change:
-            ledger.check_not_forgotten(
-                change.writer, (document.id for document in documents if document.id is not None)
-            )
-            placed = place(change.writer, documents, self._replica.index.row)
-            ledger.keep(change.writer, change.number, (row for row, id in placed if id in self._replica.index))
-            ledger.keep_absent(change.writer, change.number, (p for p in placed if p[1] not in self._replica.index))
-            columns = number_labels(change.writer, [document.labels for document in documents], self._replica.columns)
-            change.writer.executemany(
-                "INSERT OR REPLACE INTO documents(row, id, changed, labels, embedding, text) VALUES (?, ?, ?, ?, ?, ?)",
-                (
-                    (row, id, change.number, columns[i], vectors[i].tobytes(), documents[i].text)
-                    for i, (row, id) in enumerate(placed)
-                ),
-            )
-            change.documents = len(placed)
-        return [id for _, id in placed]
+            return change.put(documents, vectors)
 
     def remove(self, which: Which, *, source: str = "") -> int:
         """Remove documents, all or none; an unknown id is an error. Return how many went."""
         with self._changing("remove", source) as change:
-            rows = [row for row, _ in self._rows(which)]
-            ledger.keep(change.writer, change.number, rows)
-            ledger.take_out(change.writer, change.number, rows)
-            change.documents = len(rows)
-        return len(rows)
+            change.take_out(list(self._rows(which)))
+        return change.documents
 
     def relabel(
         self,
@@ -279,39 +242,24 @@ class EmbeddedStore:
         source: str = "",
     ) -> int:
         """Give documents these labels, or those they have, without `drop` and with `add`. Return how many changed."""
-        new = None if labels is None else _labels(labels)
-        extra, less = _labels(add), set(_labels(drop))
+        new, more, less = None if labels is None else label_names(labels), label_names(add), label_names(drop)
         with self._changing("relabel", source) as change:
-            before = dict(self._rows(which))
-            wanted = {}
-            for row, document in zip(before, self.get(list(before.values())), strict=True):
-                kept = [label for label in (document.labels if new is None else new) if label not in less]
-                if (given := Document("", (*kept, *extra)).labels) != document.labels:
-                    wanted[row] = given
-            columns = number_labels(change.writer, list(wanted.values()), self._replica.columns)
-            ledger.keep(change.writer, change.number, wanted)
-            change.writer.executemany(
-                "UPDATE documents SET labels = ?, changed = ? WHERE row = ?",
-                ((blob, change.number, row) for blob, row in zip(columns, wanted, strict=True)),
-            )
-            change.documents = len(wanted)
-        return len(wanted)
+            rows = self._rows(which)
+            pairs = zip(rows, self.get(list(rows.values())), strict=True)
+            wanted = ((row, document.labels, relabelled(document.labels, new, more, less)) for row, document in pairs)
+            change.relabel({row: names for row, has, names in wanted if names != has})
+        return change.documents
 
     def forget(self, which: Which, *, source: str = "") -> int:
         """Remove documents, in the history too, but for their ids; after `vacuum` nothing of them is in the file."""
         with self._changing("forget", source) as change:
-            ids = self.select(which) if isinstance(which, Where) else _as_ids(which)
-            past = {id for id in ids if ledger.is_past(change.writer, id)}
-            self._replica.check_known([id for id in ids if id not in past])
-            ledger.forget(change.writer, ids, change.number)
-            change.documents = len(ids)
-        return len(ids)
+            change.forget(self._ids(which))
+        return change.documents
 
     def undo(self, number: int, *, source: str = "") -> int:
         """Bring the documents that a change touched to where they were before it. Return how many were."""
         with self._changing("undo", source) as change:
-            change.documents = ledger.undo(change.writer, number, change.number)
-            change.undoes = number
+            change.undo(number)
         return change.documents
 
     def vacuum(self, keep: timedelta | None = None) -> None:
@@ -354,7 +302,7 @@ class EmbeddedStore:
         with self._writing() as writer:
             with transaction(writer):
                 self.refresh()  # from here to the commit nobody else can change the store
-                change = Changing(writer, self._replica.version + 1)
+                change = Changing(writer, self._replica, self._replica.version + 1)
                 yield change
                 if change.documents:
                     ledger.record(writer, change.number, action, source, change.documents, change.undoes)
@@ -363,11 +311,14 @@ class EmbeddedStore:
             if self._keeper is not None:
                 self._keeper.look()
 
-    def _rows(self, which: Which) -> list[tuple[int, str]]:
-        """Return row and id of the documents that are meant, each once."""
-        ids = self.select(which) if isinstance(which, Where) else _as_ids(which)
+    def _ids(self, which: Which) -> list[str]:
+        return self.select(which) if isinstance(which, Where) else as_ids(which)
+
+    def _rows(self, which: Which) -> dict[int, str]:
+        """Return row and id of the documents that are meant."""
+        ids = self._ids(which)
         self._replica.check_known(ids)
-        return [(row, id) for id in ids if (row := self._replica.index.row(id)) is not None]
+        return {row: id for id in ids if (row := self._replica.index.row(id)) is not None}
 
     def _fetch(self, columns: str, ids: Sequence[str]) -> tuple[list[tuple[Any, ...]], tuple[str, ...]]:
         """Read columns of stored documents in the order of the ids, and the label names of that moment."""
@@ -377,15 +328,5 @@ class EmbeddedStore:
             return [self._replica.reader.execute(select, (id,)).fetchone() for id in ids], self._replica.labels
 
 
-def check_dimension(dimension: int) -> None:
-    """Refuse what cannot be the width of an embedding."""
-    if dimension < 1:
-        raise StoreError(f"got the dimension {dimension}, expected the width of the embeddings, at least 1.")
-
-
-def _labels(given: Sequence[str]) -> tuple[str, ...]:
-    return Document("", given if isinstance(given, str) else tuple(given)).labels  # type: ignore[arg-type]
-
-
-def _as_ids(which: str | Sequence[str]) -> list[str]:
-    return [which] if isinstance(which, str) else list(dict.fromkeys(which))
+def _document(id: str, text: str, columns: bytes, names: Sequence[str]) -> Document:
+    return Document(text, tuple(names[column] for column in np.frombuffer(columns, "<i4")), id)

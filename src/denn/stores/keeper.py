@@ -199,7 +199,7 @@ class Keeper:
             task()
         except Stopped:
             pass
-        except Exception:  # whatever it is, the store goes on as it did
+        except (StoreError, sqlite3.Error, OSError, RuntimeError, MemoryError):  # the store goes on as it did
             log.warning("the index of %s could not be renewed", self._path, exc_info=True)
             self._next_look = time.monotonic() + RETRY
 

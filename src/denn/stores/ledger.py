@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 import numpy as np
 
 from denn.errors import StoreError
+from denn.stores.rules import check_undoable, check_untouched
 from denn.types import Change, Where
 
 
@@ -86,25 +87,14 @@ def undo(writer: sqlite3.Connection, number: int, new: int) -> int:
 
 def _check_undoable(writer: sqlite3.Connection, number: int) -> None:
     found = writer.execute("SELECT action, undone, undoable FROM changes WHERE number = ?", (number,)).fetchone()
-    if found is None:
-        raise StoreError(f"there is no change {number} in the history. List it to see the numbers.")
-    action, undone, undoable = found
-    if undone:
-        raise StoreError(f"change {number} is undone already. Nothing was changed.")
-    if not undoable:
-        why = "a forget is for good" if action == "forget" else "vacuum dropped what it would need"
-        raise StoreError(f"change {number} cannot be undone: {why}. Nothing was changed.")
+    check_undoable(number, found)
     later = writer.execute(
         """SELECT id, after.number FROM past JOIN past AS after USING (id) JOIN changes ON changes.number = after.number
            WHERE past.number = :n AND after.number > :n AND NOT undone AND (undoes IS NULL OR undoes < :n)
            ORDER BY after.number DESC LIMIT 1""",
         {"n": number},
     ).fetchone()
-    if later is not None:
-        raise StoreError(
-            f"change {number} cannot be undone: change {later[1]} touched its document {later[0]!r} after it. "
-            "Undo that first. Nothing was changed."
-        )
+    check_untouched(number, later)
 
 
 def forget(writer: sqlite3.Connection, ids: Sequence[str], number: int) -> None:

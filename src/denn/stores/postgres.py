@@ -26,6 +26,7 @@ from denn.stores.postgres_schema import (
     migrate_tables,
 )
 from denn.stores.postgres_search import State, by_index, nearest
+from denn.stores.rules import label_names, relabelled
 from denn.types import Change, Document, Neighbours, Where, Which
 
 log = logging.getLogger(__name__)
@@ -221,15 +222,13 @@ class PostgresStore:
         source: str = "",
     ) -> int:
         """Give documents these labels, or those they have, without `drop` and with `add`. Return how many changed."""
-        new = None if labels is None else _labels(labels)
-        extra, less = _labels(add), set(_labels(drop))
+        new, more, less = None if labels is None else label_names(labels), label_names(add), label_names(drop)
 
         def work(writing: Writing) -> int:
             rows = read.rows_of(writing.connection, self._where, which)
             wanted: dict[int, Sequence[str]] = {}
             for document in read.documents(writing.connection, self._where, list(rows)):
-                kept = [label for label in (document.labels if new is None else new) if label not in less]
-                if (given := _labels((*kept, *extra))) != document.labels:
+                if (given := relabelled(document.labels, new, more, less)) != document.labels:
                     wanted[rows[str(document.id)]] = given
             writing.relabel(wanted)
             return writing.touch(len(wanted))
@@ -292,7 +291,3 @@ class PostgresStore:
         if self._dimension > WIDEST_INDEXED:
             return f"exact (an index takes at most {WIDEST_INDEXED:,} dimensions)"
         return "hnsw" if self._state.indexed and by_index(self._state.documents, 1) else "exact"
-
-
-def _labels(given: Sequence[str]) -> tuple[str, ...]:
-    return Document("", given if isinstance(given, str) else tuple(given)).labels  # type: ignore[arg-type]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import replace
 from itertools import chain, islice
@@ -10,7 +9,6 @@ from typing import Any, TypeVar
 from uuid import UUID, uuid4
 
 from denn.errors import StoreError
-from denn.stores.placing import MADE
 from denn.stores.postgres_link import (
     Address,
     Connection,
@@ -23,6 +21,7 @@ from denn.stores.postgres_link import (
 )
 from denn.stores.postgres_read import digests
 from denn.stores.postgres_search import State
+from denn.stores.rules import given_ids, place
 from denn.types import Document
 
 LABELS = "ARRAY(SELECT label FROM document_labels l WHERE l.row = d.row ORDER BY place)"
@@ -108,20 +107,9 @@ class Writing:
 
     def place(self, documents: Sequence[Document]) -> list[tuple[int, str]]:
         """Return row number and id of each document: those it has, or new ones. A forgotten id is an error."""
-        given = Counter(document.id for document in documents if document.id is not None)
-        twice = [id for id, times in given.items() if times > 1]
-        if twice:
-            raise StoreError(f"got the id {twice[0]!r} more than once in one add, expected different ids.")
-        rows = self._known(list(given))
-        # A row number never comes twice, so an id made of it does not either, once it is above all given ones like it.
-        made = (int(number[1]) for id in given if (number := MADE.fullmatch(id)))
-        self.last_row = max([self.last_row, *made])
-        placed = []
-        for document in documents:
-            row = None if document.id is None else rows.get(document.id)
-            if row is None:
-                row = self.last_row = self.last_row + 1
-            placed.append((row, f"doc-{row}" if document.id is None else document.id))
+        rows = self._known(given_ids(documents))
+        placed = place(documents, self.last_row, rows.get)
+        self.last_row = max([self.last_row, *(row for row, _ in placed)])
         self.keep(rows.values())
         self.take_out(rows.values())
         return placed

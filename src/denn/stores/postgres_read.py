@@ -13,6 +13,7 @@ from torch import Tensor
 
 from denn.errors import StoreError
 from denn.stores.postgres_link import Address, Connection
+from denn.stores.rules import as_ids
 from denn.types import Change, Document, Where, Which
 
 NAMES = "ARRAY(SELECT name FROM document_labels l JOIN labels ON number = l.label WHERE l.row = d.row ORDER BY place)"
@@ -69,7 +70,7 @@ def rows_of(connection: Connection, address: Address, which: Which) -> dict[str,
     """Return ids and rows of the documents that are meant; an unknown id is an error."""
     if isinstance(which, Where):
         return select(connection, which)
-    ids = [which] if isinstance(which, str) else list(dict.fromkeys(which))
+    ids = as_ids(which)
     statement = f"SELECT d.id, d.row FROM documents d WHERE {BY_DIGEST}"
     found = {id.decode(): row for id, row in connection.execute(statement, (digests(ids),), binary=True)}
     check_known(address, ids, found)

@@ -10,6 +10,7 @@ from denn.errors import StoreError
 from denn.stores.postgres_changes import Writing
 from denn.stores.postgres_link import Connection, errors, wait_at_most
 from denn.stores.postgres_read import check_known, digests, select
+from denn.stores.rules import as_ids, check_undoable, check_untouched
 from denn.types import Where, Which
 
 TRANSACTION_NUMBERS = 2**32  # they are stored modulo this
@@ -67,20 +68,9 @@ def undo(writing: Writing, number: int) -> int:
 def _check_undoable(connection: Connection, number: int) -> None:
     query = "SELECT action, undone, undoable FROM changes WHERE number = %s"
     found = connection.execute(query, (number,)).fetchone()
-    if found is None:
-        raise StoreError(f"there is no change {number} in the history. List it to see the numbers.")
-    action, undone, undoable = found
-    if undone:
-        raise StoreError(f"change {number} is undone already. Nothing was changed.")
-    if not undoable:
-        why = "a forget is for good" if action == "forget" else "vacuum dropped what it would need"
-        raise StoreError(f"change {number} cannot be undone: {why}. Nothing was changed.")
+    check_undoable(number, found)
     later = connection.execute(CONFLICT, {"number": number}).fetchone()
-    if later is not None:
-        raise StoreError(
-            f"change {number} cannot be undone: change {later[1]} touched its document {later[0].decode()!r} after it. "
-            "Undo that first. Nothing was changed."
-        )
+    check_untouched(number, None if later is None else (later[0].decode(), later[1]))
 
 
 def forget(writing: Writing, which: Which) -> int:
@@ -88,7 +78,7 @@ def forget(writing: Writing, which: Which) -> int:
     if isinstance(which, Where):
         ids = list(select(writing.connection, which))
     else:
-        ids = [which] if isinstance(which, str) else list(dict.fromkeys(which))
+        ids = as_ids(which)
     values = {"ids": digests(ids)}
     known = "SELECT id, {} FROM {} WHERE sha256(id) = ANY(%(ids)b::bytea[])"
     stored = writing.connection.execute(known.format("row", "documents"), values, binary=True).fetchall()

@@ -11,9 +11,10 @@ from typing import Self
 import torch
 
 from denn.errors import StoreError
-from denn.stores.embedded import EmbeddedStore, check_dimension
+from denn.stores.embedded import EmbeddedStore
 from denn.stores.keeper import Index
 from denn.stores.replica import Replica
+from denn.stores.rules import check_dimension
 from denn.stores.sqlite import prepare_writer, write_schema
 
 

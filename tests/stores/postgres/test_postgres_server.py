@@ -1,8 +1,8 @@
-"""What is particular to the shared datastore: its server, its roles, its index, its processes."""
+"""The shared datastore and its server: addresses, connections, processes, roles, migrations."""
 
+import os
 import subprocess
 import sys
-import threading
 import uuid
 from contextlib import contextmanager
 from datetime import timedelta
@@ -12,6 +12,7 @@ import numpy as np
 import psycopg
 import pytest
 import torch
+from postgres_data import quoted, sql, vectors
 from postgres_server import server
 
 from denn.errors import StoreError
@@ -20,42 +21,7 @@ from denn.stores.postgres import PostgresStore
 from denn.stores.postgres_changes import Writing
 from denn.types import Document
 
-
-@pytest.fixture(name="address")
-def free_schema():
-    return server().address(f"test {uuid.uuid4()}")
-
-
-@pytest.fixture(name="store")
-def small_store(address):
-    with PostgresStore.create(address, 3, ["x"]) as store:
-        store.add([Document(f"text {id}", ("x", id), id) for id in "abc"], torch.eye(3))
-        yield store
-
-
-@pytest.fixture(name="small_index")
-def index_from_400(monkeypatch):
-    monkeypatch.setattr("denn.stores.postgres_search.INDEX_FROM", 400)
-
-
-def sql(statement, *values):
-    with server().connect() as connection:
-        cursor = connection.execute(statement, values or None)
-        return cursor.fetchall() if cursor.description else []
-
-
-def quoted(store):
-    return f'"{store._where.schema}"'
-
-
-def vectors(n, d, seed=0):
-    return torch.randn(n, d, generator=torch.Generator().manual_seed(seed))
-
-
-def clusters(n, d):
-    centres = vectors(30, d, 1)
-    return centres[torch.arange(n) % 30] + 0.5 * vectors(n, d, 2)
-
+pytestmark = pytest.mark.slow  # a server of its own
 
 # ---- addresses, creation, opening
 
@@ -203,31 +169,6 @@ def test_second_writer_is_told_to_wait(store, address):
     assert store.ids() == ["a", "b", "c", "d"]
 
 
-def test_threads_share_one_store(address):
-    workers, turns, size = 4, 6, 5
-    problems = []
-
-    def work(number):
-        try:
-            for turn in range(turns):
-                ids = store.add([Document(f"{number}", (f"l{number}",)) for _ in range(size)], torch.ones(size, 4))
-                store.remove(ids[: turn % 2])
-                found = store.search(torch.ones(1, 4), 1000)
-                assert set(ids[turn % 2 :]) <= set(found.ids[0])
-                assert [document.text for document in store.get(ids[turn % 2 :])] == [f"{number}"] * (size - turn % 2)
-        except (AssertionError, StoreError) as problem:
-            problems.append(problem)
-
-    with PostgresStore.create(address, 4) as store:
-        threads = [threading.Thread(target=work, args=(number,)) for number in range(workers)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        assert not problems
-        assert store.label_counts() == {f"l{number}": turns * size - turns // 2 for number in range(workers)}
-
-
 def work_in_a_process(address, number, turns):
     """Add documents and new labels, and check after each add that a search finds them; say which id came last."""
     with PostgresStore.open(address, patience=60) as store:
@@ -243,8 +184,10 @@ def test_processes_add_and_search_at_once_and_agree(address):
     workers, turns = 3, 15
     with PostgresStore.create(address, 8) as store:
         command = [sys.executable, __file__, address]
+        room = os.environ | {"PYTHONPATH": str(Path(__file__).parents[1])}
         running = [
-            subprocess.Popen([*command, str(number), str(turns)], stdout=subprocess.PIPE) for number in range(workers)
+            subprocess.Popen([*command, str(number), str(turns)], stdout=subprocess.PIPE, env=room)
+            for number in range(workers)
         ]
         last = [process.communicate(timeout=120)[0].decode() for process in running]
         assert [process.returncode for process in running] == [0] * workers
@@ -371,7 +314,7 @@ def test_roles(address):
 
 
 def test_the_page_for_operators_quotes_the_grants():
-    page = Path(__file__).parents[2] / "docs" / "postgres.md"
+    page = Path(__file__).parents[3] / "docs" / "postgres.md"
     assert postgres_schema.grants("denn", "denn_writer", "denn_reader") in page.read_text()
 
 
@@ -410,208 +353,5 @@ def test_a_migration_that_fails_leaves_nothing_behind(store, address, monkeypatc
     assert sql("SELECT to_regclass(%s)", f"{quoted(store)}.half") == [(None,)]
 
 
-# ---- the index of the nearest neighbours
-
-
-@contextmanager
-def setting(name, value):
-    sql(f"ALTER ROLE postgres SET {name} = {value}")
-    try:
-        yield
-    finally:
-        sql(f"ALTER ROLE postgres RESET {name}")
-
-
-@pytest.fixture(name="indexed")
-def indexed_store(address, small_index):
-    n, d = 2000, 24
-    with setting("enable_seqscan", "off"), PostgresStore.create(address, d) as store:  # else it would scan so few
-        store.add([Document(str(i), (f"l{i % 7}",), f"id {i}") for i in range(n)], clusters(n, d))
-        yield store
-
-
-@pytest.mark.slow
-def test_the_index_finds_what_a_scan_finds(indexed, monkeypatch):
-    queries = clusters(40, 24) + 0.2 * vectors(40, 24, 3)
-    assert indexed.info()["search"] == "hnsw"
-    by_index = indexed.search(queries, 10)
-    monkeypatch.setattr("denn.stores.postgres_search.INDEX_FROM", 10**9)
-    exact = indexed.search(queries, 10)
-    shared = sum(len(set(one) & set(two)) for one, two in zip(by_index.ids, exact.ids, strict=True))
-    assert shared >= 0.99 * 400
-    assert torch.allclose(by_index.similarity[:, 0], exact.similarity[:, 0], atol=1e-6)  # ranked by full vectors
-    assert (by_index.similarity.diff(dim=1) <= 0).all()
-
-
-@pytest.mark.slow
-def test_what_the_index_cannot_give_is_scanned_for(indexed, address):
-    ids = indexed.ids()
-    query = clusters(1, 24)
-    nearest = indexed.search(query, 2000).ids[0]
-    assert sorted(nearest) == sorted(ids)  # k is the size of the store
-    with setting("hnsw.max_scan_tuples", 100), PostgresStore.open(address) as store:  # the index gives up early
-        for left in (0, 3, 40):
-            found = store.search(query, 10, exclude=nearest[: 2000 - left])
-            assert found.ids == (nearest[2000 - left :][:10],)
-    indexed.remove(ids[5:])
-    found = indexed.search(query, 10)
-    assert sorted(found.ids[0]) == ids[:5] and indexed.info()["search"] == "exact"
-
-
-@pytest.mark.slow
-def test_zero_and_equal_vectors_in_the_index(indexed):
-    zeros = indexed.add([Document("zero")] * 60, torch.zeros(60, 24))
-    assert indexed.info()["search"] == "hnsw"
-    found = indexed.search(torch.zeros(1, 24), 5)
-    assert found.similarity.tolist() == [[0] * 5]
-    same = indexed.add([Document("same")] * 30, torch.ones(30, 24))
-    assert indexed.search(torch.ones(1, 24), 30).ids == (tuple(same),)
-    assert not set(zeros) & set(same)
-
-
-@pytest.mark.slow
-def test_a_writer_leaves_the_index_to_the_owner(address, small_index):
-    with PostgresStore.create(address, 4) as store:
-        role = f"writer {uuid.uuid4()}"
-        sql(f'CREATE ROLE "{role}" LOGIN')
-        sql(postgres_schema.grants(store._where.schema, role, role))
-        with PostgresStore.open(address.replace("//postgres@", f"//{role.replace(' ', '%20')}@")) as writer:
-            writer.add([Document(str(i)) for i in range(500)], vectors(500, 4))
-            assert writer.info()["search"] == "exact" and writer.search(torch.ones(1, 4), 3).k == 3
-            store.vacuum()
-            assert store.info()["search"] == writer.info()["search"] == "hnsw"
-            assert writer.search(torch.ones(1, 4), 3).ids == store.search(torch.ones(1, 4), 3).ids
-
-
-@pytest.mark.parametrize("dimension", [1900, 1901, 4001])
-def test_wide_embeddings(address, dimension, monkeypatch):
-    monkeypatch.setattr("denn.stores.postgres_search.INDEX_FROM", 3)
-    rows = vectors(5, dimension)
-    with PostgresStore.create(address, dimension) as store:
-        ids = store.add([Document("long text " * 1000, ("l",)) for _ in range(5)], rows)
-        assert [found for (found,) in store.search(rows, 1).ids] == ids
-        indexes = sql("SELECT count(*) FROM pg_indexes WHERE schemaname = %s AND indexname = 'vectors_near'",
-                      store._where.schema)  # fmt: skip
-        assert indexes == [(0,)]
-        kind = store.info()["search"]
-        assert kind == ("exact (an index takes at most 4,000 dimensions)" if dimension > 4000 else "exact")
-
-
-# ---- forgetting
-
-
-def files_with(*marks):
-    """Return which of the byte strings are in a file of the server's tables, indexes or catalogs."""
-    sql("CHECKPOINT")
-    found = set()
-    for file in (server().data / "base").rglob("*"):
-        content = file.read_bytes() if file.is_file() else b""
-        found |= {place for place, mark in enumerate(marks) if mark in content}
-    return found
-
-
-@pytest.mark.slow
-def test_nothing_of_a_forgotten_document_is_in_the_files_after_vacuum(address, small_index):
-    mark = uuid.uuid4().hex
-    secret = torch.tensor([[0.6, 0, 0.8, 0, 0, 0, 0, 0], [0.1, 0.7, 0.1, 0.7, 0, 0, 0, 0]])
-    with PostgresStore.create(address, 8) as store:
-        store.add([Document(f"text {i}", ("l",)) for i in range(450)], vectors(450, 8))
-        assert store.info()["search"] == "hnsw"
-        store.add([Document(f"text-{mark}", (f"label-{mark}",), "s"), Document("other", (), "t")], secret)
-        store.add([Document(f"again-{mark}", ("l",), "s")], -secret[:1])
-        kept = store.vectors(["s"]).numpy()[0]
-        marks = [
-            f"text-{mark}".encode(), f"again-{mark}".encode(), f"label-{mark}".encode(),
-            (-kept).tobytes(), kept.tobytes(), kept.astype(np.float16).tobytes(),
-        ]  # fmt: skip
-        for table in ("documents", "labels", "vectors", "past"):
-            sql(f"ANALYZE {quoted(store)}.{table}")
-        assert files_with(*marks) == set(range(len(marks)))
-        store.forget("s")
-        assert files_with(*marks)  # the deletion alone does not do it
-        store.vacuum()
-        assert files_with(*marks) == set()
-        assert len(store) == 451 and store.info()["search"] == "hnsw" and f"label-{mark}" not in store.labels
-        assert store.search(secret[1:], 1).ids == (("t",),)
-
-
-def test_vacuum_says_when_others_still_see_what_was_deleted(store, address):
-    store.forget("a")
-    with PostgresStore.open(address, patience=0.2) as hasty, server().connect() as other, other.transaction():
-        other.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
-        other.execute("SELECT 1")  # any snapshot will do, also one that never looked at these tables
-        store.forget("b")
-        with pytest.raises(StoreError, match=r"still sees what was deleted.*vacuum again"):
-            hasty.vacuum()
-    store.vacuum()
-    assert store.ids() == ["c"]
-
-
-def test_vacuum_waits_for_readers_and_changes_no_result(store, address):
-    with PostgresStore.open(address, patience=0.2) as hasty:
-        parts = store.export(1)
-        next(parts)
-        with pytest.raises(StoreError, match=r"[Vv]acuum again"):
-            hasty.vacuum()
-        parts.close()
-        store.relabel("b", ["x"])
-        hasty.vacuum(keep=timedelta(0))
-        assert store.labels == ("x", "a", "c") and store.get(["b"])[0].labels == ("x",)
-        found = store.search(torch.eye(3)[1:2], 1)
-        assert found.ids == (("b",),) and found.label_columns.tolist() == [0]
-
-
-def test_label_columns_follow_a_vacuum_of_another_process(store, address):
-    with PostgresStore.open(address) as other:
-        store.search(torch.ones(1, 3), 3)
-        other.relabel("a", ["c"])
-        other.vacuum(keep=timedelta(0))
-        found = store.search(torch.eye(3)[2:], 1)  # the first call after it, with other columns in memory
-        assert [store.labels[column] for column in found.label_columns] == ["x", "c"]
-
-
-# ---- history
-
-
-def test_undo_is_refused_where_an_older_change_was_undone_meanwhile(store):
-    store.relabel("a", ["n"])
-    relabelled = store.history()[0].number
-    store.undo(relabelled)
-    back = store.history()[0].number
-    store.undo(1)  # the add: with it all documents went
-    assert len(store) == 0
-    with pytest.raises(StoreError, match=f"change {back} cannot be undone: change {back + 1} touched"):
-        store.undo(back)
-    store.undo(back + 1)
-    assert store.get(["a"])[0].labels == ("x", "a")
-    store.undo(back)
-    assert store.get(["a"])[0].labels == ("n",)
-
-
-def test_times_are_the_servers_and_in_order(store):
-    for _ in range(3):
-        store.add([Document("d")], torch.ones(1, 3))
-    times = [change.time for change in store.history()]
-    assert times == sorted(times, reverse=True) and len(set(times)) == 4
-    (now,) = sql("SELECT now()")[0]
-    assert abs(now - times[0]) < timedelta(seconds=60) and times[0].utcoffset() == timedelta(0)
-
-
-@pytest.mark.slow
-def test_many_documents_at_once(address):
-    n, d = 6000, 32
-    rows = clusters(n, d)
-    with PostgresStore.create(address, d) as store:
-        ids = store.add([Document(f"text {i}", (f"l{i % 50}", "all")) for i in range(n)], rows)
-        assert len(store) == n and store.ids() == ids and store.info()["search"] == "hnsw"
-        assert torch.allclose(store.vectors(ids), torch.nn.functional.normalize(rows), atol=1e-6)
-        assert store.remove(ids[200:]) == n - 200
-        assert store.info()["search"] == "exact" and store.search(rows[:1], 10**6).k == 200
-        store.undo(2)
-        assert store.ids() == ids and store.label_counts()["all"] == n
-        assert store.relabel(ids, drop=["all"]) == n and store.label_counts()["all"] == 0
-
-
 if __name__ == "__main__":
-    sys.path.insert(0, str(Path(__file__).parent))
     work_in_a_process(*sys.argv[1:])

@@ -1,0 +1,79 @@
+"""What holds in every datastore, whatever it is made of: names of documents and labels, what cannot be undone."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Callable, Sequence
+
+from denn.errors import StoreError
+from denn.types import Document
+
+MADE = re.compile(r"doc-([0-9]{1,15})")  # ids that a store may make
+
+
+def check_dimension(dimension: int) -> None:
+    """Refuse what cannot be the width of an embedding."""
+    if dimension < 1:
+        raise StoreError(f"got the dimension {dimension}, expected the width of the embeddings, at least 1.")
+
+
+def as_ids(which: str | Sequence[str]) -> list[str]:
+    """Return one id or several as a list, each once."""
+    return [which] if isinstance(which, str) else list(dict.fromkeys(which))
+
+
+def label_names(given: Sequence[str]) -> tuple[str, ...]:
+    """Return labels as a document has them, each once; one string is an error."""
+    return Document("", given if isinstance(given, str) else tuple(given)).labels  # type: ignore[arg-type]
+
+
+def relabelled(
+    has: Sequence[str], labels: Sequence[str] | None, add: Sequence[str], drop: Sequence[str]
+) -> tuple[str, ...]:
+    """Return the labels of a document that gets these, or keeps those it has, without `drop` and with `add`."""
+    kept = [label for label in (has if labels is None else labels) if label not in drop]
+    return label_names((*kept, *add))
+
+
+def given_ids(documents: Sequence[Document]) -> list[str]:
+    """Return the ids that documents bring along; the same twice is an error."""
+    given = Counter(document.id for document in documents if document.id is not None)
+    twice = [id for id, times in given.items() if times > 1]
+    if twice:
+        raise StoreError(f"got the id {twice[0]!r} more than once in one add, expected different ids.")
+    return list(given)
+
+
+def place(documents: Sequence[Document], last: int, row_of: Callable[[str], int | None]) -> list[tuple[int, str]]:
+    """Return row number and id of each document: those it has, or new ones, where `last` is the highest row so far."""
+    # A row number never comes twice, so an id made of it does not either, once it is above all given ones like it.
+    last = max([last, *(int(number[1]) for id in given_ids(documents) if (number := MADE.fullmatch(id)))])
+    placed = []
+    for document in documents:
+        row = None if document.id is None else row_of(document.id)
+        if row is None:
+            row = last = last + 1
+        placed.append((row, f"doc-{row}" if document.id is None else document.id))
+    return placed
+
+
+def check_undoable(number: int, found: tuple[str, bool, bool] | None) -> None:
+    """Refuse to undo a change of this (action, undone, undoable), None where there is none of that number."""
+    if found is None:
+        raise StoreError(f"there is no change {number} in the history. List it to see the numbers.")
+    action, undone, undoable = found
+    if undone:
+        raise StoreError(f"change {number} is undone already. Nothing was changed.")
+    if not undoable:
+        why = "a forget is for good" if action == "forget" else "vacuum dropped what it would need"
+        raise StoreError(f"change {number} cannot be undone: {why}. Nothing was changed.")
+
+
+def check_untouched(number: int, later: tuple[str, int] | None) -> None:
+    """Refuse to undo a change where (id, number) of a later one stands in the way."""
+    if later is not None:
+        raise StoreError(
+            f"change {number} cannot be undone: change {later[1]} touched its document {later[0]!r} after it. "
+            "Undo that first. Nothing was changed."
+        )
