@@ -13,8 +13,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from denn.errors import MissingExtraError
-from denn.stores.memory import FETCH_ROWS, Fetch, Matrix, similarities
+from denn.stores.memory import Matrix, similarities
 
+ROWS = 2048  # vectors compared at one time where all are
 TOP = 30  # the recall that `probes` was chosen for is that of so many nearest
 
 
@@ -39,6 +40,7 @@ class Approximate:
     """
 
     ivf: Any  # faiss.IndexIVFScalarQuantizer whose ids are positions
+    vectors: Matrix  # (M,d) unit vectors, in the file of the index and read where they are looked at
     rows: Tensor  # (M,) int64, ascending
     version: int  # the last change of the store that it knows
     epoch: int  # of the store
@@ -108,14 +110,15 @@ class Covered:
         """Give each document the slot that `new` has at its old one."""
         return replace(self, slots=torch.where(self.slots < 0, self.slots, new[self.slots]))
 
-    def nearest(self, queries: Tensor, k: int, fetch: Fetch) -> tuple[Tensor, Tensor]:
+    def nearest(self, queries: Tensor, k: int) -> tuple[Tensor, Tensor]:
         """Return similarities and slots of at least the k nearest for each query, -inf where there are fewer."""
         # NumPy from here: torch would wake its threads for a ranking that takes less than that.
         if candidates(k) > self.visible // 2:
-            similarity, positions = self._nearest_of_all(queries.numpy(), min(k, self.visible), fetch)
+            similarity, positions = self._nearest_of_all(queries.numpy(), min(k, self.visible))
         else:
             positions = self._proposed(queries, k)
-            similarity = self._ranked(queries.numpy(), positions, fetch)
+            ranked = similarities(queries.numpy(), self.index.vectors[positions])
+            similarity = np.where(positions < 0, np.float32(-np.inf), ranked)
         slots = self.slots.numpy()[np.maximum(positions, 0)]
         return torch.from_numpy(similarity), torch.from_numpy(np.maximum(slots, 0))
 
@@ -128,27 +131,15 @@ class Covered:
             positions[short] = self.index.propose(queries[short], count, hidden, int(self.index.ivf.nlist))
         return positions
 
-    def _ranked(self, queries: Matrix, positions: NDArray[np.int64], fetch: Fetch) -> Matrix:
-        """Return the exact similarities of proposed positions."""
-        asked = np.unique(positions[positions >= 0])
-        rows = self.index.rows.numpy()[asked]
-        parts = [rows[begin : begin + FETCH_ROWS] for begin in range(0, max(1, len(rows)), FETCH_ROWS)]
-        vectors = np.concatenate([fetch(torch.from_numpy(part)).numpy() for part in parts])
-        places = np.minimum(np.searchsorted(asked, positions), max(0, len(asked) - 1))
-        return np.where(positions < 0, np.float32(-np.inf), similarities(queries, vectors[places]))
-
-    def _nearest_of_all(self, queries: Matrix, k: int, fetch: Fetch) -> tuple[Matrix, NDArray[np.int64]]:
+    def _nearest_of_all(self, queries: Matrix, k: int) -> tuple[Matrix, NDArray[np.int64]]:
         """Go through every stored vector: slow, but the only way to many neighbours of a part not much larger."""
         visible = np.flatnonzero(np.unpackbits(self.hidden, count=len(self.slots), bitorder="little") == 0)
         best, positions = np.empty((len(queries), 0), np.float32), np.empty((len(queries), 0), np.int64)
-        for begin in range(0, len(visible), FETCH_ROWS):
-            part = visible[begin : begin + FETCH_ROWS]
-            vectors = fetch(self.index.rows[part]).numpy()
-            shape = (len(queries), len(part))
-            best = np.concatenate(
-                [best, similarities(queries, np.broadcast_to(vectors, (*shape[:1], *vectors.shape)))], 1
-            )
-            positions = np.concatenate([positions, np.broadcast_to(part, shape)], 1)
+        for begin in range(0, len(visible), ROWS):
+            part = visible[begin : begin + ROWS]
+            vectors = np.broadcast_to(self.index.vectors[part], (len(queries), len(part), queries.shape[1]))
+            best = np.concatenate([best, similarities(queries, vectors)], 1)
+            positions = np.concatenate([positions, np.broadcast_to(part, (len(queries), len(part)))], 1)
             if best.shape[1] > k:
                 order = np.argpartition(-best, k - 1, axis=1)[:, :k]
                 best, positions = np.take_along_axis(best, order, 1), np.take_along_axis(positions, order, 1)

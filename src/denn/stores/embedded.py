@@ -19,7 +19,6 @@ from denn.stores import index_file, ledger
 from denn.stores.changing import Changing
 from denn.stores.keeper import Index, Keeper, keep
 from denn.stores.memory import unit_rows
-from denn.stores.readers import Readers, matrix
 from denn.stores.replica import Replica
 from denn.stores.rules import as_ids, check_dimension, label_names, relabelled
 from denn.stores.sqlite import (
@@ -33,6 +32,7 @@ from denn.stores.sqlite import (
     transaction,
     write_schema,
 )
+from denn.stores.vectors import matrix
 from denn.types import Change, Document, Neighbours, Where, Which
 
 
@@ -60,7 +60,6 @@ class EmbeddedStore:
             if self._writer is not None:
                 prepare_writer(self._writer)
             self._replica = Replica(reader, self.path, self._dimension, device, private=False)
-            self._readers = opened.enter_context(closing(Readers(self.path, self._dimension, patience)))
             self._keeper = keep(self._replica, self.path, self._dimension, device, index, builds=not read_only)
             self.refresh()
             self._opened = opened.pop_all()
@@ -185,14 +184,9 @@ class EmbeddedStore:
         rows = unit_rows(queries, self._dimension)
         if self._keeper is not None:
             self._keeper.look()
-        while True:
-            with self._replica.reading():
-                snapshot, version = self._replica.index.snapshot(exclude), self._replica.version
-            if snapshot.covered is None:
-                return snapshot.search(rows, k)
-            with self._readers.at(version) as fetch:
-                if fetch is not None:  # else a change came between
-                    return snapshot.search(rows, k, fetch)
+        with self._replica.reading():
+            snapshot = self._replica.index.snapshot(exclude)
+        return snapshot.search(rows, k)
 
     def build_index(self) -> None:
         """Build the approximate index of a store that may have one now, and return when searches use it.

@@ -1,10 +1,11 @@
-"""An approximate index on the disk: a header of one block, the rows it covers, and what faiss writes."""
+"""An approximate index on the disk: a header of one block, vectors, the rows they belong to, and what faiss writes."""
 
 from __future__ import annotations
 
 import hashlib
 import json
 import logging
+import mmap
 from dataclasses import fields
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -13,12 +14,13 @@ import numpy as np
 import torch
 
 from denn.stores.approximate import Approximate, faiss
+from denn.stores.memory import Matrix
 
 log = logging.getLogger(__name__)
 
-MAGIC = b"denn index 1\n"
+MAGIC = b"denn index 2\n"
 BLOCK = 4096  # bytes of the header, filled up with spaces
-FACTS = [field.name for field in fields(Approximate) if field.name not in ("ivf", "rows")]
+FACTS = [field.name for field in fields(Approximate) if field.name not in ("ivf", "vectors", "rows")]
 
 
 def beside(store: Path) -> Path:
@@ -32,11 +34,40 @@ def read_header(path: Path) -> dict[str, Any]:
         with path.open("rb") as file:
             block = file.read(BLOCK)
         header = json.loads(block.removeprefix(MAGIC)) if block.startswith(MAGIC) else {}
-        whole = path.stat().st_size == header["bytes"] >= BLOCK + 8 * header["covered"]
+        whole = path.stat().st_size == header["bytes"] >= BLOCK + (4 * header["dimension"] + 8) * header["covered"]
         numbers = all(isinstance(header[name], int | float) for name in FACTS)
     except (OSError, ValueError, TypeError, KeyError):
         return {}
     return header if whole and numbers else {}
+
+
+def begin(file: BinaryIO) -> None:
+    """Leave room for the header; vectors are written next, in the order of the rows."""
+    file.write(b" " * BLOCK)
+
+
+def mapped(file: BinaryIO, count: int, dimension: int) -> Matrix:
+    """Return the (n,d) vectors in the file as they are needed: a page is read when it is looked at."""
+    if not count:
+        return np.empty((0, dimension), np.float32)
+    memory = mmap.mmap(file.fileno(), BLOCK + 4 * count * dimension, access=mmap.ACCESS_READ)
+    memory.madvise(mmap.MADV_RANDOM)
+    vectors: Matrix = np.frombuffer(memory, "<f4", count * dimension, BLOCK).reshape(count, dimension)
+    return vectors
+
+
+def finish(index: Approximate, file: BinaryIO) -> None:
+    """Write what comes after the vectors, and the header."""
+    body = _Summing(file)
+    body.write(index.rows.numpy().astype("<i8").tobytes())
+    writer = faiss().PyCallbackIOWriter(body.write)
+    faiss().write_index(index.ivf, writer)
+    del writer  # it hands on the last bytes when it goes
+    header = {name: getattr(index, name) for name in FACTS}
+    header |= {"covered": len(index.rows), "dimension": index.vectors.shape[1], "bytes": file.tell()}
+    header |= {"digest": body.digest.hexdigest()}
+    file.seek(0)
+    file.write((MAGIC + json.dumps(header).encode()).ljust(BLOCK))
 
 
 def load(path: Path) -> Approximate | None:
@@ -44,35 +75,23 @@ def load(path: Path) -> Approximate | None:
     header = read_header(path)
     if not header:
         return None
+    after = BLOCK + 4 * header["covered"] * header["dimension"]
     try:
         with path.open("rb") as file:
-            file.seek(BLOCK)
+            file.seek(after)
             if hashlib.file_digest(file, "sha256").hexdigest() != header.get("digest"):
                 return None
-            file.seek(BLOCK)
+            file.seek(after)
             rows = np.frombuffer(bytearray(file.read(8 * header["covered"])), "<i8")
             ivf = faiss().read_index(faiss().PyCallbackIOReader(file.read))
-        if not (ivf.ntotal == len(rows) > 0 and 0 < header["probes"] <= ivf.nlist):
+            vectors = mapped(file, len(rows), header["dimension"])
+        if not (ivf.ntotal == len(rows) > 0 and 0 < header["probes"] <= ivf.nlist and ivf.d == vectors.shape[1]):
             return None
     except (OSError, ValueError, TypeError, AttributeError, RuntimeError) as error:  # RuntimeError: what faiss raises
         log.warning("the index %s cannot be used (%s); it will be built again", path.name, error)
         return None
-    return Approximate(ivf, torch.from_numpy(rows.astype(np.int64)), **{name: header[name] for name in FACTS})
-
-
-def save(index: Approximate, path: Path) -> None:
-    """Write an index to a file that nobody reads yet."""
-    with path.open("wb") as file:
-        file.write(b" " * BLOCK)
-        body = _Summing(file)
-        body.write(index.rows.numpy().astype("<i8").tobytes())
-        writer = faiss().PyCallbackIOWriter(body.write)
-        faiss().write_index(index.ivf, writer)
-        del writer  # it hands on the last bytes when it goes
-        header = {name: getattr(index, name) for name in FACTS}
-        header |= {"covered": len(index.rows), "bytes": file.tell(), "digest": body.digest.hexdigest()}
-        file.seek(0)
-        file.write((MAGIC + json.dumps(header).encode()).ljust(BLOCK))
+    facts = {name: header[name] for name in FACTS}
+    return Approximate(ivf, vectors, torch.from_numpy(rows.astype(np.int64)), **facts)
 
 
 class _Summing:

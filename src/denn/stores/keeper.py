@@ -18,14 +18,15 @@ from typing import Any, Literal, TypeAlias, get_args
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from denn.errors import StoreError
 from denn.stores import index_file
 from denn.stores.approximate import Approximate, faiss
 from denn.stores.building import MINIMUM, Moment, build
-from denn.stores.readers import read_present
 from denn.stores.replica import Replica
 from denn.stores.sqlite import connect, read_meta, transaction
+from denn.stores.vectors import read_present
 
 log = logging.getLogger(__name__)
 
@@ -150,6 +151,8 @@ class Keeper:
                 built = self._build()
             except Stopped:
                 raise StoreError("the datastore was closed or vacuumed while its index was built.") from None
+            except OSError as error:
+                raise StoreError(f"the index cannot be written beside {self._path}: {error}") from error
         if not built:
             raise StoreError("another process is building the index of this datastore. Try again when it is done.")
 
@@ -222,29 +225,34 @@ class Keeper:
                     np.sort(np.fromiter((row for (row,) in reader.execute("SELECT row FROM documents")), np.int64))
                 )
             # Rows that change from here on count as changed after `moment`, whatever is read of them.
-            read = partial(read_present, reader, self._dimension)
-            index = build(rows, read, moment, self._replica.main, self._work.check)
-            if index is not None:
-                self._write(index, reader)
+            index = self._written(rows, moment, reader)
         with self._replica.reading():
             if self._replica.epoch == moment.epoch:
                 self._replica.adopt(index)
         return True
 
-    def _write(self, index: Approximate, reader: sqlite3.Connection) -> None:
-        """Put an index beside the store, unless that was vacuumed meanwhile."""
+    def _written(self, rows: Tensor, moment: Moment, reader: sqlite3.Connection) -> Approximate | None:
+        """Build an index and put it beside the store, unless that was vacuumed meanwhile."""
+        read = partial(read_present, reader, self._dimension)
         try:
-            index_file.save(index, self._new())
-            self._work.check()
-            self._new().replace(self._file)
-            self._seen = self._signature()
-        except OSError as error:
-            log.warning("the index of %s stays in memory: %s", self._path, error)
+            with self._new().open("wb+") as file:
+                index = build(rows, read, moment, file, self._replica.main, self._work.check)
+            if index is not None:
+                self._work.check()
+                self._publish()
         finally:
             self._new().unlink(missing_ok=True)
         # A vacuum says so in the store first and deletes the index then: one of both sees what the other did.
-        if read_meta(reader)["epoch"] != index.epoch:
+        if read_meta(reader)["epoch"] != moment.epoch:
             self._file.unlink(missing_ok=True)
+        return index
+
+    def _publish(self) -> None:
+        try:
+            self._new().replace(self._file)
+            self._seen = self._signature()
+        except OSError as error:
+            log.warning("the index of %s is for this process alone: %s", self._path, error)
 
     @contextmanager
     def _alone(self) -> Iterator[bool]:

@@ -62,32 +62,31 @@ class Snapshot:
     columns: Tensor  # int32 label columns
 
     @torch.no_grad()
-    def search(self, queries: Tensor, k: int, fetch: Fetch | None = None) -> Neighbours:
+    def search(self, queries: Tensor, k: int) -> Neighbours:
         """Find the k nearest by cosine for each of the (n,d) unit queries, or all where fewer can be found.
 
         Equal similarities come in row order; where a tie straddles the k-th place, which of its rows are in is open.
-        What an approximate index proposes is ranked by the vectors that `fetch` gives.
         """
         exact = len(self.slots) - len(self.hidden)
         k = min(k, exact + (self.covered.visible if self.covered else 0))
         step = max(1, SCORES_BYTES // (4 * max(1, len(self.slots))))
         if self.covered is not None:
             step = max(1, min(step, RANKED_BYTES // (4 * self.matrix.shape[1] * (3 * k + 32))))
-        found = [self._merged(chunk, k, min(k, exact), fetch) for chunk in torch.split(queries, step)]
+        found = [self._merged(chunk, k, min(k, exact)) for chunk in torch.split(queries, step)]
         similarity = torch.cat([values for values, _ in found])
         slots = torch.cat([places for _, places in found])
         offsets, columns = self.labels_of(slots.flatten())
         ids = tuple(tuple([self.ids[slot] for slot in places]) for places in slots.tolist())
         return Neighbours(ids, similarity, offsets, columns.long())
 
-    def _merged(self, queries: Tensor, k: int, exact: int, fetch: Fetch | None) -> tuple[Tensor, Tensor]:
+    def _merged(self, queries: Tensor, k: int, exact: int) -> tuple[Tensor, Tensor]:
         """Return similarities and slots, both (n,k) on the CPU, by similarity descending, then row ascending."""
         values, places = self._nearest(queries, exact)
         slots = self.slots[places]
-        if self.covered is not None and fetch is not None:
+        if self.covered is not None:
             # Both parts are ranked by one formula, so that equal vectors come out equal.
             values = torch.from_numpy(similarities(queries.numpy(), _taken(self.matrix, places)))
-            more_values, more_slots = self.covered.nearest(queries, k, fetch)
+            more_values, more_slots = self.covered.nearest(queries, k)
             values, slots = torch.cat([values, more_values], 1), torch.cat([slots, more_slots], 1)
         values.clamp_(max=1)
         order = torch.from_numpy(np.lexsort((self.rows[slots].numpy(), -values.numpy())))[:, :k]

@@ -15,8 +15,8 @@ from torch import Tensor
 from denn.errors import StoreError
 from denn.stores.approximate import Approximate
 from denn.stores.memory import MemoryIndex
-from denn.stores.readers import matrix, read_vectors
 from denn.stores.sqlite import explained, read_meta
+from denn.stores.vectors import matrix, read_vectors
 
 READ_ROWS = 2048  # documents taken into memory at one time
 

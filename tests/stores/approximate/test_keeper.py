@@ -2,6 +2,7 @@
 
 import json
 import sqlite3
+import tempfile
 import threading
 import time
 from contextlib import closing
@@ -17,7 +18,6 @@ from clusters import D, clustered, documents, eventually
 from denn.errors import MissingExtraError, StoreError
 from denn.stores import building, index_file, keeper
 from denn.stores.embedded import EmbeddedStore
-from denn.stores.readers import Readers
 from denn.types import Document
 
 
@@ -149,15 +149,15 @@ def test_nothing_of_a_forgotten_document_is_left_in_the_index(store, path):
 
 
 def test_a_build_that_a_vacuum_overtook_is_thrown_away(store, path, monkeypatch):
-    save = index_file.save
+    finish = index_file.finish
 
     def vacuum_first(index, file):
-        save(index, file)
+        finish(index, file)
         store._keeper._work.halt = lambda: None  # as if another process did
         store.vacuum()
-        file.touch()
+        path.with_name(path.name + ".faiss.new").touch()
 
-    monkeypatch.setattr(index_file, "save", vacuum_first)
+    monkeypatch.setattr(index_file, "finish", vacuum_first)
     store.add(documents(1, "new"), clustered(1, seed=2))
     store.build_index()
     assert list(path.parent.glob("*.faiss*")) == []
@@ -262,14 +262,26 @@ def test_a_store_that_shrank_is_searched_exactly_again(store):
     assert store.info()["search"] == "exact" and store.search(clustered(3000)[2990:], 1).ids[0] == ("d2990",)
 
 
-def test_a_search_sees_one_moment_of_the_store(store, path):
-    readers = Readers(path, D, 1.0)
-    with readers.at(store._replica.version) as fetch:
-        store.add([Document("moved", id="d0")], -clustered(1))
-        assert torch.allclose(fetch(torch.tensor([1])), clustered(3000)[:1])  # as it was
-        with readers.at(store._replica.version - 1) as late:
-            assert late is None
-    readers.close()
+def test_a_search_sees_one_moment_of_the_store(store):
+    first = clustered(3000)[:1]
+    moment = store._replica.index.snapshot()
+    store.add([Document("moved", id="d0")], -first)
+    store.build_index()
+    found = moment.search(first, 1)
+    assert found.ids == (("d0",),) and torch.allclose(found.similarity, torch.ones(1, 1))  # as it was
+    assert store.search(-first, 1).ids == (("d0",),)
+
+
+def test_an_index_that_cannot_be_written_is_told(store, path, monkeypatch):
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(index_file, "finish", full)
+    store.add(documents(1, "new"), clustered(1, seed=2))
+    with pytest.raises(StoreError, match=r"cannot be written beside .*No space left"):
+        store.build_index()
+    assert store.search(clustered(1, seed=2), 1).ids == (("new0",),)
+    assert not path.with_name(path.name + ".faiss.new").exists()
 
 
 def test_size_decides_where_nothing_is_said(path, monkeypatch):
@@ -314,7 +326,9 @@ def test_centroids_are_used_again_where_most_documents_are_new_to_them(monkeypat
     matrix = clustered(4000)
 
     def built(rows, old=None, epoch=0):
-        return building.build(rows, lambda part: (part, matrix[part]), building.Moment(1 + epoch, epoch, 0), old)
+        moment = building.Moment(1 + epoch, epoch, 0)
+        with tempfile.TemporaryFile() as file:
+            return building.build(rows, lambda part: (part, matrix[part]), moment, file, old)
 
     first = built(torch.arange(3000))
     centroids = first.ivf.quantizer.reconstruct_n(0, first.ivf.nlist)
@@ -333,7 +347,8 @@ def test_whole_blocks_may_go_during_a_build(monkeypatch):
         kept = rows[(rows < 100) | (rows >= 200)]
         return kept, matrix[kept]
 
-    built = building.build(torch.arange(400), read, building.Moment(1, 0, 0))
+    with tempfile.TemporaryFile() as file:
+        built = building.build(torch.arange(400), read, building.Moment(1, 0, 0), file)
     assert built.rows.tolist() == [*range(100), *range(200, 400)] and built.ivf.ntotal == 300
 
 
