@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from denn.errors import MissingExtraError
-from denn.stores.memory import Matrix, similarities
+from denn.stores.memory import Integers, Matrix, similarities
 
 ROWS = 2048  # vectors compared at one time where all are
 TOP = 30  # the recall that `probes` was chosen for is that of so many nearest
@@ -60,7 +60,7 @@ class Approximate:
         hidden = np.packbits(owners < 0, bitorder="little")
         return Covered(self, torch.from_numpy(owners), hidden, int(known.sum())), slots[torch.from_numpy(~known)]
 
-    def propose(self, queries: Tensor, count: int, hidden: NDArray[np.uint8] | None, probes: int) -> NDArray[np.int64]:
+    def propose(self, queries: Matrix, count: int, hidden: NDArray[np.uint8] | None, probes: int) -> Integers:
         """Return the (n,count) positions that seem nearest, -1 where the lists looked into hold fewer."""
         if not len(queries):
             return np.empty((0, count), np.int64)
@@ -68,7 +68,7 @@ class Approximate:
         bitmap = None if hidden is None else library.IDSelectorBitmap(hidden)
         selector = None if bitmap is None else library.IDSelectorNot(bitmap)
         parameters = library.SearchParametersIVF(nprobe=probes, sel=selector)
-        positions: NDArray[np.int64] = self.ivf.search(queries.numpy(), count, params=parameters)[1]
+        positions: Integers = self.ivf.search(queries, count, params=parameters)[1]
         return positions
 
     def probes_for(self, k: int) -> int:
@@ -110,28 +110,26 @@ class Covered:
         """Give each document the slot that `new` has at its old one."""
         return replace(self, slots=torch.where(self.slots < 0, self.slots, new[self.slots]))
 
-    def nearest(self, queries: Tensor, k: int) -> tuple[Tensor, Tensor]:
+    def nearest(self, queries: Matrix, k: int) -> tuple[Matrix, Integers]:
         """Return similarities and slots of at least the k nearest for each query, -inf where there are fewer."""
-        # NumPy from here: torch would wake its threads for a ranking that takes less than that.
         if candidates(k) > self.visible // 2:
-            similarity, positions = self._nearest_of_all(queries.numpy(), min(k, self.visible))
+            similarity, positions = self._nearest_of_all(queries, min(k, self.visible))
         else:
             positions = self._proposed(queries, k)
-            ranked = similarities(queries.numpy(), self.index.vectors[positions])
-            similarity = np.where(positions < 0, np.float32(-np.inf), ranked)
-        slots = self.slots.numpy()[np.maximum(positions, 0)]
-        return torch.from_numpy(similarity), torch.from_numpy(np.maximum(slots, 0))
+            similarity = similarities(queries, self.index.vectors[positions])
+            similarity[positions < 0] = -np.inf
+        return similarity, np.maximum(self.slots.numpy()[positions], 0)
 
-    def _proposed(self, queries: Tensor, k: int) -> NDArray[np.int64]:
+    def _proposed(self, queries: Matrix, k: int) -> Integers:
         hidden = self.hidden if self.visible < len(self.slots) else None
         count = candidates(k)
         positions = self.index.propose(queries, count, hidden, self.index.probes_for(k + self.excluded))
-        short = np.flatnonzero((positions >= 0).sum(1) < k)
-        if len(short):
+        short = (positions < 0).sum(1) > count - k
+        if short.any():
             positions[short] = self.index.propose(queries[short], count, hidden, int(self.index.ivf.nlist))
         return positions
 
-    def _nearest_of_all(self, queries: Matrix, k: int) -> tuple[Matrix, NDArray[np.int64]]:
+    def _nearest_of_all(self, queries: Matrix, k: int) -> tuple[Matrix, Integers]:
         """Go through every stored vector: slow, but the only way to many neighbours of a part not much larger."""
         visible = np.flatnonzero(np.unpackbits(self.hidden, count=len(self.slots), bitorder="little") == 0)
         best, positions = np.empty((len(queries), 0), np.float32), np.empty((len(queries), 0), np.int64)

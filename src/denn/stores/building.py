@@ -178,7 +178,7 @@ def _fewest_probes(index: Approximate, trial: Trial, check: Callable[[], None]) 
 
     def recall(probes: int) -> float:
         check()
-        proposed = index.propose(trial.queries, candidates(TOP) + 1, None, probes)  # + 1: itself
+        proposed = index.propose(trial.queries.numpy(), candidates(TOP) + 1, None, probes)  # + 1: itself
         return trial.recall(torch.from_numpy(proposed))
 
     low, high = 0, 1

@@ -184,9 +184,7 @@ class EmbeddedStore:
         rows = unit_rows(queries, self._dimension)
         if self._keeper is not None:
             self._keeper.look()
-        with self._replica.reading():
-            snapshot = self._replica.index.snapshot(exclude)
-        return snapshot.search(rows, k)
+        return self._replica.snapshot(exclude).search(rows, k)
 
     def build_index(self) -> None:
         """Build the approximate index of a store that may have one now, and return when searches use it.

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
@@ -20,9 +20,11 @@ if TYPE_CHECKING:
 SCORES_BYTES = 256 * 2**20  # bounds the (chunk of queries) × N scores that exist at one time
 RANKED_BYTES = 64 * 2**20  # bounds the vectors that candidates are ranked by at one time
 FETCH_ROWS = 2048  # vectors fetched at one time
+SMALL, LARGE = 1e-9, 1e9  # lengths whose squares are safe in float32
 COMPACT_SHARE = 1 / 8  # dead slots cost search time; beyond this share of all slots they are squeezed out
 
 Matrix: TypeAlias = NDArray[np.float32]
+Integers: TypeAlias = NDArray[np.int64]
 Fetch: TypeAlias = Callable[[Tensor], Tensor]  # ascending row numbers → their stored (n,d) vectors
 
 
@@ -35,7 +37,17 @@ def unit_rows(vectors: Tensor, dimension: int) -> Tensor:
         )
     # NumPy, because waking torch's threads costs more than the work on a few queries.
     rows = vectors.detach().cpu().to(torch.promote_types(vectors.dtype, torch.float32)).numpy()
-    # Dividing by the largest entry first keeps the squares of the norm away from overflow and underflow.
+    norm = np.sqrt(np.einsum("nd,nd->n", rows, rows))[:, None]
+    if not ((norm > SMALL) & (norm < LARGE)).all():  # the squares may leave the range of numbers
+        rows, norm = _in_range(rows)
+    return torch.from_numpy((rows / norm).astype(np.float32, copy=False))
+
+
+def _in_range(rows: NDArray[np.floating]) -> tuple[NDArray[np.floating], NDArray[np.floating]]:
+    """Return rows of the same directions and their lengths, 1 for that of a zero row; a non-finite one is an error.
+
+    They are scaled by powers of two, so that a row is rounded alike in all company.
+    """
     largest = np.abs(rows).max(axis=1, keepdims=True)
     broken = np.flatnonzero(~np.isfinite(largest))
     if len(broken):
@@ -43,9 +55,9 @@ def unit_rows(vectors: Tensor, dimension: int) -> Tensor:
             f"vector {broken[0]} holds a value that is not finite, expected finite numbers only. "
             "Check the encoder's weights."
         )
-    rows = rows / np.where(largest == 0, 1, largest)
+    rows = np.ldexp(rows, -np.frexp(largest)[1])
     norm = np.sqrt(np.einsum("nd,nd->n", rows, rows))[:, None]
-    return torch.from_numpy((rows / np.where(norm == 0, 1, norm)).astype(np.float32, copy=False))
+    return rows, np.where(norm == 0, 1, norm)
 
 
 @dataclass(frozen=True)
@@ -53,15 +65,14 @@ class Snapshot:
     """What one search works on; later changes to the index do not touch it."""
 
     matrix: Tensor  # (F,d) float32 unit rows that are searched exactly, on the device of the search
-    slots: Tensor  # (F,) int64, whose they are
+    slots: Integers  # (F,), whose they are
     hidden: Tensor  # of them, those that must not be found: dead or excluded
     covered: Covered | None  # the documents that an approximate index finds
-    rows: Tensor  # (N,) int64 row numbers by slot, which break ties
+    rows: Integers  # (N,) row numbers by slot, which break ties
     ids: Sequence[str]  # at least N
-    offsets: Tensor  # (N + 1,) int64 into columns
-    columns: Tensor  # int32 label columns
+    offsets: Integers  # (N + 1,) into columns
+    columns: NDArray[np.int32]  # of labels
 
-    @torch.no_grad()
     def search(self, queries: Tensor, k: int) -> Neighbours:
         """Find the k nearest by cosine for each of the (n,d) unit queries, or all where fewer can be found.
 
@@ -72,39 +83,40 @@ class Snapshot:
         step = max(1, SCORES_BYTES // (4 * max(1, len(self.slots))))
         if self.covered is not None:
             step = max(1, min(step, RANKED_BYTES // (4 * self.matrix.shape[1] * (3 * k + 32))))
-        found = [self._merged(chunk, k, min(k, exact)) for chunk in torch.split(queries, step)]
-        similarity = torch.cat([values for values, _ in found])
-        slots = torch.cat([places for _, places in found])
-        offsets, columns = self.labels_of(slots.flatten())
+        if len(queries) <= step:
+            similarity, slots = self._nearest(queries, k, min(k, exact))
+        else:
+            found = [self._nearest(chunk, k, min(k, exact)) for chunk in torch.split(queries, step)]
+            similarity, slots = np.concatenate([part[0] for part in found]), np.concatenate([part[1] for part in found])
+        offsets, columns = gathered(self.offsets, self.columns, slots.ravel())
         ids = tuple(tuple([self.ids[slot] for slot in places]) for places in slots.tolist())
-        return Neighbours(ids, similarity, offsets, columns.long())
+        columns = columns.astype(np.int64)
+        return Neighbours(ids, torch.from_numpy(similarity), torch.from_numpy(offsets), torch.from_numpy(columns))
 
-    def _merged(self, queries: Tensor, k: int, exact: int) -> tuple[Tensor, Tensor]:
-        """Return similarities and slots, both (n,k) on the CPU, by similarity descending, then row ascending."""
-        values, places = self._nearest(queries, exact)
-        slots = self.slots[places]
+    def _nearest(self, queries: Tensor, k: int, exact: int) -> tuple[Matrix, Integers]:
+        """Return similarities and slots, both (n,k), by similarity descending, then row ascending."""
+        # NumPy but for the one large product: the small steps of torch cost several times as much.
+        values, slots = self._compared(queries, exact)
         if self.covered is not None:
-            # Both parts are ranked by one formula, so that equal vectors come out equal.
-            values = torch.from_numpy(similarities(queries.numpy(), _taken(self.matrix, places)))
-            more_values, more_slots = self.covered.nearest(queries, k)
-            values, slots = torch.cat([values, more_values], 1), torch.cat([slots, more_slots], 1)
-        values.clamp_(max=1)
-        order = torch.from_numpy(np.lexsort((self.rows[slots].numpy(), -values.numpy())))[:, :k]
-        return values.gather(1, order).clamp_(min=-1), slots.gather(1, order)
+            more_values, more_slots = self.covered.nearest(queries.numpy(), k)
+            values, slots = np.concatenate([values, more_values], 1), np.concatenate([slots, more_slots], 1)
+        values = np.minimum(values, 1)
+        order = np.lexsort((self.rows[slots], -values))[:, :k]
+        at = np.arange(len(order))[:, None]
+        return np.maximum(values[at, order], -1), slots[at, order]
 
-    def _nearest(self, queries: Tensor, k: int) -> tuple[Tensor, Tensor]:
+    def _compared(self, queries: Tensor, k: int) -> tuple[Matrix, Integers]:
+        """Return similarities and slots of the k nearest of those that are searched exactly."""
+        if not k:
+            return np.empty((len(queries), 0), np.float32), np.empty((len(queries), 0), np.int64)
         scores = queries.to(self.matrix.device) @ self.matrix.T  # (n,F)
         if len(self.hidden):
             scores.index_fill_(1, self.hidden.to(scores.device), -torch.inf)
-        found = scores.topk(k, dim=1)
-        return found.values.cpu(), found.indices.cpu()
-
-    def labels_of(self, slots: Tensor) -> tuple[Tensor, Tensor]:
-        """Gather the label columns of the slots, as offsets and columns."""
-        lengths = self.offsets[slots + 1] - self.offsets[slots]
-        offsets = torch.cat([torch.zeros(1, dtype=torch.int64), lengths.cumsum(0)])
-        shift = torch.from_numpy(np.repeat((self.offsets[slots] - offsets[:-1]).numpy(), lengths.numpy()))
-        return offsets, self.columns[shift + torch.arange(len(shift))]
+        values, places = scores.topk(k, dim=1)
+        similarity: Matrix = values.cpu().numpy()
+        if self.covered is not None:  # by the formula of the others, so that equal vectors come out equal
+            similarity = similarities(queries.numpy(), self.matrix[places].numpy())
+        return similarity, self.slots[places.cpu().numpy()]
 
 
 class MemoryIndex:
@@ -113,6 +125,8 @@ class MemoryIndex:
     A changed document takes a new slot and its old one is dead. The vectors of all are here and searched exactly, but
     for those that an approximate index covers. The caller serialises calls; snapshots need no lock.
     """
+
+    _latest: Snapshot | None = None  # of the present state
 
     def __init__(self, dimension: int, device: str | torch.device = "cpu") -> None:
         self._slots: dict[str, int] = {}  # live ids only
@@ -180,7 +194,7 @@ class MemoryIndex:
         An id that is known is replaced. Documents without vectors can be searched after `adopt` only.
         """
         count, used = len(self._ids), int(self._offsets[len(self._ids)])
-        end = count + len(ids)
+        end, self._latest = count + len(ids), None
         self._rows = _appended(self._rows, count, rows)
         self._changed = _appended(self._changed, count, torch.zeros_like(rows) if changed is None else changed)
         self._offsets = _appended(self._offsets, count + 1, used + lengths.cumsum(0))
@@ -198,6 +212,7 @@ class MemoryIndex:
         """Remove the documents of these row numbers; rows that are not here are passed over."""
         if not rows:
             return
+        self._latest = None
         slots = torch.isin(self._rows[: len(self._ids)], torch.tensor(list(rows))).nonzero().flatten().tolist()
         gone = [slot for slot in slots if self._slots.get(self._ids[slot]) == slot]
         for slot in gone:
@@ -206,7 +221,7 @@ class MemoryIndex:
 
     def adopt(self, index: Approximate | None, fetch: Fetch) -> None:
         """Leave to an approximate index what it knows and did not change since; keep the vectors of the rest."""
-        live = self._live()
+        live, self._latest = self._live(), None
         covered, left = None, live
         if index is not None:
             covered, left = index.cover(live, self._rows[live], self._changed[live])
@@ -220,20 +235,26 @@ class MemoryIndex:
         self._matrix, self._owners, self._filled, self._covered = matrix, left, len(left), covered
         self._hidden = self._hidden[:0]
 
-    def snapshot(self, exclude: Iterable[str] = ()) -> Snapshot:
+    def snapshot(self, exclude: Collection[str] = ()) -> Snapshot:
         """Return the present state without the excluded ids; unknown ones are passed over."""
-        count, filled = len(self._ids), self._filled
+        if self._latest is None:
+            count, filled = len(self._ids), self._filled
+            self._latest = Snapshot(
+                self._matrix[:filled],
+                self._owners[:filled].numpy(),
+                self._hidden,
+                self._covered,
+                self._rows[:count].numpy(),
+                self._ids,
+                self._offsets[: count + 1].numpy(),
+                self._columns.numpy(),
+            )
+        if not exclude:
+            return self._latest
         excluded = torch.tensor(sorted({self._slots[id] for id in exclude if id in self._slots}), dtype=torch.int64)
-        return Snapshot(
-            self._matrix[:filled],
-            self._owners[:filled],
-            torch.cat([self._hidden, self._places(excluded)]),
-            self._covered and self._covered.excluding(excluded, self._rows[excluded]),
-            self._rows[:count],
-            self._ids,
-            self._offsets[: count + 1],
-            self._columns,
-        )
+        hidden = torch.cat([self._hidden, self._places(excluded)])
+        covered = self._covered and self._covered.excluding(excluded, self._rows[excluded])
+        return replace(self._latest, hidden=hidden, covered=covered)
 
     def _live(self) -> Tensor:
         """Return the slots in use, ascending."""
@@ -259,7 +280,8 @@ class MemoryIndex:
         live = self._live()
         new = torch.full((len(self._ids),), -1, dtype=torch.int64)
         new[live] = torch.arange(len(live))
-        self._offsets, self._columns = self.snapshot().labels_of(live)
+        labels = gathered(self._offsets.numpy(), self._columns.numpy(), live.numpy())
+        self._offsets, self._columns = (torch.from_numpy(array) for array in labels)
         self._rows, self._changed = self._rows[live], self._changed[live]
         self._ids = [self._ids[slot] for slot in live.tolist()]
         self._slots = {id: slot for slot, id in enumerate(self._ids)}
@@ -276,9 +298,13 @@ def similarities(queries: Matrix, vectors: Matrix) -> Matrix:
     return products
 
 
-def _taken(matrix: Tensor, places: Tensor) -> Matrix:
-    rows: Matrix = matrix.numpy()[places.numpy()] if matrix.is_cpu else matrix[places.to(matrix.device)].cpu().numpy()
-    return rows
+def gathered(offsets: Integers, columns: NDArray[np.int32], slots: Integers) -> tuple[Integers, NDArray[np.int32]]:
+    """Gather the label columns of the slots, as offsets and columns."""
+    starts = offsets[slots]
+    lengths = offsets[slots + 1] - starts
+    ends = lengths.cumsum()
+    shift = np.repeat(starts - ends + lengths, lengths)
+    return np.concatenate([[0], ends]), columns[shift + np.arange(len(shift))]
 
 
 def _appended(array: Tensor, used: int, more: Tensor) -> Tensor:

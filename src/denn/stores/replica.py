@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -14,7 +14,7 @@ from torch import Tensor
 
 from denn.errors import StoreError
 from denn.stores.approximate import Approximate
-from denn.stores.memory import MemoryIndex
+from denn.stores.memory import MemoryIndex, Snapshot
 from denn.stores.sqlite import explained, read_meta
 from denn.stores.vectors import matrix, read_vectors
 
@@ -51,6 +51,18 @@ class Replica:
                 yield self._catch_up()
             finally:
                 self.reader.rollback()
+
+    def snapshot(self, exclude: Collection[str]) -> Snapshot:
+        """Return the newest committed state for a search."""
+        with self.lock:
+            if self._private or self._behind():
+                with self.reading():
+                    pass
+            return self.index.snapshot(exclude)
+
+    def _behind(self) -> bool:
+        with explained(self._path):
+            return bool(self.reader.execute("PRAGMA data_version").fetchone()[0] != self._data_version)
 
     def adopt(self, main: Approximate | None) -> None:
         """Search with another approximate index, or exactly; to be called inside `reading`."""
