@@ -21,6 +21,18 @@ class StoreError(DennError):
     """The datastore cannot do what was asked."""
 
 
+class UnknownError(StoreError):
+    """The datastore has no such document or change."""
+
+
+class ConflictError(StoreError):
+    """What is asked does not go together with what happened before."""
+
+
+class UnavailableError(StoreError):
+    """The datastore cannot be used just now."""
+
+
 class BundleError(DennError):
     """A model folder is missing, incomplete, changed or of another format."""
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Self
 from denn.bundle import Card, read
 from denn.config import make_recipe
 from denn.core.thresholds import decide
-from denn.errors import BundleError, ConfigError, DataError, StoreError
+from denn.errors import BundleError, ConfigError, ConflictError, DataError, StoreError
 from denn.evaluation import Evaluation, concatenate, cut_at, evaluate
 from denn.methods.new_labels import NewLabels
 from denn.registry import METHODS, lookup
@@ -78,15 +78,15 @@ class Model:
         evidence: int | None = None,
     ) -> Iterator[Prediction]:
         """Tag any number of texts in constant memory; see `predict`."""
-        if threshold is not None and not 0 <= threshold <= 1:
-            raise ConfigError(f"Got the threshold {threshold}, expected a number from 0 to 1.")
+        _check_threshold(threshold)
         start = 0
         iterator = iter(texts)
         while batch := list(islice(iterator, self._batch())):
             for number, text in enumerate(batch, start + 1):
                 if not isinstance(text, str):
                     raise DataError(f"Text {number} is of type {type(text).__name__}, expected a string.")
-            yield from self._decide(self.method.scores(batch), threshold, per_label, min_labels, evidence)
+            scores = self.method.scores(batch)
+            yield from self.decide(scores, self.cut(scores, threshold, per_label), min_labels, evidence)
             start += len(batch)
 
     def scores(self, texts: Sequence[str], own_ids: Sequence[str | None] | None = None) -> Scores:
@@ -106,6 +106,18 @@ class Model:
         known = len(self.labels)
         return self._new.thresholds(scores.final[:, known:], scores.names[known:])
 
+    def label_counts(self) -> dict[str, int]:
+        """Count the documents of each label: in the datastore, or in the training where there is none."""
+        if hasattr(self.method, "store"):
+            return self.store.label_counts()
+        return dict(zip(self.labels.names, self.card.corpus["label_counts"], strict=True))
+
+    def label_thresholds(self, labels: Sequence[str]) -> list[float]:
+        """Return what decides on labels: the tuned threshold, or their own where they came after training."""
+        tuned = self.card.thresholds["final"].overall
+        later = self._new.of([label for label in labels if label not in self.labels])
+        return [tuned if label in self.labels else later[label] for label in labels]
+
     def evaluate(self, documents: Sequence[Document], *, stored: bool = False, min_labels: int = 0) -> Evaluation:
         """Compare predictions with the documents' labels.
 
@@ -124,7 +136,7 @@ class Model:
     def store(self) -> Datastore:
         """The datastore, an error where the method keeps none; see `Datastore` for all that can be done with it."""
         if not hasattr(self.method, "store"):
-            raise StoreError(
+            raise ConflictError(
                 f"The method {self.card.method!r} keeps no datastore; train with one that does, such as 'denn'."
             )
         store: Datastore = self.method.store
@@ -147,14 +159,18 @@ class Model:
         labels = len(self.method.store.labels if hasattr(self.method, "store") else self.labels)
         return max(1, min(BATCH, SCORES_BYTES // (4 * MATRICES * max(1, labels))))
 
-    def _decide(
-        self, scores: Scores, threshold: float | None, per_label: bool, min_labels: int, evidence: int | None
+    def cut(self, scores: Scores, threshold: float | None = None, per_label: bool = False) -> float | Tensor:
+        """Return what decides on these scores: `threshold`, or the tuned ones; one number, or one for each label."""
+        _check_threshold(threshold)
+        if threshold is not None:
+            return threshold
+        later = self.later_thresholds(scores)["final"]
+        return cut_at(self.card.thresholds["final"], len(scores.names), later, per_label)
+
+    def decide(
+        self, scores: Scores, cut: float | Tensor, min_labels: int = 0, evidence: int | None = None
     ) -> Iterator[Prediction]:
-        """Turn the scores of a batch into predictions."""
-        cut: float | Tensor | None = threshold
-        if cut is None:
-            later = self.later_thresholds(scores)["final"]
-            cut = cut_at(self.card.thresholds["final"], len(scores.names), later, per_label)
+        """Turn the scores of a batch into predictions; see `predict`."""
         chosen = decide(scores.final, cut, min_labels)
         neighbours = self._neighbours(scores, evidence)
         top = scores.final.topk(min(SHOWN, len(scores.names)), dim=1)
@@ -213,6 +229,11 @@ def load(path: str | Path) -> Model:
             f"{folder}: the datastore's labels are not those of labels.txt. Restore the folder from a copy."
         )
     return model
+
+
+def _check_threshold(threshold: float | None) -> None:
+    if threshold is not None and not 0 <= threshold <= 1:
+        raise ConfigError(f"Got the threshold {threshold}, expected a number from 0 to 1.")
 
 
 def _labels(found: Neighbours, row: int, place: int, names: Sequence[str]) -> tuple[str, ...]:

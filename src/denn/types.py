@@ -101,6 +101,12 @@ class Neighbours:
         """The width of the result, the smaller of what was asked and what is stored."""
         return int(self.similarity.shape[1])
 
+    def rows(self, begin: int, end: int) -> Neighbours:
+        """Return the neighbours of some of the queries."""
+        offsets = self.offsets[begin * self.k : end * self.k + 1]
+        columns = self.label_columns[int(offsets[0]) : int(offsets[-1])]
+        return Neighbours(self.ids[begin:end], self.similarity[begin:end], offsets - offsets[0], columns)
+
     def nearest(self, k: int) -> Neighbours:
         """Return the first k neighbours of each query, as a search for k would have found them."""
         import torch
@@ -142,6 +148,16 @@ class Scores:
     parts: Mapping[str, Tensor] = field(default_factory=dict)  # e.g. classifier, neighbours, average: each (n,L)
     confidence: Tensor | None = None  # (n,)
     neighbours: Neighbours | None = None
+
+    def rows(self, begin: int, end: int) -> Scores:
+        """Return what is thought of some of the texts."""
+        return Scores(
+            self.final[begin:end],
+            self.names,
+            {name: part[begin:end] for name, part in self.parts.items()},
+            None if self.confidence is None else self.confidence[begin:end],
+            None if self.neighbours is None else self.neighbours.rows(begin, end),
+        )
 
 
 @dataclass(frozen=True, slots=True)

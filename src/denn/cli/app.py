@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from denn import __version__
-from denn.cli import bench, data, evaluate, predict, report, store, store_keeping, train
+from denn.cli import bench, data, evaluate, predict, report, serve, store, store_keeping, train
 from denn.cli.options import Quiet, Seed, Verbose, duration
 
 app = typer.Typer(rich_markup_mode=None, pretty_exceptions_enable=False, no_args_is_help=True)
@@ -42,6 +42,10 @@ def demo(
     out: Annotated[Path, typer.Option(help="The folder for everything the demo makes.")] = Path("demo"),
     time_budget: Annotated[str, typer.Option(metavar="TIME", help="For the training: 90s, 5m, 1h30m.")] = "4m",
     documents: Annotated[int, typer.Option(min=100, help="How many packages to learn from, at most.")] = 3000,
+    serve_it: Annotated[
+        bool, typer.Option("--serve", help="Then serve the model, with writing on; at once where it is there.")
+    ] = False,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="For --serve.")] = 8000,
     seed: Seed = 0,
     quiet: Quiet = False,
     verbose: Verbose = False,
@@ -50,13 +54,17 @@ def demo(
     from denn.cli.demo import run
     from denn.cli.show import is_quiet
 
-    run(out, budget=duration(time_budget), documents=documents, seed=seed or 0, quiet=is_quiet())
+    if not (serve_it and (out / "model" / "bundle.json").exists()):
+        run(out, budget=duration(time_budget), documents=documents, seed=seed or 0, quiet=is_quiet())
+    if serve_it:
+        serve.serve(out / "model", port=port, teach=True)
 
 
 app.command()(train.train)
 app.command()(evaluate.evaluate)
 app.command()(predict.predict)
 app.command()(report.report)
+app.command()(serve.serve)
 for keeping in (
     store_keeping.history,
     store_keeping.undo,
@@ -68,5 +76,6 @@ for keeping in (
 ):
     store.app.command()(keeping)
 app.add_typer(store.app, name="store")
+app.add_typer(serve.keys, name="keys")
 app.add_typer(data.app, name="data")
 app.add_typer(bench.app, name="bench")

@@ -55,6 +55,11 @@ class NewLabels:
             cuts[score][voted] = torch.tensor([cut[score] for cut in found], dtype=torch.float32)
         return cuts
 
+    def of(self, names: Sequence[str]) -> dict[str, float]:
+        """Return the thresholds of some labels, whether anything votes for them or not."""
+        counts = self.method.store.label_counts() if names else {}
+        return {name: self._thresholds(name, counts.get(name, 0))["final"] for name in names}
+
     def _thresholds(self, name: str, count: int) -> Mapping[str, float]:
         """Return a label's thresholds, estimated anew where its number of documents is not what it was."""
         if count < 2:  # nobody can judge the only one

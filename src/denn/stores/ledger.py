@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 
 import numpy as np
 
-from denn.errors import StoreError
+from denn.errors import ConflictError
 from denn.stores.rules import check_undoable, check_untouched
 from denn.types import Change, Where
 
@@ -116,7 +116,9 @@ def check_not_forgotten(writer: sqlite3.Connection, ids: Iterable[str]) -> None:
     for id in ids:
         if (found := writer.execute("SELECT time FROM forgotten WHERE id = ?", (id,)).fetchone()) is not None:
             day = moment(found[0]).date()
-            raise StoreError(f"the document {id!r} was forgotten on {day}; its id cannot come back. Give it another.")
+            raise ConflictError(
+                f"the document {id!r} was forgotten on {day}; its id cannot come back. Give it another."
+            )
 
 
 def prune(writer: sqlite3.Connection, until: datetime) -> None:

@@ -8,7 +8,7 @@ from itertools import chain, islice
 from typing import Any, TypeVar
 from uuid import UUID, uuid4
 
-from denn.errors import StoreError
+from denn.errors import ConflictError, UnavailableError
 from denn.stores.postgres_link import (
     Address,
     Connection,
@@ -64,7 +64,7 @@ def change(
         except OperationalError as error:
             if not done:
                 raise
-            raise StoreError(
+            raise UnavailableError(
                 f"the connection to {link.address.text} was lost while a change was stored, and whether it was is not "
                 "known. Look into the history before you try again."
             ) from error
@@ -124,7 +124,7 @@ class Writing:
         ).fetchall()
         for id, _, time in found:
             if time is not None:
-                raise StoreError(
+                raise ConflictError(
                     f"the document {id.decode()!r} was forgotten on {time.date()}; its id cannot come back. "
                     "Give it another."
                 )

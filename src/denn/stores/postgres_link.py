@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Self, TypeAlias, TypeVar
 from urllib.parse import quote, unquote
 
-from denn.errors import MissingExtraError, StoreError
+from denn.errors import MissingExtraError, StoreError, UnavailableError
 
 try:
     import psycopg
@@ -178,7 +178,7 @@ def explained(address: Address) -> Iterator[None]:
     except psycopg.Error as error:
         first = (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")
         reason = next((reason for kind, reason in REASONS if isinstance(error, kind)), first)
-        raise StoreError(f"cannot use the datastore {address.text}: {reason}.") from error
+        raise UnavailableError(f"cannot use the datastore {address.text}: {reason}.") from error
     except UnicodeEncodeError as error:
         raise StoreError(
             f"got a text, id or label that is not valid Unicode ({error.reason}). Mend it first."

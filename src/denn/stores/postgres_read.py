@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from denn.errors import StoreError
+from denn.errors import StoreError, UnknownError
 from denn.stores.postgres_link import Address, Connection
 from denn.stores.rules import as_ids
 from denn.types import Change, Document, Where, Which
@@ -30,7 +30,7 @@ def check_known(address: Address, ids: Sequence[str], known: Iterable[str]) -> N
     held = set(known)
     unknown = [id for id in ids if id not in held]
     if unknown:
-        raise StoreError(
+        raise UnknownError(
             f"the datastore {address.text} holds no document with the id {unknown[0]!r} ({len(unknown)} unknown of "
             f"{len(ids)}). Nothing was changed."
         )

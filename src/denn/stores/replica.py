@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from denn.errors import StoreError
+from denn.errors import UnknownError
 from denn.stores.approximate import Approximate
 from denn.stores.memory import MemoryIndex, Snapshot
 from denn.stores.sqlite import explained, read_meta
@@ -73,7 +73,7 @@ class Replica:
         """Refuse ids of no document."""
         unknown = [id for id in ids if id not in self.index]
         if unknown:
-            raise StoreError(
+            raise UnknownError(
                 f"the datastore {self._path} holds no document with the id {unknown[0]!r} ({len(unknown)} unknown of "
                 f"{len(ids)}). Nothing was changed."
             )

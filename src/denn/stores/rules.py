@@ -6,7 +6,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Sequence
 
-from denn.errors import StoreError
+from denn.errors import ConflictError, StoreError, UnknownError
 from denn.types import Document
 
 MADE = re.compile(r"doc-([0-9]{1,15})")  # ids that a store may make
@@ -61,19 +61,19 @@ def place(documents: Sequence[Document], last: int, row_of: Callable[[str], int 
 def check_undoable(number: int, found: tuple[str, bool, bool] | None) -> None:
     """Refuse to undo a change of this (action, undone, undoable), None where there is none of that number."""
     if found is None:
-        raise StoreError(f"there is no change {number} in the history. List it to see the numbers.")
+        raise UnknownError(f"there is no change {number} in the history. List it to see the numbers.")
     action, undone, undoable = found
     if undone:
-        raise StoreError(f"change {number} is undone already. Nothing was changed.")
+        raise ConflictError(f"change {number} is undone already. Nothing was changed.")
     if not undoable:
         why = "a forget is for good" if action == "forget" else "vacuum dropped what it would need"
-        raise StoreError(f"change {number} cannot be undone: {why}. Nothing was changed.")
+        raise ConflictError(f"change {number} cannot be undone: {why}. Nothing was changed.")
 
 
 def check_untouched(number: int, later: tuple[str, int] | None) -> None:
     """Refuse to undo a change where (id, number) of a later one stands in the way."""
     if later is not None:
-        raise StoreError(
+        raise ConflictError(
             f"change {number} cannot be undone: change {later[1]} touched its document {later[0]!r} after it. "
             "Undo that first. Nothing was changed."
         )

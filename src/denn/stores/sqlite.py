@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from denn.errors import StoreError
+from denn.errors import StoreError, UnavailableError
 
 FORMAT = 2
 
@@ -167,9 +167,9 @@ def explained(path: Path) -> Iterator[None]:
     except sqlite3.Error as error:
         code = getattr(error, "sqlite_errorcode", None)
         reason = str(error).rstrip(".") if code is None else REASONS.get(code & 0xFF, str(error))  # & 0xFF: its kind
-        raise StoreError(f"cannot use the datastore {path}: {reason}.") from error
+        raise UnavailableError(f"cannot use the datastore {path}: {reason}.") from error
     except OSError as error:
-        raise StoreError(f"cannot use the datastore {path}: {error.strerror or error}.") from error
+        raise UnavailableError(f"cannot use the datastore {path}: {error.strerror or error}.") from error
     except UnicodeEncodeError as error:
         raise StoreError(
             f"got a text, id or label that is not valid Unicode ({error.reason}). Mend it first."

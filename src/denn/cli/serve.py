@@ -1,0 +1,170 @@
+"""`denn serve` and `denn keys`."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import socket
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from denn.cli.options import Model, Quiet, Verbose
+
+if TYPE_CHECKING:
+    from denn.service.keys import Keys, Right
+    from denn.service.settings import Settings
+
+LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
+VARIABLE = "DENN_KEYS"
+EXAMPLE = "an editor for XML files that checks them as you type"
+
+keys = typer.Typer(help="Keys for `denn serve`.", no_args_is_help=True)
+
+
+def serve(
+    model: Model,
+    host: Annotated[str, typer.Option(help="The address to listen at; 0.0.0.0 is every one of this machine.")] = (
+        "127.0.0.1"
+    ),
+    port: Annotated[int, typer.Option(min=0, max=65535, help="0 takes a free one.")] = 8000,
+    key_file: Annotated[
+        Path | None, typer.Option("--keys", metavar="FILE", help=f"Keys, one a line; {VARIABLE} may hold more.")
+    ] = None,
+    teach: Annotated[bool, typer.Option("--teach", help="Make a write key for this run, and print it.")] = False,
+    host_name: Annotated[
+        list[str] | None, typer.Option(metavar="NAME", help="Answer to this name only; may be given again.")
+    ] = None,
+    allow_origin: Annotated[
+        list[str] | None, typer.Option(metavar="ORIGIN", help="Let this site's pages ask, too; may be given again.")
+    ] = None,
+    queue: Annotated[int, typer.Option(min=1, help="Texts that may wait; then 503.")] = 1024,
+    batch_tokens: Annotated[int, typer.Option(min=1, help="Of texts scored together, about.")] = 8192,
+    seconds: Annotated[float, typer.Option(min=0.1, help="A request may take.")] = 60.0,
+    label_uri: Annotated[str, typer.Option(metavar="PREFIX", help="Of labels, for Annif's clients.")] = (
+        "urn:denn:label:"
+    ),
+    log: Annotated[Literal["json", "none"], typer.Option(help="Lines of the log, on standard error.")] = "json",
+    quiet: Quiet = False,
+    verbose: Verbose = False,
+) -> None:
+    """Serve a model over HTTP: an API and a page."""
+    from denn.service.settings import Settings
+
+    known, secret = _keys(key_file, teach)
+    settings = Settings(
+        name=model.name,
+        keys=known,
+        queue=queue,
+        batch_tokens=batch_tokens,
+        seconds=seconds,
+        hosts=tuple(name.lower() for name in host_name or ()) or (LOOPBACK if _is_loopback(host) else ()),
+        origins=tuple(allow_origin or ()),
+        label_uri=label_uri,
+    )
+    run(model, host, port, settings, secret, log)
+
+
+def run(folder: Path, host: str, port: int, settings: Settings, secret: str | None = None, log: str = "json") -> None:
+    """Serve a model until told to stop."""
+    from denn.errors import MissingExtraError
+    from denn.model import load
+
+    try:
+        import uvicorn
+
+        from denn.service.app import make_app
+    except ImportError as error:
+        raise MissingExtraError("The service", "fastapi", "serve") from error
+    listening = _listen(host, port)
+    model = load(folder)
+    _log(log)
+    config = uvicorn.Config(
+        make_app(model, settings),
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        timeout_graceful_shutdown=round(settings.stop_seconds) + 5,
+        timeout_keep_alive=15,
+        h11_max_incomplete_event_size=64 * 1024,
+    )
+    _greet(folder, listening, settings, secret)
+    uvicorn.Server(config).run(sockets=[listening])
+
+
+@keys.command("new")
+def new(
+    right: Annotated[str, typer.Argument(help="read or write; who may write may read.")],
+    name: Annotated[str, typer.Argument(help="Whose it is, for the log.")] = "",
+    quiet: Quiet = False,
+    verbose: Verbose = False,
+) -> None:
+    """Make a key: its owner gets the first line, the file of keys the second."""
+    from denn.service.keys import new_key
+
+    wanted: Right = right  # type: ignore[assignment]
+    key, line = new_key(wanted, name)
+    typer.echo(f"{key}\n{line}")
+
+
+def _keys(file: Path | None, teach: bool) -> tuple[Keys, str | None]:
+    """Read all keys; with one more to write where that is asked for."""
+    from denn.errors import ConfigError
+    from denn.service.keys import Keys, new_key
+
+    lines = os.environ.get(VARIABLE, "").replace(";", "\n").splitlines()
+    if file is not None:
+        try:
+            lines += file.read_text(encoding="utf-8").splitlines()
+        except (OSError, UnicodeDecodeError) as error:
+            raise ConfigError(f"Cannot read the keys in {file}: {error}.") from error
+    secret = None
+    if teach:
+        secret, line = new_key("write", "teach")
+        lines.append(line)
+    return Keys.parse(lines), secret
+
+
+def _is_loopback(host: str) -> bool:
+    return host in ("localhost", "::1") or host.startswith("127.")
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    from denn.errors import ConfigError
+
+    try:
+        family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
+        return socket.create_server((host, port), family=family, backlog=2048)
+    except OSError as error:
+        raise ConfigError(
+            f"Cannot listen at {host}, port {port}: {error.strerror or error}. Try another --port."
+        ) from error
+
+
+def _log(kind: str) -> None:
+    logger = logging.getLogger("denn.service")
+    logger.propagate = False
+    logger.handlers.clear()
+    logger.setLevel(logging.INFO if kind == "json" else logging.CRITICAL)
+    if kind == "json":
+        from denn.service.telemetry import JsonLines
+
+        handler = logging.StreamHandler()
+        handler.setFormatter(JsonLines())
+        logger.addHandler(handler)
+
+
+def _greet(folder: Path, listening: socket.socket, settings: Settings, secret: str | None) -> None:
+    """Print the address and a command to try it with."""
+    host, port = listening.getsockname()[:2]
+    shown = {"0.0.0.0": "127.0.0.1", "::": "[::1]", "::1": "[::1]"}.get(host, host)
+    address = f"http://{shown}:{port}"
+    header = " -H 'Authorization: Bearer KEY'" if settings.keys.has("read") else ""
+    writes = "" if settings.keys.has("write") else ", writing is off (--teach or a write key turns it on)"
+    typer.echo(f"Serving {folder} at {address}/{f'#key={secret}' if secret else ''}{writes}")
+    body = json.dumps({"text": EXAMPLE})
+    typer.echo(f"Try: curl {address}/v1/predict{header} -H 'Content-Type: application/json' -d '{body}'")
+    if not _is_loopback(host) and not settings.keys.has("read"):
+        typer.echo("Anybody who reaches this address may read. A read key closes it: denn keys new read", err=True)

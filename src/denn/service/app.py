@@ -1,0 +1,92 @@
+"""The application: routes, errors, limits and the page, around one model."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+from fastapi import FastAPI
+from fastapi.openapi.utils import get_openapi
+from fastapi.responses import FileResponse, Response
+from fastapi.staticfiles import StaticFiles
+from starlette.middleware.cors import CORSMiddleware
+
+from denn import __version__
+from denn.model import Model
+from denn.service import annif, problems, routes_documents, routes_facts, routes_predict
+from denn.service.engine import Engine
+from denn.service.guard import Guard
+from denn.service.parts import Service
+from denn.service.projection import Projection
+from denn.service.settings import Settings
+from denn.service.telemetry import Telemetry
+
+PAGE = Path(__file__).parent / "page"
+
+
+def make_app(model: Model, settings: Settings) -> Guard:
+    """Return an ASGI application that serves a model; it closes the model when it ends."""
+    telemetry = Telemetry()
+
+    @asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        engine = Engine(model, settings, telemetry)
+        engine.start()
+        app.state.service = Service(model, settings, telemetry, engine, Projection())
+        try:
+            yield
+        finally:
+            await engine.stop()
+            await asyncio.to_thread(model.close)
+
+    app = FastAPI(
+        title="denn",
+        version=__version__,
+        description="Tags texts with several labels each, and shows the documents that speak for them.",
+        docs_url=None,  # both pages load their code from elsewhere
+        redoc_url=None,
+        lifespan=lifespan,
+    )
+    problems.install(app)
+    for router in (routes_predict.router, routes_documents.router, routes_facts.router, annif.router):
+        app.include_router(router)
+    app.mount("/page", StaticFiles(directory=PAGE), name="page")
+    app.add_api_route("/", _page, include_in_schema=False)
+    app.openapi = lambda: _described(app)  # type: ignore[method-assign]
+    if settings.origins:
+        app.add_middleware(
+            CORSMiddleware, allow_origins=list(settings.origins), allow_methods=["*"], allow_headers=["*"]
+        )
+    return Guard(app, settings, telemetry)
+
+
+async def _page() -> Response:
+    return FileResponse(PAGE / "index.html", media_type="text/html")
+
+
+def _described(app: FastAPI) -> dict[str, Any]:
+    """Describe the API, with the shape of problems and the keys."""
+    if app.openapi_schema is None:
+        schema = get_openapi(
+            title=app.title,
+            version=app.version,
+            description=app.description,
+            routes=app.routes,
+            openapi_version="3.1.0",
+        )
+        parts = schema["components"]
+        problem = problems.Problem.model_json_schema(ref_template="#/components/schemas/{model}")
+        parts["schemas"] |= problem.pop("$defs", {}) | {"Problem": problem}
+        for unused in ("HTTPValidationError", "ValidationError"):
+            parts["schemas"].pop(unused, None)
+        parts["securitySchemes"] = {
+            "bearer": {"type": "http", "scheme": "bearer"},
+            "basic": {"type": "http", "scheme": "basic", "description": "The key is the password."},
+            "header": {"type": "apiKey", "in": "header", "name": "X-API-Key"},
+        }
+        schema["security"] = [{}, *({name: []} for name in parts["securitySchemes"])]
+        app.openapi_schema = schema
+    return app.openapi_schema

@@ -1,0 +1,246 @@
+"""One model for many requests: texts of several are scored together, and nobody waits for a write."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from denn.model import Model
+from denn.service.problems import Busy
+from denn.service.settings import Settings
+from denn.service.telemetry import Telemetry
+from denn.types import Document, Prediction, Scores
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+Result = TypeVar("Result")
+Compute = Callable[[list[str]], Any]  # texts → what is known of all of them
+Finish = Callable[[Any, int, int], Any]  # that, and the places of one job's texts → the job's result
+
+CHARACTERS_PER_TOKEN = 4
+READERS = 4  # threads for what only reads the datastore
+
+
+@dataclass(frozen=True)
+class Wish:
+    """How a request wants its texts decided."""
+
+    threshold: float | None = None
+    thresholds: tuple[tuple[str, float], ...] = ()  # for some labels, before the others
+    per_label: bool = False
+    min_labels: int = 0
+    evidence: int = 10
+
+
+@dataclass(frozen=True)
+class Decided:
+    """A prediction with the thresholds it was decided by."""
+
+    prediction: Prediction
+    cuts: tuple[float, ...]  # in the order of its scores
+
+
+@dataclass
+class _Job:
+    """Texts of one request that go into one batch."""
+
+    texts: list[str]
+    weight: int  # tokens, about
+    finish: Finish
+    future: asyncio.Future[Any]
+
+
+class Engine:
+    """Computes in one thread, batch after batch; writes in another, reads of the datastore in a few more."""
+
+    def __init__(self, model: Model, settings: Settings, telemetry: Telemetry) -> None:
+        self.model, self._settings, self._telemetry = model, settings, telemetry
+        self._longest = int(model.card.parameters.get("max_length", 512))
+        self._waiting: dict[Compute, deque[_Job]] = {self._scores: deque(), self._vectors: deque()}
+        self._admitted = 0  # texts whose requests have no answer yet
+        self._rate = 50.0  # texts a second, as last seen
+        self._wake = asyncio.Event()
+        self._computing = ThreadPoolExecutor(1, "denn-model")
+        self._writing = ThreadPoolExecutor(1, "denn-write")
+        self._reading = ThreadPoolExecutor(READERS, "denn-read")
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Begin to work, inside a running event loop."""
+        self._task = asyncio.get_running_loop().create_task(self._run())
+
+    async def stop(self) -> None:
+        """Finish what was accepted, within the time for that, then end the threads."""
+        deadline = time.monotonic() + self._settings.stop_seconds
+        while self._admitted and time.monotonic() < deadline:
+            await asyncio.sleep(0.01)
+        if self._task is not None:
+            self._task.cancel()
+        for pool in (self._computing, self._writing, self._reading):
+            await asyncio.to_thread(pool.shutdown, cancel_futures=True)
+
+    @property
+    def waiting(self) -> int:
+        """How many texts wait or are worked on."""
+        return self._admitted
+
+    async def predict(self, texts: Sequence[str], wish: Wish) -> list[Decided]:
+        """Tag texts; Busy where too many wait."""
+
+        def finish(scores: Scores, begin: int, end: int) -> list[Decided]:
+            return self._decide(scores.rows(begin, end), wish)
+
+        with self._room(len(texts)):
+            return [one for part in self._parts(texts) for one in await self._job(self._scores, part, finish)]
+
+    async def embed(self, texts: Sequence[str]) -> Tensor:
+        """Return the (n,d) embeddings of texts, between the batches of others."""
+        import torch
+
+        with self._room(len(texts)):
+            parts = [await self._job(self._vectors, part, _rows) for part in self._parts(texts)]
+        return torch.cat(parts)
+
+    async def add(self, documents: Sequence[Document], source: str) -> list[str]:
+        """Put documents into the datastore; they are on the disk when this returns."""
+        store = self.model.store
+        vectors = await self.embed([document.text for document in documents])
+        return await self.write(lambda: store.add(documents, vectors, source=source))
+
+    async def write(self, work: Callable[[], Result]) -> Result:
+        """Change the datastore, one change at a time; a change that has begun is finished though nobody waits."""
+        loop = asyncio.get_running_loop()
+        return await asyncio.shield(loop.run_in_executor(self._writing, work))
+
+    async def read(self, work: Callable[[], Result]) -> Result:
+        """Read from the datastore."""
+        return await asyncio.get_running_loop().run_in_executor(self._reading, work)
+
+    @contextmanager
+    def _room(self, count: int) -> Iterator[None]:
+        if self._admitted + count > self._settings.queue:
+            self._telemetry.refused.inc()
+            raise Busy(
+                f"{self._admitted} texts are waiting, and the limit is {self._settings.queue}. Try again later.",
+                after=self._admitted / self._rate,
+            )
+        self._admitted += count
+        self._telemetry.waiting.set(self._admitted)
+        try:
+            yield
+        finally:
+            self._admitted -= count
+            self._telemetry.waiting.set(self._admitted)
+
+    def _weight(self, text: str) -> int:
+        return min(len(text) // CHARACTERS_PER_TOKEN + 1, self._longest)
+
+    def _parts(self, texts: Sequence[str]) -> Iterator[list[str]]:
+        """Cut the texts of a request so that each part fits into a batch; others come in between two parts."""
+        part: list[str] = []
+        total = 0
+        for text in texts:
+            if part and total + self._weight(text) > self._settings.batch_tokens:
+                yield part
+                part, total = [], 0
+            part.append(text)
+            total += self._weight(text)
+        if part:
+            yield part
+
+    async def _job(self, kind: Compute, texts: list[str], finish: Finish) -> Any:
+        future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        self._waiting[kind].append(_Job(texts, sum(map(self._weight, texts)), finish, future))
+        self._wake.set()
+        return await future  # cancelled with the request: then the job is passed over
+
+    async def _run(self) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            await self._wake.wait()
+            self._wake.clear()
+            if self._settings.gather:
+                await asyncio.sleep(self._settings.gather)
+            while any(self._waiting.values()):
+                for kind, queue in self._waiting.items():  # in turns, so that neither holds up the other
+                    if jobs := self._take(queue):
+                        await loop.run_in_executor(self._computing, self._compute, kind, jobs, loop)
+
+    def _take(self, queue: deque[_Job]) -> list[_Job]:
+        """Take the jobs of a batch, first come, first served."""
+        jobs: list[_Job] = []
+        total = 0
+        while queue and (not jobs or total + queue[0].weight <= self._settings.batch_tokens):
+            job = queue.popleft()
+            if not job.future.done():
+                jobs.append(job)
+                total += job.weight
+        return jobs
+
+    def _compute(self, kind: Compute, jobs: list[_Job], loop: asyncio.AbstractEventLoop) -> None:
+        """Work on a batch; where it fails, on each job alone, so that nobody suffers from another's texts."""
+        begun = time.perf_counter()
+        texts = [text for job in jobs for text in job.texts]
+        try:
+            found, end = kind(texts), 0
+            for job in jobs:
+                begin, end = end, end + len(job.texts)
+                _answer(loop, job, job.finish(found, begin, end))
+        except Exception as error:
+            if len(jobs) > 1:
+                for job in jobs:
+                    if not job.future.done():
+                        self._compute(kind, [job], loop)
+                return
+            loop.call_soon_threadsafe(_fail, jobs[0].future, error)
+        seconds = time.perf_counter() - begun
+        self._rate += 0.2 * (len(texts) / seconds - self._rate)
+        self._telemetry.batch(len(texts), seconds)
+
+    def _scores(self, texts: list[str]) -> Scores:
+        return self.model.method.scores(texts)  # type: ignore[no-any-return]
+
+    def _vectors(self, texts: list[str]) -> Tensor:
+        return self.model.method.embed(texts)  # type: ignore[no-any-return]
+
+    def _decide(self, scores: Scores, wish: Wish) -> list[Decided]:
+        import torch
+
+        cut = self.model.cut(scores, wish.threshold, wish.per_label)
+        if wish.thresholds:
+            column = {name: place for place, name in enumerate(scores.names)}
+            cut = cut.clone() if isinstance(cut, torch.Tensor) else torch.full((len(scores.names),), cut)
+            for label, own in wish.thresholds:
+                if label in column:
+                    cut[column[label]] = own
+        decided = []
+        names = {} if isinstance(cut, float) else {name: place for place, name in enumerate(scores.names)}
+        for prediction in self.model.decide(scores, cut, wish.min_labels, wish.evidence):
+            cuts = [cut if isinstance(cut, float) else float(cut[names[label]]) for label in prediction.scores]
+            decided.append(Decided(prediction, tuple(cuts)))
+        return decided
+
+
+def _rows(vectors: Tensor, begin: int, end: int) -> Tensor:
+    return vectors[begin:end]
+
+
+def _answer(loop: asyncio.AbstractEventLoop, job: _Job, result: Any) -> None:
+    loop.call_soon_threadsafe(_set, job.future, result)
+
+
+def _set(future: asyncio.Future[Any], result: Any) -> None:
+    if not future.done():
+        future.set_result(result)
+
+
+def _fail(future: asyncio.Future[Any], error: Exception) -> None:
+    if not future.done():
+        future.set_exception(error)

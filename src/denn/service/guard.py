@@ -1,0 +1,206 @@
+"""What stands before every request: who asks, how much, how fast; and after it: headers, counts, one line of log."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+import time
+import uuid
+from collections.abc import MutableMapping
+from typing import Any
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from denn.service.keys import given_key
+from denn.service.problems import Busy, Refusal, problem
+from denn.service.settings import Settings
+from denn.service.telemetry import Telemetry
+
+log = logging.getLogger("denn.service")
+
+STREAM = "/v1/predict/stream"
+HELD = 8  # bodies of full length that are in memory at one time
+OPEN = re.compile(r"/|/page/.*|/health|/ready|/v1/session|/openapi\.json")  # what nobody needs a key for
+REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
+CLIENT_GONE = 499
+POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
+    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
+SECURITY = {
+    "Content-Security-Policy": POLICY,
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Permissions-Policy": "camera=(), geolocation=(), microphone=()",
+    "Cache-Control": "no-store",
+}
+
+
+class Guard:
+    """ASGI middleware around everything else."""
+
+    def __init__(self, app: ASGIApp, settings: Settings, telemetry: Telemetry) -> None:
+        self.app, self._settings, self._telemetry = app, settings, telemetry
+        self._held = 0  # bytes of bodies in memory
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request."""
+        if scope["type"] == "lifespan":
+            await self.app(scope, receive, send)
+        elif scope["type"] == "http":
+            await _Request(self, scope, receive, send).answer()
+
+
+class _Request:
+    """One request on its way through."""
+
+    def __init__(self, guard: Guard, scope: Scope, receive: Receive, send: Send) -> None:
+        self._guard, self._scope, self._receive, self._send = guard, scope, receive, send
+        self._settings = guard._settings
+        self._headers = Headers(scope=scope)
+        given = self._headers.get("x-request-id", "")
+        self._id = given if REQUEST_ID.fullmatch(given) else uuid.uuid4().hex
+        self._status = 0  # none sent yet
+        self._gone = False
+        self._key = ""
+        self._size = 0  # of the body
+
+    async def answer(self) -> None:
+        begun = time.perf_counter()
+        state: MutableMapping[str, Any] = self._scope.setdefault("state", {})
+        state["request_id"] = self._id
+        try:
+            self._enter(state)
+            body = await self._body()
+            await self._work(body)
+        except Refusal as refusal:
+            await self._refuse(refusal)
+        except asyncio.CancelledError:
+            if not self._gone:
+                raise
+        except Exception:
+            log.exception("a request failed", extra={"facts": {"request_id": self._id}})
+            if not self._status:
+                await self._refuse(Refusal(500, "Something went wrong here. The log has more under this request's id."))
+        finally:
+            self._guard._held -= self._size
+            self._tell(time.perf_counter() - begun)
+
+    def _enter(self, state: MutableMapping[str, Any]) -> None:
+        """Say what the request may do, and refuse it where that is nothing."""
+        hosts, host = self._settings.hosts, self._headers.get("host", "")
+        name = host.rsplit(":", 1)[0] if not host.endswith("]") else host
+        if hosts and name.lower() not in hosts:
+            raise Refusal(400, "The Host header names another service. Ask by a name that this one was started with.")
+        keys = self._settings.keys
+        key = keys.find(given_key(self._headers.get("authorization"), self._headers.get("x-api-key")))
+        self._key = key.name or key.right if key else ""
+        state["may_write"] = key is not None and key.right == "write"
+        state["may_read"] = key is not None or not keys.known or not keys.has("read")
+        free = self._scope["method"] == "OPTIONS" or OPEN.fullmatch(self._scope["path"])
+        if not state["may_read"] and not free:
+            raise Refusal(
+                401, "This needs a key. Send it as 'Authorization: Bearer KEY'.", {"WWW-Authenticate": "Bearer"}
+            )
+
+    async def _body(self) -> bytes:
+        """Read the whole body, within its limits of size and time."""
+        stream = self._scope["path"] == STREAM
+        limit = self._settings.stream_bytes if stream else self._settings.body_bytes
+        length = self._headers.get("content-length", "0")
+        parts = []
+        try:
+            async with asyncio.timeout(self._settings.body_seconds * (10 if stream else 1)):
+                while True:
+                    if self._size > limit or (length.isdecimal() and int(length) > limit):
+                        raise Refusal(413, f"The body is larger than {limit:,} bytes. Send less at a time.")
+                    if self._guard._held > HELD * self._settings.stream_bytes:
+                        raise Busy("Too many large requests are under way. Try again later.", after=5)
+                    message = await self._receive()
+                    if message["type"] == "http.disconnect":
+                        self._gone = True
+                        raise asyncio.CancelledError
+                    parts.append(message.get("body", b""))
+                    self._size += len(parts[-1])
+                    self._guard._held += len(parts[-1])
+                    if not message.get("more_body", False):
+                        return b"".join(parts)
+        except TimeoutError:
+            raise Refusal(408, "The body did not arrive in time. Send it faster, or less at a time.") from None
+
+    async def _work(self, body: bytes) -> None:
+        """Let the application answer, unless that takes too long or nobody waits for it any more."""
+        given, gone = False, asyncio.Event()
+
+        async def replay() -> Message:
+            nonlocal given
+            if not given:
+                given = True
+                return {"type": "http.request", "body": body, "more_body": False}
+            await gone.wait()
+            return {"type": "http.disconnect"}
+
+        async def watch(work: asyncio.Task[None]) -> None:
+            while (await self._receive())["type"] != "http.disconnect":
+                pass
+            gone.set()
+            self._gone = not work.done()
+            work.cancel()
+
+        work = asyncio.create_task(_run(self.app, self._scope, replay, self._sent))
+        watcher = asyncio.create_task(watch(work))
+        limit = None if self._scope["path"] == STREAM else self._settings.seconds
+        try:
+            async with asyncio.timeout(limit):
+                await work
+        except TimeoutError:
+            if self._status:
+                raise
+            raise Busy(f"This took longer than {limit:g} s. Send less at a time, or try again.", after=5) from None
+        finally:
+            watcher.cancel()
+
+    @property
+    def app(self) -> ASGIApp:
+        return self._guard.app
+
+    async def _sent(self, message: Message) -> None:
+        """Send a part of the answer; who does not take it in time loses it."""
+        if message["type"] == "http.response.start":
+            self._status = message["status"]
+            headers = MutableHeaders(scope=message)
+            for name, value in SECURITY.items():
+                headers.setdefault(name, value)
+            headers["X-Request-Id"] = self._id
+        async with asyncio.timeout(self._settings.body_seconds):
+            await self._send(message)
+
+    async def _refuse(self, refusal: Refusal) -> None:
+        if self._status:
+            return
+        answer = problem(refusal.status, refusal.detail, self._scope["path"], self._id, headers=refusal.headers)
+        if refusal.status in (408, 413):
+            answer.headers["Connection"] = "close"  # the rest of the body is not read
+        await answer(self._scope, self._receive, self._sent)
+
+    def _tell(self, seconds: float) -> None:
+        """Count the request and write its line; neither holds texts, ids or queries."""
+        route = getattr(self._scope.get("route"), "path", None) or "none"
+        status = CLIENT_GONE if self._gone and not self._status else self._status
+        self._guard._telemetry.requests.labels(self._method(), route, status).inc()
+        self._guard._telemetry.seconds.labels(route).observe(seconds)
+        facts = {"request_id": self._id, "method": self._method(), "route": route, "status": status}
+        facts |= {"ms": round(1000 * seconds, 1), "bytes": self._size, "key": self._key}
+        log.info("request", extra={"facts": facts})
+
+    def _method(self) -> str:
+        method = str(self._scope["method"])
+        return method if method in ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS") else "other"
+
+
+async def _run(app: ASGIApp, scope: Scope, receive: Receive, send: Send) -> None:
+    await app(scope, receive, send)

@@ -1,0 +1,84 @@
+/** A text field that suggests known labels: the combobox pattern of the ARIA authoring practices. */
+import { get } from "./api.js";
+import { debounced, el } from "./dom.js";
+import { counted } from "./format.js";
+
+const SHOWN = 8;
+
+/**
+ * Make a field suggest labels.
+ * @param {HTMLInputElement} input
+ * @param {HTMLUListElement} list an empty list beside it
+ * @param {(label: string) => void} pick called when a suggestion is chosen
+ */
+export function suggestLabels(input, list, pick) {
+  let options = [];
+  let active = -1;
+  let controller = new AbortController();
+
+  list.setAttribute("role", "listbox");
+  list.setAttribute("aria-label", "Known labels");
+  for (const [name, value] of Object.entries({
+    role: "combobox", "aria-autocomplete": "list", "aria-expanded": "false", "aria-controls": list.id,
+  })) input.setAttribute(name, value);
+
+  function close() {
+    controller.abort();
+    options = [];
+    list.hidden = true;
+    input.setAttribute("aria-expanded", "false");
+    activate(-1);
+  }
+
+  function activate(place) {
+    active = place;
+    options.forEach((option, index) => option.setAttribute("aria-selected", index === place));
+    if (place < 0) input.removeAttribute("aria-activedescendant");
+    else input.setAttribute("aria-activedescendant", options[place].id);
+    options[place]?.scrollIntoView({ block: "nearest" });
+  }
+
+  function choose(option) {
+    input.value = option.dataset.label;
+    close();
+    pick(input.value);
+  }
+
+  function show(labels) {
+    options = labels.map(({ label, documents }, place) => {
+      const option = el("li", { role: "option", id: `${list.id}-${place}`, data: { label } },
+        el("span", {}, label), el("span", { class: "note" }, counted(documents, "document")));
+      option.addEventListener("pointerdown", (event) => event.preventDefault()); // keep the focus in the field
+      option.addEventListener("click", () => choose(option));
+      return option;
+    });
+    list.replaceChildren(...options);
+    list.hidden = !options.length;
+    input.setAttribute("aria-expanded", String(options.length > 0));
+    activate(-1);
+  }
+
+  const look = debounced(async () => {
+    controller.abort();
+    controller = new AbortController();
+    const query = input.value.trim();
+    if (!query || document.activeElement !== input) return close();
+    try {
+      show((await get("labels", { query, limit: SHOWN }, controller.signal)).labels);
+    } catch {
+      // Without suggestions the field is still a field.
+    }
+  }, 120);
+
+  input.addEventListener("input", look);
+  input.addEventListener("blur", close);
+  input.addEventListener("keydown", (event) => {
+    const step = { ArrowDown: 1, ArrowUp: -1 }[event.key];
+    if (step && options.length) activate((active + step + options.length + (active < 0 && step < 0 ? 1 : 0)) % options.length);
+    else if (event.key === "Enter" && active >= 0) choose(options[active]);
+    else if (event.key === "Escape" && options.length) close();
+    else return;
+    event.preventDefault();
+    event.stopPropagation();
+  });
+}

@@ -1,0 +1,63 @@
+/** Making elements. Whatever comes from outside becomes a text node or an attribute, never markup. */
+
+/** The element with this id. */
+export const byId = (id) => document.getElementById(id);
+
+/**
+ * Make an HTML element.
+ * @param {string} tag
+ * @param {object} [properties] `class`, `on` (listeners by event) and `data`; anything else is an attribute, where
+ *   `true` means present and `false`, `null` and `undefined` mean absent
+ * @param {...(Node|string|number|null|false)} children strings become text nodes
+ */
+export function el(tag, properties = {}, ...children) {
+  return fill(document.createElement(tag), properties, children);
+}
+
+/** Make an SVG element, like `el`. */
+export function svg(tag, properties = {}, ...children) {
+  return fill(document.createElementNS("http://www.w3.org/2000/svg", tag), properties, children);
+}
+
+function fill(element, { on = {}, data = {}, ...attributes }, children) {
+  for (const [event, listener] of Object.entries(on)) element.addEventListener(event, listener);
+  for (const [name, value] of Object.entries(data)) element.dataset[name] = value;
+  for (const [name, value] of Object.entries(attributes)) {
+    if (value === true) element.setAttribute(name, "");
+    else if (value !== false && value != null) element.setAttribute(name, value);
+  }
+  element.append(...children.flat().filter((child) => child != null && child !== false));
+  return element;
+}
+
+/** Text that only screen readers get. */
+export const hidden = (text) => el("span", { class: "visually-hidden" }, text);
+
+/** A list of labels as chips, each a link to its documents where `linked`. */
+export function chips(labels, { linked = false } = {}) {
+  const content = (label) => (linked ? el("a", { href: route("documents", { label }) }, label) : label);
+  return el("ul", { class: "chips" }, labels.map((label) => el("li", { data: { label } }, content(label))));
+}
+
+/** A table row of header cell and cells; numbers are set to the right. */
+export function tableRow(first, ...cells) {
+  const cell = (value) => el("td", { class: typeof value === "number" ? "number" : null }, shown(value));
+  return el("tr", {}, el("th", { scope: "row" }, first), cells.map(cell));
+}
+
+const shown = (value) => (typeof value === "number" ? value.toLocaleString("en") : value);
+
+/** The address of a view, with an optional part after it and a query. */
+export function route(view, query = {}, part = null) {
+  const search = new URLSearchParams(query).toString();
+  return `#/${view}${part === null ? "" : `/${encodeURIComponent(part)}`}${search && `?${search}`}`;
+}
+
+/** Call `work` once, `milliseconds` after the last call. */
+export function debounced(work, milliseconds) {
+  let timer;
+  return (...values) => {
+    clearTimeout(timer);
+    timer = setTimeout(() => work(...values), milliseconds);
+  };
+}

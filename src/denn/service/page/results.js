@@ -1,0 +1,136 @@
+/** A prediction on the page: labels with bars and buttons, neighbours, and what links the two. */
+import { byId, chips, el, hidden, route } from "./dom.js";
+import { counted, excerpt, percent, score } from "./format.js";
+
+/**
+ * Show a prediction.
+ * @param {object} prediction see the API
+ * @param {import("./decisions.js").Decisions} decisions
+ */
+export function showPrediction(prediction, decisions) {
+  const focused = focusedControl();
+  const known = new Set(prediction.scores.map((row) => row.label));
+  const added = decisions.added.filter((label) => !known.has(label)).map((label) => ({ label, score: null }));
+  const rows = [...prediction.scores.filter((row) => row.chosen), ...added];
+  const others = prediction.scores.filter((row) => !row.chosen);
+  const make = (row) => labelRow(row, prediction, decisions);
+  byId("chosen").replaceChildren(...(rows.length ? rows.map(make) : [nothing("No label reaches its threshold.")]));
+  byId("others").replaceChildren(...(others.length ? others.map(make) : [nothing("No other label comes near.")]));
+  byId("neighbours").replaceChildren(...prediction.neighbours.map(neighbourItem));
+  byId("confidence").replaceChildren(...confidence(prediction.confidence));
+  paintDecisions(decisions);
+  focused?.();
+}
+
+/** Paint what was decided on the rows that are there. */
+export function paintDecisions(decisions) {
+  for (const row of labelRows()) {
+    const state = decisions.of(row.dataset.label);
+    row.dataset.state = state ?? "open";
+    row.querySelector(".accept").setAttribute("aria-pressed", state === "accepted");
+    row.querySelector(".reject").setAttribute("aria-pressed", state === "rejected");
+  }
+}
+
+/** The rows of labels, in the order they are seen. */
+export const labelRows = () => [...document.querySelectorAll("#result .label-row")];
+
+/** Put the focus on a label's row. */
+export function focusLabel(label) {
+  labelRows().find((row) => row.dataset.label === label)?.querySelector(".accept").focus();
+}
+
+/** Light up what belongs to the label or the neighbour under the pointer or the focus. */
+export function linkLabelsAndNeighbours() {
+  const layout = document.querySelector(".tag-layout");
+  for (const event of ["pointerover", "focusin"]) layout.addEventListener(event, ({ target }) => light(layout, target));
+  for (const event of ["pointerleave", "focusout"]) layout.addEventListener(event, () => light(layout, null));
+}
+
+function light(layout, target) {
+  const neighbour = target?.closest(".neighbour");
+  const row = neighbour ? null : target?.closest(".label-row");
+  const labels = neighbour ? JSON.parse(neighbour.dataset.labels) : row ? [row.dataset.label] : [];
+  for (const element of layout.querySelectorAll(".label-row, .neighbour .chips li")) {
+    element.classList.toggle("lit", labels.includes(element.dataset.label));
+  }
+  for (const element of layout.querySelectorAll(".neighbour")) {
+    element.classList.toggle("lit", element === neighbour || (row !== null && gave(element, row.dataset.label)));
+  }
+}
+
+const gave = (neighbour, label) => JSON.parse(neighbour.dataset.labels).includes(label);
+
+function labelRow({ label, score: value, threshold }, { neighbours }, decisions) {
+  const support = neighbours.filter((neighbour) => neighbour.labels.includes(label));
+  const decide = (state) => () => decisions.toggle(label, state);
+  const known = value !== null;
+  return el("li", { class: "label-row", data: { label } },
+    el("div", { class: "decide", role: "group", "aria-label": label },
+      el("button", { type: "button", class: "accept", title: "Accept (a)", on: { click: decide("accepted") } },
+        el("span", { "aria-hidden": "true" }, "✓"), hidden(`Accept ${label}`)),
+      el("button", { type: "button", class: "reject", title: "Reject (r)", on: { click: decide("rejected") } },
+        el("span", { "aria-hidden": "true" }, "✕"), hidden(`Reject ${label}`))),
+    el("span", { class: "name" }, label),
+    el("span", { class: "score" }, known ? [hidden("score "), score(value)] : "added",
+      known && hidden(`, threshold ${score(threshold)}`)),
+    bar(value, threshold),
+    supporters(support, neighbours.length));
+}
+
+function bar(value, threshold) {
+  const element = el("div", { class: "bar", "aria-hidden": "true" });
+  if (value === null) return element;
+  element.title = `score ${score(value)}, threshold ${score(threshold)}`;
+  element.append(el("span", { class: "fill" }), el("span", { class: "mark" }));
+  element.style.setProperty("--score", value);
+  element.style.setProperty("--threshold", threshold);
+  return element;
+}
+
+function supporters(support, all) {
+  if (!all) return el("p", { class: "support note" }, "");
+  if (!support.length) return el("p", { class: "support note" }, `none of ${counted(all, "neighbour")}`);
+  return el("details", { class: "support" },
+    el("summary", {}, `${support.length} of ${counted(all, "neighbour")}`),
+    el("ol", { class: "neighbours" }, support.map(neighbourItem)));
+}
+
+function neighbourItem(neighbour) {
+  const { id, similarity, labels, text } = neighbour;
+  return el("li", { class: "neighbour", data: { id, labels: JSON.stringify(labels) } },
+    el("div", { class: "neighbour-head" },
+      el("a", { href: route("documents", {}, id) }, id),
+      el("span", { class: "similarity", title: "cosine similarity" }, hidden("similarity "), score(similarity))),
+    el("p", { class: "snippet" }, excerpt(text, 220)),
+    labels.length ? chips(labels) : el("p", { class: "note" }, "It carries no label."));
+}
+
+function confidence(value) {
+  if (value === null) return [el("p", { class: "note" }, "This method weighs no neighbours against a classifier.")];
+  const bar = el("div", { class: "shares", "aria-hidden": "true" }, el("span"), el("span"));
+  bar.style.setProperty("--share", value);
+  return [
+    el("p", { class: "shares-words" },
+      el("span", {}, el("strong", {}, `${percent(value)} neighbours`)),
+      el("span", {}, `${percent(1 - value)} classifier`)),
+    bar,
+    el("p", { class: "note" }, `Confidence ${score(value)}: ${meaning(value)}`),
+  ];
+}
+
+/** λ of Eq. 12 in words: it is the smallest vote among the labels that the classifier is sure of. */
+function meaning(value) {
+  if (value >= 0.75) return "the neighbours back all that the classifier is sure of, so they decide.";
+  if (value >= 0.4) return "the neighbours back the classifier in part, so both have a say.";
+  return "the neighbours do not back something that the classifier is sure of, so the classifier decides.";
+}
+
+const nothing = (text) => el("li", { class: "note nothing" }, text);
+
+/** Remember which control of which row has the focus; the function that is returned gives it back. */
+function focusedControl() {
+  const row = document.activeElement?.closest("#result .label-row");
+  if (!row) return null;
+  return () => focusLabel(row.dataset.label);
+}

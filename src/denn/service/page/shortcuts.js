@@ -1,0 +1,81 @@
+/** One key for each step of tagging. */
+import { byId } from "./dom.js";
+import { labelRows } from "./results.js";
+import { acceptSuggested, askFromField, decisions } from "./tag.js";
+import { takeBack, teach } from "./teach.js";
+
+const SETTING = "denn-letters";
+const FIELDS = "input, textarea, select, [contenteditable]";
+
+const KEYS = {
+  j: () => move(1),
+  k: () => move(-1),
+  ArrowDown: () => move(1),
+  ArrowUp: () => move(-1),
+  a: () => decide("accepted"),
+  r: () => decide("rejected"),
+  A: acceptSuggested,
+  o: openSupport,
+  n: () => byId("add-label").focus(),
+  t: teach,
+  u: takeBack,
+  e: () => byId("text").focus(),
+  "?": () => byId("help").showModal(),
+};
+
+let current = null; // the label that was in focus last
+
+export function startShortcuts() {
+  document.addEventListener("keydown", pressed);
+  byId("result").addEventListener("focusin", ({ target }) => {
+    current = target.closest(".label-row")?.dataset.label ?? current;
+  });
+  byId("open-help").addEventListener("click", KEYS["?"]);
+  const letters = byId("letters-on");
+  letters.checked = localStorage.getItem(SETTING) !== "off";
+  letters.addEventListener("change", () => localStorage.setItem(SETTING, letters.checked ? "on" : "off"));
+}
+
+function pressed(event) {
+  const { key, target } = event;
+  if (event.isComposing || document.querySelector("dialog[open]")) return;
+  const inTag = !byId("view-tag").hidden;
+  if (inTag && key === "Enter" && (event.ctrlKey || event.metaKey)) {
+    event.preventDefault();
+    return askFromField();
+  }
+  if (event.ctrlKey || event.metaKey || event.altKey) return;
+  if (target.matches(FIELDS)) return key === "Escape" && inTag ? leave(target) : undefined;
+  const arrow = key.startsWith("Arrow");
+  if (arrow ? !target.closest(".labels") : !byId("letters-on").checked) return;
+  if (!Object.hasOwn(KEYS, key) || !(inTag || key === "?")) return;
+  event.preventDefault();
+  KEYS[key]();
+}
+
+/** Leave a field for the labels, where the letters work. */
+function leave(field) {
+  field.blur();
+  currentRow()?.querySelector(".accept").focus();
+}
+
+const currentRow = () => labelRows().find((row) => row.dataset.label === current);
+
+function move(step) {
+  const rows = labelRows();
+  const place = rows.indexOf(currentRow());
+  const next = place < 0 ? 0 : Math.min(rows.length - 1, Math.max(0, place + step));
+  rows[next]?.querySelector(".accept").focus();
+}
+
+/** Decide about the label in focus; without one the key only goes to the first. */
+function decide(state) {
+  const row = document.activeElement.closest(".label-row");
+  if (row) decisions.toggle(row.dataset.label, state);
+  else move(0);
+}
+
+function openSupport() {
+  const details = currentRow()?.querySelector("details");
+  if (details) details.open = !details.open;
+}

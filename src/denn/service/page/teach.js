@@ -1,0 +1,139 @@
+/** Teaching: the text with its accepted labels goes into the datastore, the text is asked again, both are compared. */
+import { lastChange, post, undo } from "./api.js";
+import { byId, chips, el, hidden } from "./dom.js";
+import { counted, score, signed } from "./format.js";
+import { fail, say } from "./notice.js";
+import { keyWouldHelp, news, stored, whyReadOnly } from "./session.js";
+import { ask, asked, decisions, tagging, textIsStale } from "./tag.js";
+
+const SMALLEST = 0.005; // change of a score that is told
+let taught = null; // { id, number, text }: what can be undone
+let busy = false;
+
+export function startTeach() {
+  byId("teach").addEventListener("click", teach);
+  byId("undo").addEventListener("click", takeBack);
+  decisions.addEventListener("change", paint);
+  news.addEventListener("session", paint);
+  for (const event of ["answer", "text"]) tagging.addEventListener(event, paint);
+  tagging.addEventListener("new", forgetTaught);
+  paint();
+}
+
+/** Teach the accepted labels and show what that changed. */
+export async function teach() {
+  const reason = whyNot();
+  if (reason) return say(reason);
+  await alone(async () => {
+    const { text, prediction: before } = asked;
+    const labels = decisions.accepted;
+    const { ids: [id] } = await post("documents", { documents: [{ text, labels }], source: "page" });
+    taught = { id, text, number: await lastChange(id) };
+    stored();
+    const after = await ask(text);
+    if (!after) return;
+    showDifference(before, after, id);
+    say(`Taught as ${id} with ${counted(labels.length, "label")}.`);
+  });
+}
+
+/** Take the last teaching back and ask again. */
+export async function takeBack() {
+  if (!taught) return say("There is nothing to undo.");
+  await alone(async () => {
+    const { number, text, id } = taught;
+    await undo(number);
+    forgetTaught();
+    stored();
+    await ask(text);
+    say(`Undone: ${id} is no longer in the datastore.`);
+  });
+}
+
+/** One change at a time; a second press of the key meanwhile does nothing. */
+async function alone(work) {
+  if (busy) return;
+  busy = true;
+  paint();
+  try {
+    await work();
+  } catch (error) {
+    fail(error);
+  } finally {
+    busy = false;
+    paint();
+  }
+}
+
+function whyNot() {
+  if (!asked) return "Tag a text first.";
+  const readOnly = whyReadOnly();
+  if (readOnly) return readOnly;
+  if (taught?.text === asked.text) return "This text is taught. Undo that to teach it otherwise.";
+  if (textIsStale()) return "The text has changed since: tag it again first.";
+  if (!decisions.accepted.length) return "Accept or add at least one label.";
+  return busy ? "One moment." : null;
+}
+
+function paint() {
+  const reason = whyNot();
+  const accepted = decisions.accepted;
+  byId("teach").setAttribute("aria-disabled", String(reason !== null)); // stays in reach of the keyboard, with its reason
+  byId("teach-why").textContent = reason ?? "";
+  byId("teach-key").hidden = !asked || !keyWouldHelp();
+  byId("teach-what").replaceChildren(
+    accepted.length ? `${counted(accepted.length, "label")} accepted:` : "No label accepted yet.");
+  byId("teach-what").nextElementSibling.before(chipsOf(accepted));
+}
+
+function chipsOf(labels) {
+  document.querySelector(".teach > .chips")?.remove();
+  return chips(labels);
+}
+
+function forgetTaught() {
+  taught = null;
+  byId("difference").hidden = true;
+}
+
+function showDifference(before, after, id) {
+  const rows = compare(before, after);
+  const gained = rows.filter((row) => row.news === "gained").map((row) => row.label);
+  const lost = rows.filter((row) => row.news === "lost").map((row) => row.label);
+  const place = after.neighbours.findIndex((neighbour) => neighbour.id === id);
+  const sentences = [
+    gained.length && `Gained: ${gained.join(", ")}.`,
+    lost.length && `Lost: ${lost.join(", ")}.`,
+    !gained.length && !lost.length && "The same labels are suggested.",
+    place === 0 && `Your document ${id} is now the nearest neighbour.`,
+    place > 0 && `Your document ${id} is now neighbour ${place + 1}.`,
+  ];
+  byId("difference-summary").textContent = sentences.filter(Boolean).join(" ");
+  byId("difference-table").replaceChildren(rows.length ? table(rows) : el("p", { class: "note" }, "No score changed."));
+  byId("difference").hidden = false;
+}
+
+/** What differs between two predictions: what is gained and lost first, then the largest changes. */
+export function compare(before, after) {
+  const old = new Map(before.scores.map((row) => [row.label, row]));
+  const now = new Map(after.scores.map((row) => [row.label, row]));
+  const rows = [...new Set([...now.keys(), ...old.keys()])].map((label) => {
+    const [was, is] = [old.get(label), now.get(label)];
+    const change = (is?.score ?? 0) - (was?.score ?? 0);
+    const news = is?.chosen && !was?.chosen ? "gained" : was?.chosen && !is?.chosen ? "lost" : "";
+    return { label, was, is, change, news };
+  });
+  const weight = (row) => (row.news ? 1 : 0) + Math.abs(row.change) / 2;
+  return rows.filter((row) => row.news || Math.abs(row.change) >= SMALLEST).sort((a, b) => weight(b) - weight(a));
+}
+
+function table(rows) {
+  const cell = (row) => el("td", { class: "number" }, row ? score(row.score) : [el("span", { "aria-hidden": "true" }, "–"), hidden("not shown")]);
+  const line = ({ label, was, is, change, news }) => el("tr", { class: news },
+    el("th", { scope: "row" }, label, news && [" ", el("span", { class: `flag ${news}` }, news)]),
+    cell(was), cell(is), el("td", { class: "number" }, `${change < 0 ? "▼" : "▲"} ${signed(change)}`));
+  return el("table", { class: "table" },
+    el("thead", {}, el("tr", {}, ["Label", "Before", "After", "Change"].map((name, place) =>
+      el("th", { scope: "col", class: place ? "number" : null }, name)))),
+    el("tbody", {}, rows.map(line)));
+}

@@ -1,0 +1,116 @@
+"""What the routes share: the running service, who may write, the sizes of texts, predictions as JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+from fastapi import Depends, Request
+
+from denn.errors import StoreError
+from denn.model import Model
+from denn.service.engine import Decided, Engine, Wish
+from denn.service.problems import Refusal
+from denn.service.projection import Projection
+from denn.service.schemas import Options
+from denn.service.settings import Settings
+from denn.service.telemetry import Telemetry
+from denn.types import Datastore, Document, Neighbour
+
+
+@dataclass(frozen=True)
+class Service:
+    """Everything that answers requests."""
+
+    model: Model
+    settings: Settings
+    telemetry: Telemetry
+    engine: Engine
+    projection: Projection
+
+    @property
+    def learns(self) -> bool:
+        """Whether the model keeps a datastore."""
+        return hasattr(self.model.method, "store")
+
+
+def _service(request: Request) -> Service:
+    service: Service = request.app.state.service
+    return service
+
+
+def _may_write(request: Request) -> None:
+    settings: Settings = request.app.state.service.settings
+    if not settings.keys.has("write"):
+        raise Refusal(403, "Writing is off. Start the service with a write key to turn it on.")
+    if not request.state.may_write:
+        raise Refusal(401, "This needs a key that may write. Send it as 'Authorization: Bearer KEY'.", BEARER)
+
+
+BEARER = {"WWW-Authenticate": "Bearer"}
+Running = Annotated[Service, Depends(_service)]
+Writer = Depends(_may_write)
+
+
+def check_texts(settings: Settings, texts: Sequence[str]) -> None:
+    """Refuse too many texts, and those that are too long."""
+    if len(texts) > settings.texts:
+        raise Refusal(413, f"Got {len(texts)} texts, expected at most {settings.texts}. Send them in several requests.")
+    for number, text in enumerate(texts, 1):
+        if len(text) > settings.characters:
+            raise Refusal(
+                413,
+                f"Text {number} has {len(text):,} characters, expected at most {settings.characters:,}. Cut it.",
+            )
+
+
+def wish(options: Options) -> Wish:
+    """Return what the engine needs of a request's options."""
+    return Wish(
+        options.threshold,
+        tuple(options.thresholds.items()),
+        options.per_label,
+        options.min_labels,
+        options.evidence,
+    )
+
+
+def prediction_json(decided: Decided, options: Options) -> dict[str, Any]:
+    """Write a prediction as the API shows it."""
+    one = decided.prediction
+    labels = one.labels[: options.top_k]
+    chosen = set(labels)
+    return {
+        "labels": list(labels),
+        "scores": [
+            {"label": label, "score": score, "threshold": cut, "chosen": label in chosen}
+            for (label, score), cut in zip(one.scores.items(), decided.cuts, strict=True)
+        ],
+        "confidence": one.confidence,
+        "neighbours": [neighbour_json(neighbour, options.text_characters) for neighbour in one.neighbours],
+    }
+
+
+def neighbour_json(neighbour: Neighbour, characters: int) -> dict[str, Any]:
+    """Write a neighbour as the API shows it."""
+    return {
+        "id": neighbour.id,
+        "similarity": neighbour.similarity,
+        "labels": list(neighbour.labels),
+        "text": neighbour.text[:characters],
+    }
+
+
+def document_json(document: Document) -> dict[str, Any]:
+    """Write a stored document as the API shows it."""
+    return {"id": document.id, "text": document.text, "labels": list(document.labels)}
+
+
+def fetch(store: Datastore, ids: Sequence[str]) -> list[Document]:
+    """Return those of the documents that are still there."""
+    try:
+        return store.get(ids)
+    except StoreError:
+        there = set(store.ids())
+        return store.get([id for id in ids if id in there])

@@ -1,0 +1,149 @@
+"""Routes that tell of the model and the service: labels, card, map, recent predictions, health, metrics."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from fastapi import APIRouter, Query, Request
+from fastapi.responses import JSONResponse, PlainTextResponse, Response
+
+from denn import __version__
+from denn.service.parts import Running, Service, check_texts
+from denn.service.problems import Busy, responses
+from denn.service.schemas import (
+    LARGEST,
+    LabelsOut,
+    MapOut,
+    ModelOut,
+    PlaceOut,
+    PlaceRequest,
+    RecentOut,
+    SessionOut,
+    StatusOut,
+)
+
+router = APIRouter()
+
+POINTS = 2000  # on a map, unless asked otherwise
+
+
+@router.get("/v1/session", response_model=SessionOut, responses=responses(), tags=["service"])
+async def session(request: Request, service: Running) -> Response:
+    """Say what this service is, and what the key that was sent may do."""
+    settings, card = service.settings, service.model.card
+    limits = {"body_bytes": settings.body_bytes, "texts": settings.texts, "characters": settings.characters}
+    return JSONResponse(
+        {
+            "version": __version__,
+            "model": settings.name,
+            "method": card.method,
+            "may_read": request.state.may_read,
+            "may_write": request.state.may_write,
+            "writes": "on" if settings.keys.has("write") else "off",
+            "learns": service.learns,
+            "neighbours": service.learns,
+            "k": card.parameters.get("k"),
+            "limits": limits,
+        }
+    )
+
+
+@router.get("/v1/labels", response_model=LabelsOut, responses=responses(), tags=["model"])
+async def labels(
+    service: Running,
+    query: Annotated[str, Query(max_length=1000, description="Part of the name, in any case.")] = "",
+    sort: Literal["documents", "name"] = "documents",
+    offset: Annotated[int, Query(ge=0, le=LARGEST)] = 0,
+    limit: Annotated[int, Query(ge=0, le=1000)] = 100,
+) -> Response:
+    """List the labels with their documents and thresholds, those of the datastore that came later included."""
+
+    def look() -> dict[str, Any]:
+        counts = service.model.label_counts()
+        wanted = query.casefold()
+        found = [name for name in counts if wanted in name.casefold()]
+        found.sort(key=(lambda name: (-counts[name], name)) if sort == "documents" else str)
+        shown = found[offset : offset + limit]
+        rows = [
+            {"label": name, "documents": counts[name], "trained": name in service.model.labels, "threshold": threshold}
+            for name, threshold in zip(shown, service.model.label_thresholds(shown), strict=True)
+        ]
+        return {"total": len(found), "labels": rows}
+
+    return JSONResponse(await service.engine.read(look))
+
+
+@router.get("/v1/model", response_model=ModelOut, responses=responses(), tags=["model"])
+async def model(service: Running) -> Response:
+    """Show the card of the model."""
+    card = service.model.card
+    body = card.model_dump(mode="json", exclude={"digests", "thresholds", "format"})
+    body["corpus"].pop("label_counts", None)
+    store = await service.engine.read(lambda: service.model.store.info()) if service.learns else None
+    return JSONResponse(
+        body
+        | {
+            "name": service.settings.name,
+            "encoder": card.parameters.get("encoder"),
+            "labels": len(service.model.label_counts()),
+            "thresholds": {part: tuned.overall for part, tuned in card.thresholds.items()},
+            "store": store and {key: value for key, value in store.items() if key not in ("path", "address", "place")},
+        }
+    )
+
+
+@router.get("/v1/map", response_model=MapOut, responses=responses(409), tags=["model"])
+async def map_(service: Running, limit: Annotated[int, Query(ge=1, le=10_000)] = POINTS) -> Response:
+    """Show the datastore in two dimensions, a sample of it where it is large."""
+    store = service.model.store
+
+    def look() -> dict[str, Any]:
+        drawn = service.projection.map(store, limit)
+        points = [{"id": p.id, "x": p.x, "y": p.y, "labels": list(p.labels)} for p in drawn.points]
+        return {"points": points, "labels": list(drawn.labels), "documents": drawn.documents, "share": drawn.share}
+
+    return JSONResponse(await service.engine.read(look))
+
+
+@router.post("/v1/map/place", response_model=PlaceOut, responses=responses(409), tags=["model"])
+async def place(body: PlaceRequest, service: Running) -> Response:
+    """Say where a text lies on the map that was shown last."""
+    check_texts(service.settings, [body.text])
+    store = service.model.store
+    vector = await service.engine.embed([body.text])
+    x, y = await service.engine.read(lambda: service.projection.last(store, POINTS).place(vector))
+    return JSONResponse({"x": x, "y": y})
+
+
+@router.get("/v1/recent", response_model=RecentOut, responses=responses(), tags=["service"])
+async def recent(service: Running) -> Response:
+    """Tell how confident and how empty the last predictions were; of their texts nothing is kept."""
+    return JSONResponse(service.telemetry.recent())
+
+
+@router.get("/health", response_model=StatusOut, responses=responses(), tags=["service"])
+async def health() -> Response:
+    """Say that the process answers."""
+    return JSONResponse({"status": "ok"})
+
+
+@router.get("/ready", response_model=StatusOut, responses=responses(), tags=["service"])
+async def ready(service: Running) -> Response:
+    """Say whether requests would be answered: the queue has room and the datastore can be read."""
+    if service.engine.waiting >= service.settings.queue:
+        raise Busy("Too many texts are waiting.", after=1)
+    if service.learns:
+        await service.engine.read(lambda: len(service.model.store))
+    return JSONResponse({"status": "ready"})
+
+
+@router.get("/metrics", response_class=PlainTextResponse, responses=responses(), tags=["service"])
+async def metrics(service: Running) -> Response:
+    """Return counters for Prometheus."""
+    await _count_documents(service)
+    return Response(service.telemetry.exposition(), media_type="text/plain; version=0.0.4; charset=utf-8")
+
+
+async def _count_documents(service: Service) -> None:
+    if service.learns:
+        service.telemetry.documents.set(await service.engine.read(lambda: len(service.model.store)))

@@ -1,0 +1,136 @@
+"""Routes that tag texts: one, several, a stream; and the neighbours of a text."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Sequence
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Query, Request
+from fastapi.responses import JSONResponse, Response, StreamingResponse
+
+from denn.errors import DennError
+from denn.service.parts import Running, Service, check_texts, fetch, prediction_json, wish
+from denn.service.problems import Busy, Refusal, responses
+from denn.service.schemas import (
+    BatchOut,
+    BatchRequest,
+    NeighboursOut,
+    NeighboursRequest,
+    Options,
+    PredictionOut,
+    PredictRequest,
+    Share,
+)
+
+router = APIRouter(prefix="/v1", tags=["tag"])
+
+NDJSON = "application/x-ndjson"
+LINES = 32  # of a stream that are tagged together
+PATIENCE = 0.1  # seconds before a stream asks again where too many texts wait
+
+
+@router.post("/predict", response_model=PredictionOut, responses=responses())
+async def predict(body: PredictRequest, service: Running) -> Response:
+    """Tag one text."""
+    return JSONResponse((await _predicted(service, [body.text], body))[0])
+
+
+@router.post("/predict/batch", response_model=BatchOut, responses=responses())
+async def predict_batch(body: BatchRequest, service: Running) -> Response:
+    """Tag several texts."""
+    return JSONResponse({"predictions": await _predicted(service, body.texts, body)})
+
+
+@router.post(
+    "/predict/stream",
+    response_class=Response,
+    responses=responses() | {200: {"content": {NDJSON: {"schema": {"type": "string"}}}, "description": "Lines."}},
+    openapi_extra={"requestBody": {"content": {NDJSON: {"schema": {"type": "string"}}}, "required": True}},
+)
+async def predict_stream(
+    request: Request,
+    service: Running,
+    threshold: Annotated[Share | None, Query()] = None,
+    per_label: bool = False,
+    min_labels: Annotated[int, Query(ge=0, le=100)] = 0,
+    top_k: Annotated[int | None, Query(ge=1, le=1000)] = None,
+    evidence: Annotated[int, Query(ge=0, le=100)] = 0,
+) -> Response:
+    """Tag any number of texts: lines of JSON with a `text`, and an `id` if wanted; a line for each comes back.
+
+    A line that cannot be read gives a line with an `error`, and the rest goes on.
+    """
+    options = Options(threshold=threshold, per_label=per_label, min_labels=min_labels, top_k=top_k, evidence=evidence)
+    lines = (await request.body()).splitlines()
+    return StreamingResponse(_stream(service, lines, options), media_type=NDJSON)
+
+
+@router.post("/neighbours", response_model=NeighboursOut, responses=responses(409))
+async def neighbours(body: NeighboursRequest, service: Running) -> Response:
+    """Find the stored documents nearest to a text."""
+    check_texts(service.settings, [body.text])
+    store = service.model.store
+    vector = await service.engine.embed([body.text])
+
+    def look() -> list[dict[str, Any]]:
+        found = store.search(vector, body.k)
+        documents = {document.id: document for document in fetch(store, found.ids[0])}
+        return [
+            {
+                "id": id,
+                "similarity": similarity,
+                "labels": list(documents[id].labels),
+                "text": documents[id].text[: body.text_characters],
+            }
+            for id, similarity in zip(found.ids[0], found.similarity[0].tolist(), strict=True)
+            if id in documents
+        ]
+
+    return JSONResponse({"neighbours": await service.engine.read(look)})
+
+
+async def _predicted(service: Service, texts: Sequence[str], options: Options) -> list[dict[str, Any]]:
+    check_texts(service.settings, texts)
+    decided = await service.engine.predict(texts, wish(options))
+    service.telemetry.predicted([one.prediction for one in decided])
+    return [prediction_json(one, options) for one in decided]
+
+
+async def _stream(service: Service, lines: Sequence[bytes], options: Options) -> AsyncIterator[bytes]:
+    for begin in range(0, len(lines), LINES):
+        read = [_read(service, number, line) for number, line in enumerate(lines[begin : begin + LINES], begin + 1)]
+        good = [line for line in read if "error" not in line]
+        try:
+            found = iter(await _patiently(service, [line.pop("text") for line in good], options))
+            answers = [line if "error" in line else line | next(found) for line in read]
+        except (DennError, Refusal) as error:
+            answers = [line if "error" in line else line | {"error": str(error)} for line in read]
+        yield b"".join(json.dumps(line, ensure_ascii=False).encode() + b"\n" for line in answers)
+
+
+async def _patiently(service: Service, texts: Sequence[str], options: Options) -> list[dict[str, Any]]:
+    """Tag texts, and wait where too many others do."""
+    if not texts:
+        return []
+    while True:
+        try:
+            return await _predicted(service, texts, options)
+        except Busy:
+            await asyncio.sleep(PATIENCE)
+
+
+def _read(service: Service, number: int, line: bytes) -> dict[str, Any]:
+    """Read one line of a stream: its number, id and text, or what is wrong with it."""
+    found: dict[str, Any] = {"line": number, "id": None}
+    try:
+        row = json.loads(line)
+        text = row["text"]
+        text.encode()  # half a character cannot be
+        check_texts(service.settings, [text])
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+        return found | {"error": "Expected an object with a text, as JSON in UTF-8."}
+    except Refusal as refusal:
+        return found | {"error": refusal.detail}
+    return found | {"id": row.get("id"), "text": text}

@@ -1,0 +1,278 @@
+"""What requests and answers hold; FastAPI checks the requests and describes both in openapi.json."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints, model_validator
+
+Label = Annotated[str, StringConstraints(min_length=1, max_length=1000)]
+Id = Annotated[str, StringConstraints(min_length=1, max_length=1000)]
+Share = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
+Source = Annotated[str, StringConstraints(max_length=200)]
+Shown = Annotated[int, Field(ge=0, le=100_000, description="Characters of each neighbour's text.")]
+LARGEST = 2**53 - 1  # integers that every reader of JSON keeps
+
+
+class Request(BaseModel):
+    """A body in which nothing is passed over."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+
+class Options(Request):
+    """How texts are decided."""
+
+    threshold: Share | None = Field(None, description="One for all labels; null: as tuned.")
+    thresholds: dict[Label, Share] = Field(
+        default_factory=dict, max_length=1000, description="For some labels, before all others."
+    )
+    per_label: bool = Field(False, description="Use the thresholds tuned for each label.")
+    min_labels: int = Field(0, ge=0, le=100, description="So many labels at least, the best.")
+    top_k: int | None = Field(None, ge=1, le=1000, description="So many labels at most, the best.")
+    evidence: int = Field(10, ge=0, le=100, description="Neighbours that are returned.")
+    text_characters: Shown = 300
+
+
+class PredictRequest(Options):
+    """One text to tag."""
+
+    text: str = Field(examples=["An editor for XML files with validation"])
+
+
+class BatchRequest(Options):
+    """Several texts to tag."""
+
+    texts: list[str] = Field(min_length=1)
+
+
+class NeighboursRequest(Request):
+    """A text whose nearest documents are asked for."""
+
+    text: str
+    k: int = Field(10, ge=1, le=1000)
+    text_characters: Shown = 300
+
+
+class PlaceRequest(Request):
+    """A text to place on the map."""
+
+    text: str
+
+
+class NewDocument(Request):
+    """A document to learn."""
+
+    text: str
+    labels: list[Label] = Field(max_length=1000)
+    id: Id | None = None
+
+
+class AddRequest(Request):
+    """Documents to learn, all or none."""
+
+    documents: list[NewDocument] = Field(min_length=1)
+    source: Source = "service"
+
+
+class PutRequest(Request):
+    """What a document is from now on."""
+
+    text: str
+    labels: list[Label] = Field(max_length=1000)
+    source: Source = "service"
+
+
+class PatchRequest(Request):
+    """Other labels for a document: these, or some more and some less."""
+
+    labels: list[Label] | None = Field(None, max_length=1000)
+    add: list[Label] = Field(default_factory=list, max_length=1000)
+    drop: list[Label] = Field(default_factory=list, max_length=1000)
+    source: Source = "service"
+
+    @model_validator(mode="after")
+    def _something(self) -> PatchRequest:
+        if self.labels is None and not self.add and not self.drop:
+            raise ValueError("expected labels, or add, or drop")
+        return self
+
+
+class ScoredLabel(BaseModel):
+    """A label worth showing."""
+
+    label: str
+    score: float
+    threshold: float
+    chosen: bool
+
+
+class NeighbourOut(BaseModel):
+    """A stored document near the text."""
+
+    id: str
+    similarity: float
+    labels: list[str]
+    text: str
+
+
+class PredictionOut(BaseModel):
+    """The labels of one text."""
+
+    labels: list[str]
+    scores: list[ScoredLabel]
+    confidence: float | None
+    neighbours: list[NeighbourOut]
+
+
+class BatchOut(BaseModel):
+    """The labels of several texts, in order."""
+
+    predictions: list[PredictionOut]
+
+
+class NeighboursOut(BaseModel):
+    """The nearest documents, nearest first."""
+
+    neighbours: list[NeighbourOut]
+
+
+class DocumentOut(BaseModel):
+    """A stored document."""
+
+    id: str
+    text: str
+    labels: list[str]
+
+
+class DocumentsOut(BaseModel):
+    """Some of the documents that are meant, newest first."""
+
+    total: int
+    documents: list[DocumentOut]
+
+
+class IdsOut(BaseModel):
+    """The ids of what was added, in order."""
+
+    ids: list[str]
+
+
+class ChangeOut(BaseModel):
+    """One entry of the history."""
+
+    number: int
+    time: str
+    action: str
+    source: str
+    documents: int
+
+
+class HistoryOut(BaseModel):
+    """The changes, newest first."""
+
+    changes: list[ChangeOut]
+
+
+class UndoneOut(BaseModel):
+    """How many documents an undo touched."""
+
+    documents: int
+
+
+class LabelOut(BaseModel):
+    """A label and what is known of it."""
+
+    label: str
+    documents: int
+    trained: bool
+    threshold: float
+
+
+class LabelsOut(BaseModel):
+    """Some of the labels that are meant."""
+
+    total: int
+    labels: list[LabelOut]
+
+
+class PointOut(BaseModel):
+    """A document on the map."""
+
+    id: str
+    x: float
+    y: float
+    labels: list[str]
+
+
+class MapOut(BaseModel):
+    """The datastore in two dimensions."""
+
+    points: list[PointOut]
+    labels: list[str]
+    documents: int
+    share: float
+
+
+class PlaceOut(BaseModel):
+    """Where a text lies on the map."""
+
+    x: float
+    y: float
+
+
+class SeenOut(BaseModel):
+    """What is remembered of a prediction."""
+
+    time: str
+    confidence: float | None
+    labels: int
+    best: float
+
+
+class RecentOut(BaseModel):
+    """The last predictions, oldest first."""
+
+    total: int
+    empty: int
+    predictions: list[SeenOut]
+
+
+class SessionOut(BaseModel):
+    """What the service is, and what the key that was sent may do."""
+
+    version: str
+    model: str
+    method: str
+    may_read: bool
+    may_write: bool
+    writes: str
+    learns: bool
+    neighbours: bool
+    k: int | None
+    limits: dict[str, int]
+
+
+class ModelOut(BaseModel):
+    """The card of the loaded model."""
+
+    model_config = ConfigDict(protected_namespaces=())
+
+    name: str
+    method: str
+    encoder: str | None
+    parameters: dict[str, Any]
+    labels: int
+    metrics: dict[str, Any]
+    thresholds: dict[str, float]
+    corpus: dict[str, Any]
+    training: dict[str, Any]
+    versions: dict[str, str]
+    created: str
+    store: dict[str, Any] | None
+
+
+class StatusOut(BaseModel):
+    """How the service is."""
+
+    status: str

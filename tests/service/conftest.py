@@ -1,0 +1,79 @@
+"""A real service: `denn serve` in a process of its own, over a model trained on the tiny corpus."""
+
+import re
+import shutil
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import httpx
+import pytest
+
+
+@dataclass
+class Running:
+    """A service that answers."""
+
+    url: str
+    write_key: str | None
+    folder: Path  # of the model
+    process: subprocess.Popen
+    log: list[str] = field(default_factory=list)  # lines on standard error so far
+
+    def client(self, key: str | None = None, **options) -> httpx.Client:
+        headers = {"Authorization": f"Bearer {key}"} if key else {}
+        return httpx.Client(base_url=self.url, headers=headers, timeout=30, **options)
+
+    def writer(self) -> httpx.Client:
+        return self.client(self.write_key)
+
+
+@contextmanager
+def serving(folder: Path, *options: str, teach: bool = True) -> Iterator[Running]:
+    """Start a service on a free port, and stop it as its user would."""
+    command = [sys.executable, "-m", "denn", "serve", str(folder), "--port", "0", *options]
+    process = subprocess.Popen(
+        command + ["--teach"] * teach, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, encoding="utf-8"
+    )
+    reading = []
+    try:
+        greeting = process.stdout.readline()
+        found = re.search(r"at (http://\S+?)/(?:#key=(\S+))?(?:,|$)", greeting.strip())
+        assert found, greeting + process.stderr.read()
+        running = Running(found[1], found[2], folder, process)
+        reading.append(threading.Thread(target=lambda: running.log.extend(process.stderr)))
+        reading[0].start()
+        with running.client() as client:
+            for _ in range(100):  # it listens already, and answers when the model is ready
+                if client.get("/health").status_code == 200:
+                    break
+        yield running
+    finally:
+        process.terminate()
+        try:
+            process.wait(20)
+        finally:
+            process.kill()
+            process.stdout.close()
+            if reading:
+                reading[0].join()
+            process.stderr.close()
+
+
+@pytest.fixture(scope="session")
+def served_model(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy of the tiny model whose datastore may change."""
+    folder = tmp_path_factory.mktemp("served") / "tiny"
+    shutil.copytree(tiny_model, folder)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def service(served_model: Path) -> Iterator[Running]:
+    """One service for all tests of a process; what a test adds it takes out again."""
+    with serving(served_model) as running:
+        yield running
