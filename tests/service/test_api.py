@@ -1,7 +1,5 @@
 """The API as its users see it: what each route answers."""
 
-import pytest
-
 TEXT = "referee goal stadium kyoto temple sakura"
 
 
