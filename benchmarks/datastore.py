@@ -114,17 +114,18 @@ def bare_faiss(index: Approximate, matrix: Tensor) -> Callable[[Tensor], object]
     return search
 
 
-def bare_postgres(address: str, dimension: int) -> Callable[[Tensor], object]:
+def bare_postgres(address: str, documents: int, dimension: int) -> Callable[[Tensor], object]:
     """Return the same candidates and ranking, with ids and labels, by the driver alone."""
     from pgvector import Vector
     from psycopg import connect
 
     from denn.stores.postgres_link import Address, prepare
-    from denn.stores.postgres_search import FEWEST, OVERFETCH
+    from denn.stores.postgres_search import FEWEST, OVERFETCH, widen
 
     where = Address.parse(address)
     connection = connect(where.server, **where.options())
     prepare(connection, where.schema, read_only=True)
+    widen(connection, documents)
     half = f"halfvec({dimension})"
     statement = f"""
     SELECT place, found.distance, (SELECT id FROM documents d WHERE d.row = found.row),
@@ -228,7 +229,7 @@ def measure(
         build = {"build_s": seconds(store.build_index)}
         bare = bare_faiss(store._replica.main, matrix)
     else:
-        bare = bare_postgres(address, matrix.shape[1])
+        bare = bare_postgres(address, *matrix.shape)
     info = store.info()
     return build | {
         "documents": len(matrix),

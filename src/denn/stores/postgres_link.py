@@ -26,7 +26,6 @@ except ImportError as error:  # all of this store needs them, and it is imported
 SCHEMES = ("postgresql://", "postgres://")
 FORM = "postgresql://host/database?schema=NAME"
 REACH = 10.0  # seconds to wait for a server that is starting, or for a free connection
-EF_SEARCH = 200  # candidates that one pass over the index keeps; it passes again where a filter leaves too few
 
 Connection: TypeAlias = "psycopg.Connection[tuple[Any, ...]]"
 Result = TypeVar("Result")
@@ -91,7 +90,6 @@ SELECT set_config('search_path', concat_ws(', ', quote_ident(%(schema)s), (
          SELECT quote_ident(nspname) FROM pg_extension e JOIN pg_namespace n ON n.oid = e.extnamespace
          WHERE extname = 'vector')), false),
        set_config('default_transaction_read_only', %(read_only)s, false),
-       set_config('hnsw.ef_search', %(ef_search)s, false),
        set_config('hnsw.iterative_scan', 'relaxed_order', false),
        set_config('random_page_cost', '1.1', false), -- else the index is passed over for a scan that takes longer
        set_config('jit', 'off', false)               -- compiling a search takes longer than running it
@@ -100,7 +98,7 @@ SELECT set_config('search_path', concat_ws(', ', quote_ident(%(schema)s), (
 
 def prepare(connection: Connection, schema: str, read_only: bool) -> None:
     """Make a new connection look into the schema and understand vectors."""
-    values = {"schema": schema, "read_only": "on" if read_only else "off", "ef_search": str(EF_SEARCH)}
+    values = {"schema": schema, "read_only": "on" if read_only else "off"}
     path = connection.execute(SETTINGS, values).fetchone()
     if path and ", " in path[0].removeprefix(sql.Identifier(schema).as_string()):  # there is the extension
         register_vector(connection)

@@ -1,0 +1,223 @@
+"""Put a service under load on this machine: throughput beside the model itself, latency, a full queue, memory.
+
+python benchmarks/service.py MODEL TEXTS.jsonl [--seconds 20] [--soak 600] [--out results]
+
+TEXTS has a text in each line, as `denn predict` takes them. The service is `denn serve` in a process of its own; the
+model itself runs in this process, in turns with it and on the same batches. Clients are as many connections that ask,
+wait for the answer and ask again. The result goes to OUT/service.json.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import itertools
+import json
+import re
+import resource
+import statistics
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import denn
+from machine import report
+
+BATCH = 64  # texts of one request, where throughput is compared
+TURNS = 7
+CLIENTS = (1, 8, 64)
+EVERY = 5.0  # seconds between two looks at the memory
+
+
+@dataclass
+class Server:
+    """A service and its process."""
+
+    port: int
+    pid: int
+
+    def resident(self) -> int:
+        """Return the bytes of memory that it holds."""
+        pages = int(Path(f"/proc/{self.pid}/statm").read_text().split()[1])
+        return pages * resource.getpagesize()
+
+
+@contextmanager
+def serving(model: Path, *options: str) -> Iterator[Server]:
+    """Start a service on a free port."""
+    command = [sys.executable, "-m", "denn", "serve", str(model), "--port", "0", "--log", "none", *options]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            found = re.search(r":(\d+)/", process.stdout.readline())
+            yield Server(int(found[1]), process.pid)
+        finally:
+            process.terminate()
+            process.wait(60)
+
+
+@dataclass
+class Client:
+    """One connection that is kept open."""
+
+    port: int
+    statuses: Counter = field(default_factory=Counter)
+    times: list[float] = field(default_factory=list)
+
+    async def __aenter__(self) -> Client:
+        self.reader, self.writer = await asyncio.open_connection("127.0.0.1", self.port)
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self.writer.close()
+
+    async def ask(self, path: str, body: dict[str, Any] | None = None) -> tuple[int, bytes]:
+        """Send a request and read the whole answer."""
+        content = json.dumps(body).encode() if body is not None else b""
+        head = f"{'POST' if body is not None else 'GET'} {path} HTTP/1.1\r\nHost: 127.0.0.1\r\n"
+        head += f"Content-Type: application/json\r\nContent-Length: {len(content)}\r\n\r\n"
+        begun = time.perf_counter()
+        self.writer.write(head.encode() + content)
+        answer = await self.reader.readuntil(b"\r\n\r\n")
+        length = int(re.search(rb"content-length: (\d+)", answer, re.I)[1])
+        found = await self.reader.readexactly(length)
+        status = int(answer.split(b" ", 2)[1])
+        self.times.append(time.perf_counter() - begun)
+        self.statuses[status] += 1
+        return status, found
+
+
+async def load(port: int, clients: int, seconds: float, texts: list[str], evidence: int = 10) -> dict[str, Any]:
+    """Let clients ask for one text after the other."""
+    end = time.perf_counter() + seconds
+
+    async def ask(client: Client, mine: Iterator[str]) -> None:
+        async with client:
+            while time.perf_counter() < end:
+                status, _ = await client.ask("/v1/predict", {"text": next(mine), "evidence": evidence})
+                if status == 503:
+                    await asyncio.sleep(0.2)
+
+    asked = [Client(port) for _ in range(clients)]
+    starts = [itertools.cycle(texts[i * 7 % len(texts) :] + texts[: i * 7 % len(texts)]) for i in range(clients)]
+    await asyncio.gather(*(ask(*pair) for pair in zip(asked, starts, strict=True)))
+    times = sorted(seconds for client in asked for seconds in client.times)
+    statuses = sum((client.statuses for client in asked), Counter())
+    return {
+        "clients": clients,
+        "answers": dict(statuses),
+        "texts_per_s": statuses[200] / seconds,
+        "p50_ms": 1e3 * statistics.median(times),
+        "p99_ms": 1e3 * times[int(0.99 * len(times))],
+    }
+
+
+async def batches(port: int, parts: list[list[str]]) -> float:
+    """Return the seconds that two clients take for all batches; the next one waits while one is computed."""
+    left = iter(parts)
+
+    async def work() -> None:
+        async with Client(port) as client:
+            for part in left:
+                status, _ = await client.ask("/v1/predict/batch", {"texts": part, "evidence": 10})
+                assert status == 200, status
+
+    begun = time.perf_counter()
+    await asyncio.gather(work(), work())
+    return time.perf_counter() - begun
+
+
+def throughput(folder: Path, server: Server, texts: list[str]) -> dict[str, Any]:
+    """Compare the service with the model itself, in turns."""
+    parts = [texts[i : i + BATCH] for i in range(0, len(texts) - BATCH + 1, BATCH)][:8]
+    count = sum(map(len, parts))
+    direct, served = [], []
+    with denn.load(folder) as model:
+        for _ in range(TURNS + 1):  # the first turn warms up
+            begun = time.perf_counter()
+            for part in parts:
+                model.predict(part, evidence=10)
+            direct.append(time.perf_counter() - begun)
+            served.append(asyncio.run(batches(server.port, parts)))
+    direct_s, served_s = statistics.median(direct[1:]), statistics.median(served[1:])
+    return {
+        "batch": BATCH,
+        "direct_texts_per_s": count / direct_s,
+        "service_texts_per_s": count / served_s,
+        "ratio": direct_s / served_s,
+    }
+
+
+async def soak(server: Server, seconds: float, texts: list[str]) -> dict[str, Any]:
+    """Keep 64 clients asking, and watch the memory."""
+    sizes: list[tuple[float, int]] = []
+
+    async def watch() -> None:
+        begun = time.perf_counter()
+        while True:
+            sizes.append((time.perf_counter() - begun, server.resident()))
+            await asyncio.sleep(EVERY)
+
+    watching = asyncio.create_task(watch())
+    found = await load(server.port, 64, seconds, texts)
+    watching.cancel()
+    later = [size for moment, size in sizes if moment > seconds / 3]  # caches are filled by then
+    half = len(later) // 2
+    found["memory_mb"] = [round(size / 1e6, 1) for _, size in sizes[:: max(1, len(sizes) // 20)]]
+    found["growth_mb"] = (statistics.median(later[half:]) - statistics.median(later[:half])) / 1e6
+    return found | {"seconds": seconds}
+
+
+async def full_queue(server: Server, texts: list[str], limit: int) -> dict[str, Any]:
+    """Ask for more than may wait; watch how many do."""
+    most = 0
+    done = False
+
+    async def watch() -> None:
+        nonlocal most
+        async with Client(server.port) as client:
+            while not done:
+                _, found = await client.ask("/metrics")
+                most = max(most, int(float(re.search(rb"\ndenn_waiting_texts (\S+)", found)[1])))
+                await asyncio.sleep(0.02)
+
+    watching = asyncio.create_task(watch())
+    found = await load(server.port, 64, 10, texts)
+    done = True
+    await watching
+    return found | {"limit": limit, "most_waiting": most}
+
+
+def main() -> None:
+    """Read the arguments, measure and report."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("model", type=Path)
+    parser.add_argument("texts", type=Path)
+    parser.add_argument("--seconds", type=float, default=20)
+    parser.add_argument("--soak", type=float, default=600)
+    parser.add_argument("--out", type=Path, help="the folder of the result; printed only if not given")
+    arguments = parser.parse_args()
+    lines = arguments.texts.read_text(encoding="utf-8").splitlines()
+    texts = [json.loads(line)["text"] for line in lines][:2000]
+    result: dict[str, Any] = {"model": arguments.model.name, "texts": len(texts)}
+    with serving(arguments.model) as server:
+        result["throughput"] = throughput(arguments.model, server, texts)
+        print(result["throughput"], flush=True)
+        result["latency"] = []
+        for clients in CLIENTS:
+            result["latency"].append(asyncio.run(load(server.port, clients, arguments.seconds, texts)))
+            print(result["latency"][-1], flush=True)
+        result["soak"] = asyncio.run(soak(server, arguments.soak, texts))
+        print(result["soak"], flush=True)
+    with serving(arguments.model, "--queue", "32") as server:
+        result["full_queue"] = asyncio.run(full_queue(server, texts, 32))
+    report(result, arguments.out and arguments.out / "service.json")
+
+
+if __name__ == "__main__":
+    main()
