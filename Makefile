@@ -27,7 +27,7 @@ help:  ## show this list
 
 # The page is tested in a real browser, from apt where there is none; without one those tests are skipped and say so.
 .venv/browser: .venv/dev
-	@command -v chromium chromium-browser google-chrome > /dev/null || { apt-get update && apt-get install --yes chromium; } \
+	@for name in chromium chromium-browser google-chrome; do command -v $$name > /dev/null && exit 0; done; { apt-get update && apt-get install --yes chromium; } \
 		> /dev/null 2>&1 || echo "There is no Chromium, and apt cannot install it: the page will not be tested."
 	@touch $@
 

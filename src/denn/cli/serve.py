@@ -60,7 +60,7 @@ def serve(
         queue=queue,
         batch_tokens=batch_tokens,
         seconds=seconds,
-        hosts=tuple(name.lower() for name in host_name or ()) or (LOOPBACK if _is_loopback(host) else ()),
+        hosts=tuple(name.lower() for name in host_name or ()) or ((*LOOPBACK, host) if _is_loopback(host) else ()),
         origins=tuple(allow_origin or ()),
         label_uri=label_uri,
     )
@@ -76,6 +76,7 @@ def run(folder: Path, host: str, port: int, settings: Settings, secret: str | No
         import uvicorn
 
         from denn.service.app import make_app
+        from denn.service.guard import Wire
     except ImportError as error:
         raise MissingExtraError("The service", "fastapi", "serve") from error
     listening = _listen(host, port)
@@ -83,12 +84,13 @@ def run(folder: Path, host: str, port: int, settings: Settings, secret: str | No
     _log(log)
     config = uvicorn.Config(
         make_app(model, settings),
+        http=Wire,
+        ws="none",
         log_config=None,
         access_log=False,
         server_header=False,
         timeout_graceful_shutdown=round(settings.stop_seconds) + 5,
         timeout_keep_alive=15,
-        h11_max_incomplete_event_size=64 * 1024,
     )
     _greet(folder, listening, settings, secret)
     uvicorn.Server(config).run(sockets=[listening])
@@ -144,16 +146,15 @@ def _listen(host: str, port: int) -> socket.socket:
 
 
 def _log(kind: str) -> None:
-    logger = logging.getLogger("denn.service")
-    logger.propagate = False
-    logger.handlers.clear()
-    logger.setLevel(logging.INFO if kind == "json" else logging.CRITICAL)
-    if kind == "json":
-        from denn.service.telemetry import JsonLines
+    """Have lines of JSON written, ours and the server's, or none."""
+    from denn.service.telemetry import JsonLines
 
-        handler = logging.StreamHandler()
-        handler.setFormatter(JsonLines())
-        logger.addHandler(handler)
+    handler = logging.StreamHandler() if kind == "json" else logging.NullHandler()
+    handler.setFormatter(JsonLines())
+    for name, level in (("denn.service", logging.INFO), ("uvicorn.error", logging.WARNING), ("asyncio", logging.ERROR)):
+        logger = logging.getLogger(name)
+        logger.handlers, logger.propagate = [handler], False
+        logger.setLevel(level)
 
 
 def _greet(folder: Path, listening: socket.socket, settings: Settings, secret: str | None) -> None:

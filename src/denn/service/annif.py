@@ -1,5 +1,294 @@
 """Annif's REST API over a denn model, so that its clients work unchanged."""
 
-from fastapi import APIRouter
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from typing import Annotated, Any
+from urllib.parse import parse_qsl, quote, unquote
+
+from fastapi import APIRouter, Depends, Query, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse, Response
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
+
+from denn import __version__
+from denn.service.engine import Decided, Wish
+from denn.service.parts import Running, Service, Writer, check_texts
+from denn.service.problems import Refusal, responses
+from denn.service.schemas import Label, Share
+from denn.types import Document, Prediction
 
 router = APIRouter(prefix="/v1", tags=["Annif"])
+
+FORM = "application/x-www-form-urlencoded"
+FIELDS = 1000  # of a form
+RESULTS = 1000  # of a text, whatever the limit: Annif sets none, and each costs time
+LABEL = 1000  # characters
+UNDETERMINED = "und"  # as ISO 639 says it: the labels are in whatever language they were taught in
+ABSOLUTE = re.compile(r"(https?://|urn:)\S+")
+SUBJECT: dict[str, Any] = {"uri": {"type": ["string", "null"]}, "label": TypeAdapter(Label).json_schema()}
+
+
+class Given(BaseModel):
+    """A body as Annif takes it; what is not known here, such as metadata, is passed over."""
+
+    model_config = ConfigDict(strict=True, frozen=True)
+
+
+class SuggestForm(BaseModel):
+    """A text that subjects are wanted for."""
+
+    text: str
+    limit: int = Field(10, ge=0, description=f"Results at most, and never more than {RESULTS}.")
+    threshold: Share = Field(0.0, description="The lowest score of a result.")
+    language: str | None = Field(None, description="Passed over: a label has one name.")
+
+
+class GivenText(Given):
+    """One text of a batch."""
+
+    text: str
+    document_id: str | None = None
+
+
+class GivenBatch(Given):
+    """Texts that subjects are wanted for."""
+
+    documents: list[GivenText]
+
+
+class GivenSubject(Given):
+    """A subject of a document to learn; its URI alone is enough where it is known here."""
+
+    # No schema can say which URIs are known, so this one asks for the label, which is always right.
+    model_config = ConfigDict(json_schema_extra={"properties": SUBJECT, "required": ["label"]})
+
+    uri: str | None = None
+    label: str | None = None
+
+
+class GivenDocument(Given):
+    """A document to learn; one without a text or without subjects is passed over, as Annif does."""
+
+    text: str | None = None
+    subjects: list[GivenSubject] | None = Field(None, max_length=1000)
+
+
+class VocabularyOut(BaseModel):
+    """The labels of the model."""
+
+    vocab_id: str
+    languages: list[str]
+    size: int
+    loaded: bool
+
+
+class VocabulariesOut(BaseModel):
+    """All vocabularies: one."""
+
+    vocabs: list[VocabularyOut]
+
+
+class ProjectOut(BaseModel):
+    """The model, as Annif's clients know one."""
+
+    project_id: str
+    name: str
+    language: str
+    backend: dict[str, str]
+    vocab: VocabularyOut
+    vocab_language: str
+    is_trained: bool
+    modification_time: str
+
+
+class ProjectsOut(BaseModel):
+    """All projects: one."""
+
+    projects: list[ProjectOut]
+
+
+class SubjectOut(BaseModel):
+    """A label that is suggested."""
+
+    uri: str
+    label: str
+    notation: None
+    score: float
+
+
+class SuggestionsOut(BaseModel):
+    """The labels of one text, best first."""
+
+    results: list[SubjectOut]
+
+
+class DocumentSuggestionsOut(SuggestionsOut):
+    """The labels of one text of a batch."""
+
+    document_id: str | None
+
+
+def _project(project_id: str, service: Running) -> Service:
+    own = _project_id(service)
+    if project_id != own:
+        raise Refusal(404, f"Project '{project_id[:100]}' not found. There is one here: '{own}'.")
+    return service
+
+
+async def _form(request: Request) -> SuggestForm:
+    """Read a form; FastAPI's own takes an empty text for a missing one, and none that is longer than a megabyte."""
+    try:
+        body = (await request.body()).decode()
+        given = dict(parse_qsl(body, keep_blank_values=True, errors="strict", max_num_fields=FIELDS))
+    except ValueError as error:
+        raise Refusal(400, f"The form cannot be read. Expected at most {FIELDS} fields in UTF-8.") from error
+    try:
+        return SuggestForm.model_validate(given)
+    except ValidationError as error:
+        raise RequestValidationError([one | {"loc": ("body", *one["loc"])} for one in error.errors()]) from error
+
+
+Project = Annotated[Service, Depends(_project)]
+
+
+@router.get("/", response_model=dict[str, str], responses=responses())
+async def info() -> Response:
+    """Say what answers, and in which version."""
+    return JSONResponse({"title": "Annif REST API, served by denn", "version": __version__})
+
+
+@router.get("/vocabs", response_model=VocabulariesOut, responses=responses())
+async def vocabularies(service: Running) -> Response:
+    """List the vocabularies."""
+    return JSONResponse({"vocabs": [await service.engine.read(lambda: _vocabulary_json(service))]})
+
+
+@router.get("/projects", response_model=ProjectsOut, responses=responses())
+async def projects(service: Running) -> Response:
+    """List the projects."""
+    return JSONResponse({"projects": [await service.engine.read(lambda: _project_json(service))]})
+
+
+@router.get("/projects/{project_id}", response_model=ProjectOut, responses=responses(404))
+async def project(service: Project) -> Response:
+    """Show a project."""
+    return JSONResponse(await service.engine.read(lambda: _project_json(service)))
+
+
+@router.post(
+    "/projects/{project_id}/suggest",
+    response_model=SuggestionsOut,
+    responses=responses(404),
+    openapi_extra={"requestBody": {"content": {FORM: {"schema": SuggestForm.model_json_schema()}}, "required": True}},
+)
+async def suggest(service: Project, form: Annotated[SuggestForm, Depends(_form)]) -> Response:
+    """Suggest subjects for a text: the best ones, without the decision that `/v1/predict` makes."""
+    return JSONResponse({"results": (await _suggested(service, [form.text], form.limit, form.threshold))[0]})
+
+
+@router.post(
+    "/projects/{project_id}/suggest-batch", response_model=list[DocumentSuggestionsOut], responses=responses(404)
+)
+async def suggest_batch(
+    body: GivenBatch,
+    service: Project,
+    limit: Annotated[int, Query(ge=0, description=f"Results at most, and never more than {RESULTS}.")] = 10,
+    threshold: Annotated[Share, Query(description="The lowest score of a result.")] = 0.0,
+    language: Annotated[str | None, Query(description="Passed over: a label has one name.")] = None,
+) -> Response:
+    """Suggest subjects for several texts, in order."""
+    found = await _suggested(service, [one.text for one in body.documents], limit, threshold)
+    named = zip(body.documents, found, strict=True)
+    return JSONResponse([{"document_id": one.document_id, "results": results} for one, results in named])
+
+
+@router.post("/projects/{project_id}/learn", status_code=204, responses=responses(404, 409), dependencies=[Writer])
+async def learn(body: list[GivenDocument], service: Project) -> Response:
+    """Learn documents, all or none; the next suggestion knows them."""
+    store = service.model.store
+    known = frozenset(await service.engine.read(lambda: store.labels))
+    labels = [tuple(_label(subject, service, known) for subject in one.subjects or ()) for one in body]
+    new = [
+        Document(one.text, given)
+        for one, given in zip(body, labels, strict=True)
+        if one.text is not None and one.subjects is not None
+    ]
+    check_texts(service.settings, [document.text for document in new])
+    if new:
+        await service.engine.add(new, "annif")
+    return Response(status_code=204)
+
+
+@router.post("/detect-language", include_in_schema=False)
+async def detect_language() -> Response:
+    """Say that this is not done here, with the status that Annif's client reads a reason from."""
+    raise Refusal(404, "This service does not detect languages.")
+
+
+async def _suggested(service: Service, texts: Sequence[str], limit: int, threshold: float) -> list[list[Any]]:
+    """Return the results of each text."""
+    check_texts(service.settings, texts)
+    limit = min(limit, RESULTS)
+    # A threshold that nothing passes: then the best ones are added, by their scores alone.
+    decided = await service.engine.predict(texts, Wish(threshold=1.0, min_labels=limit, evidence=0))
+    service.telemetry.predicted(await service.engine.read(lambda: _as_tuned(service, decided)))
+    best = [[pair for pair in one.prediction.scores.items() if 0 < pair[1] >= threshold][:limit] for one in decided]
+    return [[_subject_json(service, *pair) for pair in pairs] for pairs in best]
+
+
+def _as_tuned(service: Service, decided: Sequence[Decided]) -> list[Prediction]:
+    """Return predictions with the labels that the model would have chosen, so that those of all routes compare."""
+    found = [one.prediction for one in decided]
+    names = list({label for one in found for label in one.scores})
+    cuts = dict(zip(names, service.model.label_thresholds(names), strict=True))
+    return [
+        replace(one, labels=tuple(label for label, score in one.scores.items() if score > cuts[label])) for one in found
+    ]
+
+
+def _label(subject: GivenSubject, service: Service, known: Collection[str]) -> str:
+    """Return the label that a subject means."""
+    uri, label, ours = subject.uri or "", subject.label or "", service.settings.label_uri
+    if uri in known:
+        label = uri
+    elif uri.startswith(ours):
+        with suppress(UnicodeDecodeError):  # then it is none of ours
+            label = unquote(uri.removeprefix(ours), errors="strict") or label
+    if not label:
+        raise Refusal(400, f"Got the URI '{uri[:100]}' without a label, expected one known here. Send the label, too.")
+    if len(label) > LABEL:
+        raise Refusal(400, f"A subject's label has {len(label):,} characters, expected at most {LABEL:,}. Cut it.")
+    return label
+
+
+def _subject_json(service: Service, label: str, score: float) -> dict[str, Any]:
+    uri = label if ABSOLUTE.fullmatch(label) else service.settings.label_uri + quote(label, safe="")
+    return {"uri": uri, "label": label, "notation": None, "score": score}
+
+
+def _project_id(service: Service) -> str:
+    """Return the model's name in letters that Annif's projects have."""
+    return re.sub(r"[^A-Za-z0-9_-]+", "-", service.settings.name).strip("-") or "model"
+
+
+def _vocabulary_json(service: Service) -> dict[str, Any]:
+    size = len(service.model.label_counts())
+    return {"vocab_id": _project_id(service), "languages": [UNDETERMINED], "size": size, "loaded": True}
+
+
+def _project_json(service: Service) -> dict[str, Any]:
+    changes = service.model.store.history(1) if service.learns else []
+    return {
+        "project_id": _project_id(service),
+        "name": service.settings.name,
+        "language": UNDETERMINED,
+        "backend": {"backend_id": "denn"},
+        "vocab": _vocabulary_json(service),
+        "vocab_language": UNDETERMINED,
+        "is_trained": True,
+        "modification_time": changes[0].time.isoformat() if changes else service.model.card.created,
+    }

@@ -12,7 +12,6 @@ from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 from fastapi.responses import FileResponse, Response
 from fastapi.staticfiles import StaticFiles
-from starlette.middleware.cors import CORSMiddleware
 
 from denn import __version__
 from denn.model import Model
@@ -56,10 +55,6 @@ def make_app(model: Model, settings: Settings) -> Guard:
     app.mount("/page", StaticFiles(directory=PAGE), name="page")
     app.add_api_route("/", _page, include_in_schema=False)
     app.openapi = lambda: _described(app)  # type: ignore[method-assign]
-    if settings.origins:
-        app.add_middleware(
-            CORSMiddleware, allow_origins=list(settings.origins), allow_methods=["*"], allow_headers=["*"]
-        )
     return Guard(app, settings, telemetry)
 
 

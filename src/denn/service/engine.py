@@ -125,7 +125,7 @@ class Engine:
 
     @contextmanager
     def _room(self, count: int) -> Iterator[None]:
-        if self._admitted + count > self._settings.queue:
+        if self._admitted and self._admitted + count > self._settings.queue:  # alone, any request is let in
             self._telemetry.refused.inc()
             raise Busy(
                 f"{self._admitted} texts are waiting, and the limit is {self._settings.queue}. Try again later.",

@@ -11,10 +11,12 @@ from collections.abc import MutableMapping
 from typing import Any
 
 from starlette.datastructures import Headers, MutableHeaders
+from starlette.middleware.cors import CORSMiddleware
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from denn.service.keys import given_key
-from denn.service.problems import Busy, Refusal, problem
+from denn.service.problems import FAILED, Busy, Refusal, problem
 from denn.service.settings import Settings
 from denn.service.telemetry import Telemetry
 
@@ -40,12 +42,93 @@ SECURITY = {
 }
 
 
+class Wire(HttpToolsProtocol):
+    """HTTP as uvicorn speaks it, with an end to heads that never end and to clients that never read."""
+
+    HEAD_BYTES = 64 * 1024
+    HEAD_SECONDS = 20.0
+    STUCK_SECONDS = 20.0  # without a byte taken
+
+    _head = 0  # bytes since the last head or part of a body
+    _late: asyncio.TimerHandle | None = None
+    _stuck: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Give a new connection as long as one between two requests."""
+        super().connection_made(transport)
+        self.timeout_keep_alive_task = self.loop.call_later(self.timeout_keep_alive, self.timeout_keep_alive_handler)
+
+    def data_received(self, data: bytes) -> None:
+        """Read on, unless it is the head of a request and too long."""
+        self._head += len(data)
+        super().data_received(data)
+        if self._head > self.HEAD_BYTES and not self.transport.is_closing():
+            self.send_400_response(f"The headers are longer than {self.HEAD_BYTES:,} bytes.")
+
+    def on_message_begin(self) -> None:
+        """Begin a head, which has its time."""
+        super().on_message_begin()
+        self._late = self.loop.call_later(self.HEAD_SECONDS, self.transport.close)
+
+    def on_headers_complete(self) -> None:
+        """End a head."""
+        self._head = 0
+        if self._late is not None:
+            self._late.cancel()
+        if len(self.url) + sum(len(name) + len(value) for name, value in self.headers) > self.HEAD_BYTES:
+            raise ValueError  # answered with 400
+        super().on_headers_complete()
+
+    def on_body(self, body: bytes) -> None:
+        """Take a part of a body, which has limits of its own."""
+        self._head = 0
+        super().on_body(body)
+
+    def pause_writing(self) -> None:
+        """Stop writing to who does not read, and look whether that lasts."""
+        super().pause_writing()
+        self._watch(self.transport.get_write_buffer_size())
+
+    def resume_writing(self) -> None:
+        """Write on."""
+        super().resume_writing()
+        if self._stuck is not None:
+            self._stuck.cancel()
+
+    def _watch(self, left: int) -> None:
+        self._stuck = self.loop.call_later(self.STUCK_SECONDS, self._look, left)
+
+    def _look(self, before: int) -> None:
+        left = self.transport.get_write_buffer_size()
+        if left < before:
+            self._watch(left)
+        else:
+            self.transport.abort()
+
+
+class Stalled(Exception):
+    """The client does not take its answer."""
+
+
 class Guard:
     """ASGI middleware around everything else."""
 
     def __init__(self, app: ASGIApp, settings: Settings, telemetry: Telemetry) -> None:
-        self.app, self._settings, self._telemetry = app, settings, telemetry
+        self.app, self._settings, self._telemetry = self.shared(app, settings), settings, telemetry
         self._held = 0  # bytes of bodies in memory
+
+    @staticmethod
+    def shared(app: ASGIApp, settings: Settings) -> ASGIApp:
+        """Let pages of the allowed origins see what an application answers."""
+        if not settings.origins:
+            return app
+        return CORSMiddleware(
+            app,
+            allow_origins=settings.origins,
+            allow_methods=["*"],
+            allow_headers=["*"],
+            expose_headers=["X-Request-Id", "Retry-After"],
+        )
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
@@ -82,19 +165,20 @@ class _Request:
         except asyncio.CancelledError:
             if not self._gone:
                 raise
+        except Stalled:
+            self._gone = True
         except Exception:
             log.exception("a request failed", extra={"facts": {"request_id": self._id}})
-            if not self._status:
-                await self._refuse(Refusal(500, "Something went wrong here. The log has more under this request's id."))
+            await self._refuse(Refusal(500, FAILED))
         finally:
             self._guard._held -= self._size
             self._tell(time.perf_counter() - begun)
 
     def _enter(self, state: MutableMapping[str, Any]) -> None:
         """Say what the request may do, and refuse it where that is nothing."""
-        hosts, host = self._settings.hosts, self._headers.get("host", "")
-        name = host.rsplit(":", 1)[0] if not host.endswith("]") else host
-        if hosts and name.lower() not in hosts:
+        hosts, given = self._settings.hosts, self._headers.getlist("host") or [""]
+        name = given[0].rsplit(":", 1)[0] if not given[0].endswith("]") else given[0]
+        if len(given) > 1 or (hosts and name.lower() not in hosts):
             raise Refusal(400, "The Host header names another service. Ask by a name that this one was started with.")
         keys = self._settings.keys
         key = keys.find(given_key(self._headers.get("authorization"), self._headers.get("x-api-key")))
@@ -159,7 +243,7 @@ class _Request:
                 await work
         except TimeoutError:
             if self._status:
-                raise
+                raise Stalled from None
             raise Busy(f"This took longer than {limit:g} s. Send less at a time, or try again.", after=5) from None
         finally:
             watcher.cancel()
@@ -176,8 +260,11 @@ class _Request:
             for name, value in SECURITY.items():
                 headers.setdefault(name, value)
             headers["X-Request-Id"] = self._id
-        async with asyncio.timeout(self._settings.body_seconds):
-            await self._send(message)
+        try:
+            async with asyncio.timeout(self._settings.body_seconds):
+                await self._send(message)
+        except TimeoutError:
+            raise Stalled from None
 
     async def _refuse(self, refusal: Refusal) -> None:
         if self._status:
@@ -185,7 +272,7 @@ class _Request:
         answer = problem(refusal.status, refusal.detail, self._scope["path"], self._id, headers=refusal.headers)
         if refusal.status in (408, 413):
             answer.headers["Connection"] = "close"  # the rest of the body is not read
-        await answer(self._scope, self._receive, self._sent)
+        await Guard.shared(answer, self._settings)(self._scope, self._receive, self._sent)
 
     def _tell(self, seconds: float) -> None:
         """Count the request and write its line; neither holds texts, ids or queries."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import binascii
 import hashlib
 import hmac
 import re
@@ -83,7 +82,7 @@ def given_key(authorization: str | None, api_key: str | None) -> str | None:
     if scheme.lower() == "basic":
         try:
             _, _, password = base64.b64decode(value.strip(), validate=True).decode().partition(":")
-        except (binascii.Error, UnicodeDecodeError):
+        except ValueError:  # not base64, or not UTF-8 inside
             return None
         return password or None
     return None

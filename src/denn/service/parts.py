@@ -35,12 +35,12 @@ class Service:
         return hasattr(self.model.method, "store")
 
 
-def _service(request: Request) -> Service:
+async def _service(request: Request) -> Service:
     service: Service = request.app.state.service
     return service
 
 
-def _may_write(request: Request) -> None:
+async def _may_write(request: Request) -> None:
     settings: Settings = request.app.state.service.settings
     if not settings.keys.has("write"):
         raise Refusal(403, "Writing is off. Start the service with a write key to turn it on.")

@@ -19,6 +19,12 @@ log = logging.getLogger("denn.service")
 
 MEDIA = "application/problem+json"
 SHOWN = 20  # mistakes of a request that are told
+SENTENCES = {
+    404: "The datastore has no such document or change.",
+    503: "The datastore cannot be used just now. Try again.",
+}
+FAILED = "Something went wrong here. The log has more under this request's id."
+TITLES = {413: "Content Too Large", 422: "Unprocessable Content"}  # as RFC 9110 has them, whatever Python says
 STATUS: Sequence[tuple[type[DennError], int]] = (
     (UnknownError, 404),
     (ConflictError, 409),
@@ -65,7 +71,7 @@ def responses(*statuses: int) -> dict[int | str, dict[str, Any]]:
     """Describe problems of these kinds, and those that any request can have, for OpenAPI."""
     every = sorted({400, 401, 403, 408, 413, 422, 503, *statuses})
     content = {MEDIA: {"schema": {"$ref": "#/components/schemas/Problem"}}}
-    return {status: {"description": HTTPStatus(status).phrase, "content": content} for status in every}
+    return {status: {"description": _title(status), "content": content} for status in every}
 
 
 def problem(
@@ -78,7 +84,7 @@ def problem(
 ) -> JSONResponse:
     """Write a problem as an answer."""
     found = Problem(
-        title=HTTPStatus(status).phrase,
+        title=_title(status),
         status=status,
         detail=detail,
         instance=path,
@@ -87,6 +93,13 @@ def problem(
     )
     body = found.model_dump(exclude_none=True)
     return JSONResponse(body, status, headers=dict(headers or {}), media_type=MEDIA)
+
+
+def told(error: DennError) -> tuple[int, str]:
+    """Return status and sentence for an error; where the datastore is, which its own may name, is not told."""
+    status = next(status for kind, status in STATUS if isinstance(error, kind))
+    text = SENTENCES.get(status) or str(error)
+    return status, text[:1].upper() + text[1:]
 
 
 def install(app: FastAPI) -> None:
@@ -101,13 +114,10 @@ def install(app: FastAPI) -> None:
 
     @app.exception_handler(DennError)
     async def mendable(request: Request, error: DennError) -> Response:
-        status = next(status for kind, status in STATUS if isinstance(error, kind))
+        status, sentence = told(error)
         if status == 503:
             log.warning("%s", error)
-            headers = {"Retry-After": "5"}
-            return answer(request, status, "The datastore cannot be used just now. Try again.", headers=headers)
-        text = str(error)
-        return answer(request, status, text[:1].upper() + text[1:])
+        return answer(request, status, sentence, headers={"Retry-After": "5"} if status == 503 else None)
 
     @app.exception_handler(RequestValidationError)
     async def invalid(request: Request, error: RequestValidationError) -> Response:
@@ -121,12 +131,20 @@ def install(app: FastAPI) -> None:
         detail = _DETAILS.get(error.status_code, str(error.detail))
         return answer(request, error.status_code, detail, headers=error.headers)
 
+    @app.exception_handler(Exception)
+    async def failed(request: Request, _: Exception) -> Response:  # which is raised again, for the log
+        return answer(request, 500, FAILED)
+
 
 _DETAILS = {
     400: "The body cannot be read. Expected JSON in UTF-8.",
     404: "There is nothing at this address. See /openapi.json for all there are.",
     405: "This address does not take that method. See /openapi.json.",
 }
+
+
+def _title(status: int) -> str:
+    return TITLES.get(status) or HTTPStatus(status).phrase
 
 
 def _where(place: Sequence[int | str]) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import datetime
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Path, Query
@@ -21,6 +20,7 @@ from denn.service.schemas import (
     Label,
     PatchRequest,
     PutRequest,
+    Time,
     UndoneOut,
 )
 from denn.types import Document, Where
@@ -34,8 +34,8 @@ async def documents(
     label: Annotated[list[Label], Query(max_length=100, description="With one of these.")] = [],  # noqa: B006
     text: Annotated[str | None, Query(max_length=1000, description="Part of the text, letter for letter.")] = None,
     source: Annotated[str | None, Query(max_length=200, description="Who changed it last.")] = None,
-    since: Annotated[datetime | None, Query(description="Changed at this time or later.")] = None,
-    before: Annotated[datetime | None, Query(description="Changed before.")] = None,
+    since: Annotated[Time | None, Query(description="Changed at this time or later.")] = None,
+    before: Annotated[Time | None, Query(description="Changed before.")] = None,
     offset: Annotated[int, Query(ge=0, le=LARGEST)] = 0,
     limit: Annotated[int, Query(ge=0, le=1000)] = 50,
 ) -> Response:

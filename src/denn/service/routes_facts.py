@@ -79,13 +79,17 @@ async def model(service: Running) -> Response:
     card = service.model.card
     body = card.model_dump(mode="json", exclude={"digests", "thresholds", "format"})
     body["corpus"].pop("label_counts", None)
-    store = await service.engine.read(lambda: service.model.store.info()) if service.learns else None
+
+    def look() -> tuple[int, dict[str, object] | None]:
+        return len(service.model.label_counts()), service.model.store.info() if service.learns else None
+
+    labels, store = await service.engine.read(look)
     return JSONResponse(
         body
         | {
             "name": service.settings.name,
             "encoder": card.parameters.get("encoder"),
-            "labels": len(service.model.label_counts()),
+            "labels": labels,
             "thresholds": {part: tuned.overall for part, tuned in card.thresholds.items()},
             "store": store and {key: value for key, value in store.items() if key not in ("path", "address", "place")},
         }

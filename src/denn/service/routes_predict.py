@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import json
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
+from itertools import islice
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Request
@@ -12,7 +14,7 @@ from fastapi.responses import JSONResponse, Response, StreamingResponse
 
 from denn.errors import DennError
 from denn.service.parts import Running, Service, check_texts, fetch, prediction_json, wish
-from denn.service.problems import Busy, Refusal, responses
+from denn.service.problems import Busy, Refusal, responses, told
 from denn.service.schemas import (
     BatchOut,
     BatchRequest,
@@ -34,12 +36,14 @@ PATIENCE = 0.1  # seconds before a stream asks again where too many texts wait
 @router.post("/predict", response_model=PredictionOut, responses=responses())
 async def predict(body: PredictRequest, service: Running) -> Response:
     """Tag one text."""
+    check_texts(service.settings, [body.text])
     return JSONResponse((await _predicted(service, [body.text], body))[0])
 
 
 @router.post("/predict/batch", response_model=BatchOut, responses=responses())
 async def predict_batch(body: BatchRequest, service: Running) -> Response:
     """Tag several texts."""
+    check_texts(service.settings, body.texts)
     return JSONResponse({"predictions": await _predicted(service, body.texts, body)})
 
 
@@ -63,7 +67,7 @@ async def predict_stream(
     A line that cannot be read gives a line with an `error`, and the rest goes on.
     """
     options = Options(threshold=threshold, per_label=per_label, min_labels=min_labels, top_k=top_k, evidence=evidence)
-    lines = (await request.body()).splitlines()
+    lines = enumerate(io.BytesIO(await request.body()), 1)
     return StreamingResponse(_stream(service, lines, options), media_type=NDJSON)
 
 
@@ -84,7 +88,7 @@ async def neighbours(body: NeighboursRequest, service: Running) -> Response:
                 "labels": list(documents[id].labels),
                 "text": documents[id].text[: body.text_characters],
             }
-            for id, similarity in zip(found.ids[0], found.similarity[0].tolist(), strict=True)
+            for id, similarity in zip(found.ids[0], found.similarity[0].tolist(), strict=False)  # the row may be wider
             if id in documents
         ]
 
@@ -92,21 +96,20 @@ async def neighbours(body: NeighboursRequest, service: Running) -> Response:
 
 
 async def _predicted(service: Service, texts: Sequence[str], options: Options) -> list[dict[str, Any]]:
-    check_texts(service.settings, texts)
     decided = await service.engine.predict(texts, wish(options))
     service.telemetry.predicted([one.prediction for one in decided])
     return [prediction_json(one, options) for one in decided]
 
 
-async def _stream(service: Service, lines: Sequence[bytes], options: Options) -> AsyncIterator[bytes]:
-    for begin in range(0, len(lines), LINES):
-        read = [_read(service, number, line) for number, line in enumerate(lines[begin : begin + LINES], begin + 1)]
+async def _stream(service: Service, lines: Iterator[tuple[int, bytes]], options: Options) -> AsyncIterator[bytes]:
+    while read := [_read(service, number, line) for number, line in islice(lines, LINES)]:
         good = [line for line in read if "error" not in line]
         try:
             found = iter(await _patiently(service, [line.pop("text") for line in good], options))
             answers = [line if "error" in line else line | next(found) for line in read]
         except (DennError, Refusal) as error:
-            answers = [line if "error" in line else line | {"error": str(error)} for line in read]
+            sentence = error.detail if isinstance(error, Refusal) else told(error)[1]
+            answers = [line if "error" in line else line | {"error": sentence} for line in read]
         yield b"".join(json.dumps(line, ensure_ascii=False).encode() + b"\n" for line in answers)
 
 
@@ -124,13 +127,17 @@ async def _patiently(service: Service, texts: Sequence[str], options: Options) -
 def _read(service: Service, number: int, line: bytes) -> dict[str, Any]:
     """Read one line of a stream: its number, id and text, or what is wrong with it."""
     found: dict[str, Any] = {"line": number, "id": None}
+    if len(line) > service.settings.body_bytes:
+        return found | {"error": f"The line is longer than {service.settings.body_bytes:,} bytes. Cut its text."}
     try:
         row = json.loads(line)
-        text = row["text"]
-        text.encode()  # half a character cannot be
+        json.dumps(row, ensure_ascii=False, allow_nan=False).encode()  # half a character cannot be, nor can NaN
+        found["id"], text = row.get("id"), row["text"]
+        if not isinstance(text, str):
+            raise TypeError
         check_texts(service.settings, [text])
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
         return found | {"error": "Expected an object with a text, as JSON in UTF-8."}
     except Refusal as refusal:
         return found | {"error": refusal.detail}
-    return found | {"id": row.get("id"), "text": text}
+    return found | {"text": text}

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints, model_validator
 
 Label = Annotated[str, StringConstraints(min_length=1, max_length=1000)]
 Id = Annotated[str, StringConstraints(min_length=1, max_length=1000)]
@@ -12,6 +13,16 @@ Share = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
 Source = Annotated[str, StringConstraints(max_length=200)]
 Shown = Annotated[int, Field(ge=0, le=100_000, description="Characters of each neighbour's text.")]
 LARGEST = 2**53 - 1  # integers that every reader of JSON keeps
+
+
+def _in_utc(time: datetime) -> datetime:
+    try:
+        return time.astimezone(UTC)  # one without a zone is local
+    except (OverflowError, ValueError) as error:
+        raise ValueError("expected a time of the years 1 to 9999, in UTC") from error
+
+
+Time = Annotated[datetime, AfterValidator(_in_utc)]
 
 
 class Request(BaseModel):

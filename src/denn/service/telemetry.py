@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import logging
+import traceback
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -82,13 +83,21 @@ class Telemetry:
 
 
 class JsonLines(logging.Formatter):
-    """Writes a record as one line of JSON, with the fields that it was given."""
+    """Writes a record as one line of JSON, with the fields that it was given; no words of errors, which hold texts."""
 
     def format(self, record: logging.LogRecord) -> str:
         """Return the line."""
         time = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
-        line = {"time": time, "level": record.levelname.lower(), "message": record.getMessage()}
+        line = {"time": time, "level": record.levelname.lower(), "message": record.getMessage().partition("\n")[0]}
         line |= getattr(record, "facts", {})
-        if record.exc_info:
-            line["trace"] = self.formatException(record.exc_info)
+        if record.exc_info and record.exc_info[1]:
+            line["trace"] = "".join(_trace(record.exc_info[1]))
         return json.dumps(line, ensure_ascii=False)
+
+
+def _trace(error: BaseException | None) -> Iterator[str]:
+    """Say where an error and those behind it came from, and of which kind they are."""
+    while error is not None:
+        yield from traceback.format_tb(error.__traceback__)
+        yield f"{type(error).__qualname__}\n"
+        error = error.__cause__ or (None if error.__suppress_context__ else error.__context__)

@@ -1,6 +1,9 @@
 /** The HTTP API: JSON in, JSON out, errors as one sentence. */
 import { currentKey } from "./key.js";
 
+/** How the history names changes that were made here. */
+export const SOURCE = "page";
+
 const ROOT = new URL("../v1/", import.meta.url); // beside the page, also behind a proxy with a prefix
 
 /** An answer that is no success. */
@@ -44,7 +47,8 @@ export async function lastChange(id) {
   return changes[0]?.number ?? null;
 }
 
-export const undo = (number) => post(`history/${number}/undo`, {});
+/** Take a change back. */
+export const undo = (number) => request("POST", `history/${number}/undo`, { query: { source: SOURCE } });
 
 function address(path, query) {
   const url = new URL(path, ROOT);

@@ -74,7 +74,8 @@ export function suggestLabels(input, list, pick) {
   input.addEventListener("blur", close);
   input.addEventListener("keydown", (event) => {
     const step = { ArrowDown: 1, ArrowUp: -1 }[event.key];
-    if (step && options.length) activate((active + step + options.length + (active < 0 && step < 0 ? 1 : 0)) % options.length);
+    const from = step < 0 ? Math.max(active, 0) : active; // up from the field goes to the last
+    if (step && options.length) activate((from + step + options.length) % options.length);
     else if (event.key === "Enter" && active >= 0) choose(options[active]);
     else if (event.key === "Escape" && options.length) close();
     else return;

@@ -14,7 +14,7 @@ export function score(value) {
   return value.toFixed(2);
 }
 
-export const percent = (share) => `${Math.round(100 * share)} %`;
+export const percent = (share) => `${Math.round(100 * share)}\u00a0%`;
 
 /** The difference of two scores with its sign. */
 export function signed(difference) {
@@ -24,7 +24,8 @@ export function signed(difference) {
 /** A date and time in the reader's own zone. */
 export function when(iso) {
   const time = new Date(iso);
-  return Number.isNaN(time.valueOf()) ? String(iso) : time.toLocaleString("en", { dateStyle: "medium", timeStyle: "short" });
+  if (Number.isNaN(time.valueOf())) return String(iso);
+  return time.toLocaleString("en", { dateStyle: "medium", timeStyle: "short" });
 }
 
 /** A duration in words: "less than a second", "40 s", "3 min". */

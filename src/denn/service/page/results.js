@@ -2,6 +2,8 @@
 import { byId, chips, el, hidden, route } from "./dom.js";
 import { counted, excerpt, percent, score } from "./format.js";
 
+const FEW = 10; // neighbours that are shown at first
+
 /**
  * Show a prediction.
  * @param {object} prediction see the API
@@ -16,10 +18,21 @@ export function showPrediction(prediction, decisions) {
   const make = (row) => labelRow(row, prediction, decisions);
   byId("chosen").replaceChildren(...(rows.length ? rows.map(make) : [nothing("No label reaches its threshold.")]));
   byId("others").replaceChildren(...(others.length ? others.map(make) : [nothing("No other label comes near.")]));
-  byId("neighbours").replaceChildren(...prediction.neighbours.map(neighbourItem));
+  showNeighbours(prediction.neighbours);
   byId("confidence").replaceChildren(...confidence(prediction.confidence));
   paintDecisions(decisions);
   focused?.();
+}
+
+function showNeighbours(neighbours) {
+  const more = byId("neighbours-more");
+  const show = (all) => {
+    byId("neighbours").replaceChildren(...neighbours.slice(0, all ? undefined : FEW).map(neighbourItem));
+    more.hidden = neighbours.length <= FEW;
+    more.textContent = all ? "Show fewer" : `Show all ${neighbours.length}`;
+    more.onclick = () => show(!all);
+  };
+  show(false);
 }
 
 /** Paint what was decided on the rows that are there. */
@@ -48,8 +61,8 @@ export function linkLabelsAndNeighbours() {
 }
 
 function light(layout, target) {
-  const neighbour = target?.closest(".neighbour");
-  const row = neighbour ? null : target?.closest(".label-row");
+  const neighbour = target?.closest(".neighbour") ?? null;
+  const row = neighbour ? null : (target?.closest(".label-row") ?? null);
   const labels = neighbour ? JSON.parse(neighbour.dataset.labels) : row ? [row.dataset.label] : [];
   for (const element of layout.querySelectorAll(".label-row, .neighbour .chips li")) {
     element.classList.toggle("lit", labels.includes(element.dataset.label));

@@ -32,7 +32,8 @@ export function whyReadOnly() {
 }
 
 /** Whether a key would help. */
-export const keyWouldHelp = () => !session.may_read || (!session.may_write && session.learns && session.writes === "on");
+export const keyWouldHelp = () =>
+  !session.may_read || (!session.may_write && session.learns && session.writes === "on");
 
 /** Make a form take a key: one that allows no more than before is not kept. */
 export function bindKeyForm(form) {

@@ -14,7 +14,7 @@ export const decisions = new Decisions();
 /** The text that was asked about last and what came back; null before the first answer. */
 export let asked = null;
 
-/** Fires `answer` after each prediction, and `text` when the field no longer holds what was asked about. */
+/** Fires `new` before another text is asked about, `answer` after each prediction, `text` when the field changes. */
 export const tagging = new EventTarget();
 
 const field = byId("text");

@@ -1,5 +1,5 @@
 /** Teaching: the text with its accepted labels goes into the datastore, the text is asked again, both are compared. */
-import { lastChange, post, undo } from "./api.js";
+import { lastChange, post, SOURCE, undo } from "./api.js";
 import { byId, chips, el, hidden } from "./dom.js";
 import { counted, score, signed } from "./format.js";
 import { fail, say } from "./notice.js";
@@ -27,7 +27,7 @@ export async function teach() {
   await alone(async () => {
     const { text, prediction: before } = asked;
     const labels = decisions.accepted;
-    const { ids: [id] } = await post("documents", { documents: [{ text, labels }], source: "page" });
+    const { ids: [id] } = await post("documents", { documents: [{ text, labels }], source: SOURCE });
     taught = { id, text, number: await lastChange(id) };
     stored();
     const after = await ask(text);
@@ -78,17 +78,11 @@ function whyNot() {
 function paint() {
   const reason = whyNot();
   const accepted = decisions.accepted;
-  byId("teach").setAttribute("aria-disabled", String(reason !== null)); // stays in reach of the keyboard, with its reason
+  byId("teach").setAttribute("aria-disabled", String(reason !== null)); // still in reach, so that its reason is read
   byId("teach-why").textContent = reason ?? "";
   byId("teach-key").hidden = !asked || !keyWouldHelp();
-  byId("teach-what").replaceChildren(
-    accepted.length ? `${counted(accepted.length, "label")} accepted:` : "No label accepted yet.");
-  byId("teach-what").nextElementSibling.before(chipsOf(accepted));
-}
-
-function chipsOf(labels) {
-  document.querySelector(".teach > .chips")?.remove();
-  return chips(labels);
+  byId("teach-what").textContent = `${counted(accepted.length, "label")} accepted.`.replace(/^no/, "No");
+  byId("teach-labels").replaceChildren(...(accepted.length ? [chips(accepted)] : []));
 }
 
 function forgetTaught() {
@@ -128,7 +122,8 @@ export function compare(before, after) {
 }
 
 function table(rows) {
-  const cell = (row) => el("td", { class: "number" }, row ? score(row.score) : [el("span", { "aria-hidden": "true" }, "–"), hidden("not shown")]);
+  const absent = () => [el("span", { "aria-hidden": "true" }, "–"), hidden("not among the best")];
+  const cell = (row) => el("td", { class: "number" }, row ? score(row.score) : absent());
   const line = ({ label, was, is, change, news }) => el("tr", { class: news },
     el("th", { scope: "row" }, label, news && [" ", el("span", { class: `flag ${news}` }, news)]),
     cell(was), cell(is), el("td", { class: "number" }, `${change < 0 ? "▼" : "▲"} ${signed(change)}`));
