@@ -53,6 +53,15 @@ export function route(view, query = {}, part = null) {
   return `#/${view}${part === null ? "" : `/${encodeURIComponent(part)}`}${search && `?${search}`}`;
 }
 
+/** Undo the encoding of a part of an address; one with a stray % is taken as it is. */
+export function decoded(text) {
+  try {
+    return decodeURIComponent(text);
+  } catch {
+    return text;
+  }
+}
+
 /** Call `work` once, `milliseconds` after the last call. */
 export function debounced(work, milliseconds) {
   let timer;

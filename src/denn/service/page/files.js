@@ -1,5 +1,10 @@
 /** Files that people drop or open. */
 
+/** A file that is dropped beside its place must not replace the page, with all that is in it. */
+export function ignoreStrayFiles() {
+  for (const event of ["dragover", "drop"]) window.addEventListener(event, (dropped) => dropped.preventDefault());
+}
+
 /** Take files dropped on an element or chosen in its input. */
 export function acceptFiles(zone, input, take) {
   const over = (state) => (event) => {

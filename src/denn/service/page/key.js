@@ -1,4 +1,5 @@
 /** The API key of this tab: from the address (`#key=…`) or from a field, kept until the tab is closed. */
+import { decoded } from "./dom.js";
 
 const NAME = "denn-key";
 const IN_ADDRESS = /^#key=([^&]*)/;
@@ -17,12 +18,4 @@ export function takeKeyFromAddress() {
   history.replaceState(null, "", `${location.pathname}${location.search}#/tag`);
   setKey(decoded(found[1]));
   return true;
-}
-
-function decoded(text) {
-  try {
-    return decodeURIComponent(text);
-  } catch {
-    return text; // a key with a stray % is still a key
-  }
 }

@@ -11,32 +11,34 @@ let timer;
  */
 export function say(message, action) {
   clearTimeout(timer);
-  clear();
+  clearFailure();
   byId("notice").replaceChildren(...content(message, action));
-  if (!action) timer = setTimeout(clear, 1000 * SECONDS);
+  if (!action) timer = setTimeout(close, 1000 * SECONDS);
 }
 
 /** Say what went wrong; a request that was given up is no error. */
 export function fail(error) {
   if (error.name === "AbortError") return;
-  clear();
+  close();
   byId("failure").replaceChildren(...content(error.message));
 }
 
-/** Take notices away. */
-export function clear() {
+/** Take away what went wrong, because the person went on. */
+export const clearFailure = () => byId("failure").replaceChildren();
+
+function close() {
   byId("notice").replaceChildren();
-  byId("failure").replaceChildren();
+  clearFailure();
 }
 
 function content(message, action) {
   const run = () => {
-    clear();
+    close();
     action.run();
   };
   return [
     el("p", {}, message),
     action && el("button", { type: "button", on: { click: run } }, action.label),
-    el("button", { type: "button", class: "quiet", "aria-label": "Close the message", on: { click: clear } }, "✕"),
+    el("button", { type: "button", class: "quiet", "aria-label": "Close the message", on: { click: close } }, "✕"),
   ].filter(Boolean);
 }

@@ -56,7 +56,8 @@ export function focusLabel(label) {
 /** Light up what belongs to the label or the neighbour under the pointer or the focus. */
 export function linkLabelsAndNeighbours() {
   const layout = document.querySelector(".tag-layout");
-  for (const event of ["pointerover", "focusin"]) layout.addEventListener(event, ({ target }) => light(layout, target));
+  // Not pointerover, which also fires when the page scrolls under a pointer that rests.
+  for (const event of ["pointermove", "focusin"]) layout.addEventListener(event, ({ target }) => light(layout, target));
   for (const event of ["pointerleave", "focusout"]) layout.addEventListener(event, () => light(layout, null));
 }
 
@@ -134,6 +135,7 @@ function confidence(value) {
 
 /** λ of Eq. 12 in words: it is the smallest vote among the labels that the classifier is sure of. */
 function meaning(value) {
+  if (value === 1) return "the neighbours decide: they back all that the classifier is sure of, if it is sure at all.";
   if (value >= 0.75) return "the neighbours back all that the classifier is sure of, so they decide.";
   if (value >= 0.4) return "the neighbours back the classifier in part, so both have a say.";
   return "the neighbours do not back something that the classifier is sure of, so the classifier decides.";

@@ -14,7 +14,8 @@ export let session = { may_read: false, may_write: false, writes: "off", learns:
 export async function refreshSession() {
   session = await get("session");
   byId("model-name").textContent = session.model;
-  byId("open-key").textContent = session.may_write ? "May teach" : "Read only";
+  byId("evidence").hidden = !session.neighbours;
+  byId("open-key").textContent = session.may_write ? "May teach" : session.may_read ? "Read only" : "Key needed";
   byId("key-state").textContent = rights();
   byId("key-forget").disabled = !currentKey();
   news.dispatchEvent(new Event("session"));
@@ -25,10 +26,10 @@ export const stored = () => news.dispatchEvent(new Event("stored"));
 
 /** Why documents cannot be changed now, in one sentence; null where they can. */
 export function whyReadOnly() {
-  if (session.may_write) return null;
+  if (session.learns && session.may_write) return null;
   if (!session.learns) return "This model keeps no datastore, so it cannot learn documents.";
   if (session.writes === "off") return "Teaching is off: the service was started without a write key.";
-  return "Your key may only read. Give one that may write.";
+  return "Teaching needs a key that may write.";
 }
 
 /** Whether a key would help. */

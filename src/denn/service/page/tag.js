@@ -5,7 +5,7 @@ import { Decisions } from "./decisions.js";
 import { byId, debounced } from "./dom.js";
 import { acceptFiles, readTextFile } from "./files.js";
 import { count, counted, score } from "./format.js";
-import { clear, fail, say } from "./notice.js";
+import { clearFailure, fail, say } from "./notice.js";
 import { focusLabel, labelRows, linkLabelsAndNeighbours, paintDecisions, showPrediction } from "./results.js";
 import { session } from "./session.js";
 
@@ -64,7 +64,7 @@ export async function ask(text) {
   try {
     const evidence = Math.min(100, session.k ?? 10);
     const prediction = await post("predict", { text, evidence, ...options() }, signal);
-    clear();
+    clearFailure();
     asked = { text, prediction };
     show();
     return prediction;

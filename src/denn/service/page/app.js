@@ -1,0 +1,87 @@
+/** The page: starts every view and shows the one that the address names. */
+import { startBatch } from "./batch.js";
+import { showDocuments, startDocuments } from "./documents.js";
+import { byId, decoded } from "./dom.js";
+import { ignoreStrayFiles } from "./files.js";
+import { setKey, takeKeyFromAddress } from "./key.js";
+import { showLabels, startLabels } from "./labels.js";
+import { showMap, startMap } from "./map.js";
+import { clearFailure, fail } from "./notice.js";
+import { showRecent, startRecent } from "./recent.js";
+import { bindKeyForm, news, refreshSession, session } from "./session.js";
+import { startShortcuts } from "./shortcuts.js";
+import { startTag } from "./tag.js";
+import { startTeach } from "./teach.js";
+
+/** What each view does when it is opened; one may return the element that should have the focus. */
+const VIEWS = {
+  tag: () => null,
+  labels: () => showLabels(),
+  documents: (part, query) => showDocuments(part, query),
+  map: () => showMap(),
+  batch: () => null,
+  recent: () => showRecent(),
+};
+
+/** Read the address: `#/view/part?query`. */
+function place() {
+  const [path, search] = location.hash.replace(/^#\/?/, "").split(/\?(.*)/s);
+  const [view, part] = path.split(/\/(.*)/s);
+  return {
+    view: Object.hasOwn(VIEWS, view) ? view : "tag",
+    part: part ? decoded(part) : null,
+    query: new URLSearchParams(search ?? ""),
+  };
+}
+
+/** Show the view that the address names; what the others hold stays. Only a person's own step moves the focus. */
+async function go({ step = true } = {}) {
+  if (location.hash === "#main") return byId("main").focus();
+  const { view, part, query } = place();
+  for (const name of Object.keys(VIEWS)) byId(`view-${name}`).hidden = name !== view;
+  for (const link of byId("views").querySelectorAll("a")) {
+    if (link.hash === `#/${view}`) link.setAttribute("aria-current", "page");
+    else link.removeAttribute("aria-current");
+  }
+  const title = byId(`view-${view}`).querySelector("h1");
+  document.title = `${title.textContent} · denn`;
+  clearFailure();
+  if (step && view !== "tag") title.focus({ preventScroll: true });
+  if (step) window.scrollTo(0, 0);
+  if (!session.may_read) return;
+  const target = await VIEWS[view](part, query);
+  if (step && target) target.focus({ preventScroll: true });
+}
+
+function startKeys() {
+  for (const form of ["key-form", "teach-key"]) bindKeyForm(byId(form));
+  byId("open-key").addEventListener("click", () => byId("key-dialog").showModal());
+  byId("key-forget").addEventListener("click", () => {
+    setKey(null);
+    byId("key-dialog").close();
+    refreshSession().catch(fail);
+  });
+}
+
+/** A new address in the same tab may carry another key. */
+async function addressChanged() {
+  if (takeKeyFromAddress()) await refreshSession().catch(fail);
+  await go();
+}
+
+async function start() {
+  takeKeyFromAddress();
+  for (const begin of [startTag, startTeach, startShortcuts, startLabels, startDocuments, startMap, startBatch,
+    startRecent, startKeys, ignoreStrayFiles]) begin();
+  window.addEventListener("hashchange", addressChanged);
+  news.addEventListener("session", () => go({ step: false })); // another key may see more
+  go({ step: false });
+  try {
+    await refreshSession();
+    if (!session.may_read) byId("key-dialog").showModal();
+  } catch (error) {
+    fail(error);
+  }
+}
+
+start();

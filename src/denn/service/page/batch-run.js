@@ -1,0 +1,102 @@
+/** Sending many texts in parts, patiently. */
+import { ApiError, post } from "./api.js";
+import { count } from "./format.js";
+
+const PART = 64; // texts in a request at most
+const ROOM = 0.8; // of the service's limit for a body: texts grow when they are written as JSON
+
+/** A row that the service did not take. */
+export class RowError extends Error {
+  constructor(row, message) {
+    super(message);
+    this.row = row;
+  }
+}
+
+/**
+ * Tag what is not tagged yet, in order.
+ * @param {string[]} texts
+ * @param {(object|null|undefined)[]} results filled in as answers come; a row that has one is left alone
+ * @param {{limits: object, signal: AbortSignal, onProgress: () => void, onWait: (seconds: number) => void}} options
+ */
+export async function tagAll(texts, results, { limits, signal, onProgress, onWait }) {
+  for (let row = 0; row < texts.length; ) {
+    if (results[row] !== undefined) {
+      row += 1;
+    } else if (!texts[row].trim()) {
+      results[row] = { labels: [], scores: [] }; // nothing to ask about
+      row += 1;
+    } else {
+      checkLength(texts[row], row, limits);
+      const rows = nextPart(texts, results, row, limits);
+      const predictions = await sendPart(rows.map((place) => texts[place]), { signal, onWait }).catch(blame(rows));
+      predictions.forEach((prediction, place) => (results[rows[place]] = chosen(prediction)));
+      onProgress();
+    }
+  }
+  onProgress();
+}
+
+/** The next rows that fit into one request, at least one. */
+function nextPart(texts, results, start, limits) {
+  const most = Math.min(PART, limits.texts ?? PART);
+  const room = ROOM * (limits.body_bytes ?? 1e6);
+  const rows = [];
+  let bytes = 0;
+  for (let row = start; row < texts.length && rows.length < most; row += 1) {
+    if (results[row] !== undefined || !texts[row].trim()) continue;
+    if (texts[row].length > limits.characters) break; // its turn comes, and then its message
+    bytes += size(texts[row]);
+    if (rows.length && bytes > room) break;
+    rows.push(row);
+  }
+  return rows;
+}
+
+function checkLength(text, row, { characters }) {
+  if (text.length <= characters || [...text].length <= characters) return;
+  throw new RowError(row, `the text has ${count([...text].length)} characters, expected at most ${count(characters)}.`);
+}
+
+const size = (text) => new TextEncoder().encode(JSON.stringify(text)).length + 1;
+
+async function sendPart(texts, { signal, onWait }) {
+  for (;;) {
+    try {
+      return (await post("predict/batch", { texts, evidence: 0 }, signal)).predictions;
+    } catch (error) {
+      if (!(error instanceof ApiError) || error.status !== 503) throw error;
+      onWait(error.retryAfter);
+      await sleep(error.retryAfter, signal);
+    }
+  }
+}
+
+/** Say which row an error is about: the one that the service names, or the first of the part. */
+function blame(rows) {
+  return (error) => {
+    if (error.name === "AbortError") throw error;
+    for (const { where, message } of error.errors ?? []) {
+      const place = /^body\.texts\.(\d+)/.exec(where)?.[1];
+      if (place !== undefined) throw new RowError(rows[Number(place)], message);
+    }
+    if (error instanceof ApiError && rows.length === 1) throw new RowError(rows[0], error.message);
+    error.firstRow = rows[0];
+    throw error;
+  };
+}
+
+function chosen({ scores }) {
+  const kept = scores.filter((row) => row.chosen);
+  return { labels: kept.map((row) => row.label), scores: kept.map((row) => row.score) };
+}
+
+function sleep(seconds, signal) {
+  return new Promise((done, refused) => {
+    const timer = setTimeout(done, 1000 * seconds);
+    signal.addEventListener("abort", () => {
+      clearTimeout(timer);
+      refused(new DOMException("given up", "AbortError"));
+    }, { once: true });
+  });
+}

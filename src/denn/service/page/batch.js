@@ -1,0 +1,152 @@
+/** The view Batch: a file in, the same file with labels out. */
+import { RowError, tagAll } from "./batch-run.js";
+import { byId, el } from "./dom.js";
+import { acceptFiles, decodeFile, download } from "./files.js";
+import { count, counted, duration, excerpt } from "./format.js";
+import { clearFailure, fail } from "./notice.js";
+import { session } from "./session.js";
+
+const SPOKEN = 10; // seconds between two spoken words about the progress
+let job = null; // { name, content, file, results, controller, started, spoken, skip }
+
+export function startBatch() {
+  acceptFiles(byId("batch-drop"), byId("batch-file"), open);
+  byId("batch-header").addEventListener("change", reread);
+  byId("batch-column").addEventListener("change", restart);
+  byId("batch-start").addEventListener("click", run);
+  byId("batch-cancel").addEventListener("click", () => job.controller.abort());
+  byId("batch-download").addEventListener("click", save);
+  window.addEventListener("beforeunload", (event) => job?.controller && event.preventDefault());
+}
+
+async function open(file) {
+  job?.controller?.abort();
+  try {
+    job = { name: file.name, content: await decodeFile(file) };
+    byId("batch-header").checked = true;
+    await reread();
+  } catch (error) {
+    fail(error);
+  }
+}
+
+/** Read the content anew, after another file or another idea of its first row. */
+async function reread() {
+  const { readTexts } = await import("./tabular.js");
+  try {
+    job.file = readTexts(job.name, job.content, { header: byId("batch-header").checked });
+  } catch (error) {
+    byId("batch-job").hidden = true;
+    return fail(new Error(`${job.name}: ${error.message}`));
+  }
+  clearFailure();
+  const { columns, guess, hasHeader, about, size } = job.file;
+  byId("batch-name").textContent = job.name;
+  byId("batch-about").textContent = `${counted(size, "row")}, ${about}.`;
+  byId("batch-header-line").hidden = !hasHeader;
+  byId("batch-column").replaceChildren(...columns.map((name) => el("option", { selected: name === guess }, name)));
+  byId("batch-preview").replaceChildren(preview(job.file));
+  byId("batch-job").hidden = false;
+  restart();
+}
+
+function preview(file) {
+  const cell = (value) => el("td", {}, excerpt(value, 80));
+  return el("table", { class: "table" },
+    el("thead", {}, el("tr", {}, file.columns.map((name) => el("th", { scope: "col" }, name)))),
+    el("tbody", {}, file.preview().map((row) => el("tr", {}, row.map(cell)))));
+}
+
+function restart() {
+  job.results = new Array(job.file.size).fill(undefined);
+  job.skip = null;
+  byId("batch-start").textContent = "Tag all rows";
+  paint("Not started.");
+}
+
+/** Begin, or go on after a stop; the row that stopped it is left out. */
+async function run() {
+  if (job.skip !== null) job.results[job.skip] = null;
+  const mine = job;
+  mine.skip = null;
+  mine.controller = new AbortController();
+  mine.started = { time: performance.now(), done: finished(mine) };
+  mine.spoken = performance.now();
+  clearFailure();
+  progress();
+  try {
+    await tagAll(mine.file.texts(byId("batch-column").value), mine.results, {
+      limits: session.limits,
+      signal: mine.controller.signal,
+      onProgress: progress,
+      onWait: (seconds) => progress(`The service is busy; going on in ${counted(seconds, "second")}.`),
+    });
+    stop(mine, summary());
+  } catch (error) {
+    stopEarly(mine, error);
+  }
+}
+
+function stopEarly(mine, error) {
+  if (mine !== job) return; // another file was opened meanwhile
+  const kept = `${counted(finished(mine), "row")} of ${count(mine.file.size)} kept.`.replace(/^no/, "No");
+  if (error.name === "AbortError") return stop(mine, `Cancelled. ${kept}`);
+  const row = error instanceof RowError ? error.row : error.firstRow;
+  if (error instanceof RowError) mine.skip = row;
+  const where = row === undefined ? "" : ` at ${mine.file.place(row)}`;
+  fail(new Error(`Stopped${where}: ${error.message}`));
+  stop(mine, `Stopped${where}. ${kept}`);
+}
+
+function stop(mine, message) {
+  if (mine !== job) return;
+  mine.controller = null;
+  const without = mine.skip === null ? "" : ` without ${mine.file.place(mine.skip)}`;
+  byId("batch-start").textContent = finished(mine) === mine.file.size ? "Tag all rows" : `Go on${without}`;
+  paint(message);
+  byId("batch-spoken").textContent = message;
+}
+
+const finished = ({ results }) => results.filter((result) => result !== undefined).length;
+
+function summary() {
+  const skipped = job.results.filter((result) => result === null).length;
+  const empty = job.results.filter((result) => result?.labels.length === 0).length;
+  const seconds = (performance.now() - job.started.time) / 1000;
+  const without = skipped ? ` ${counted(skipped, "row")} left out.` : "";
+  return `Done: ${counted(job.file.size, "row")} in ${duration(seconds)}, ${count(empty)} without a label.${without}`;
+}
+
+function progress(note) {
+  if (!job.controller) return;
+  const done = finished(job);
+  const seconds = (performance.now() - job.started.time) / 1000;
+  const rate = (done - job.started.done) / seconds;
+  const left = rate > 0 ? `, about ${duration((job.file.size - done) / rate)} left` : "";
+  const message = typeof note === "string" ? note : `${count(done)} of ${counted(job.file.size, "row")}${left}.`;
+  paint(message);
+  if (performance.now() - job.spoken > 1000 * SPOKEN) {
+    byId("batch-spoken").textContent = message;
+    job.spoken = performance.now();
+  }
+}
+
+function paint(message) {
+  const done = finished(job);
+  const running = Boolean(job.controller);
+  byId("batch-progress").value = done / job.file.size;
+  byId("batch-status").textContent = message;
+  byId("batch-start").disabled = running || done === job.file.size;
+  byId("batch-cancel").disabled = !running;
+  byId("batch-download").disabled = done === 0;
+  byId("batch-start").classList.toggle("primary", done < job.file.size);
+  byId("batch-download").classList.toggle("primary", done === job.file.size);
+  byId("batch-column").disabled = running;
+  byId("batch-header").disabled = running;
+}
+
+function save() {
+  const [, stem, ending] = /^(.*?)(\.[^.]*)?$/.exec(job.name);
+  const type = job.file.hasHeader ? "text/csv" : "application/x-ndjson";
+  download(`${stem}.tagged${ending ?? ""}`, job.file.write(job.results), type);
+}

@@ -1,0 +1,173 @@
+/** One document: its text, its labels to edit, and ways to remove or forget it. */
+import { documentPath, get, lastChange, request, SOURCE, undo } from "./api.js";
+import { suggestLabels } from "./complete.js";
+import { byId, el, hidden, route } from "./dom.js";
+import { counted } from "./format.js";
+import { fail, say } from "./notice.js";
+import { session, stored, whyReadOnly } from "./session.js";
+import { tagText } from "./tag.js";
+
+const place = byId("document");
+let back = route("documents"); // where the list is
+let fields = 0; // made so far, for ids of their own
+
+/** Open a document by its id; return its heading. */
+export async function openDocument(id, list) {
+  back = list;
+  try {
+    return show(await get(documentPath(id)));
+  } catch (error) {
+    fail(error);
+    place.hidden = true;
+    return null;
+  }
+}
+
+function show({ id, text, labels }) {
+  const heading = el("h2", { id: "document-title", tabindex: "-1" }, id);
+  place.dataset.id = id;
+  place.hidden = false;
+  place.replaceChildren(el("div", {},
+    el("a", { class: "back", href: back }, "← All documents"),
+    heading,
+    el("div", { class: "text" }, text || "This document has no text."),
+    el("p", { class: "note" }, `${counted(text.length, "character")}.`),
+    el("h3", {}, "Labels"),
+    editor(id, labels),
+    el("div", { class: "actions apart" },
+      button("Tag this text", () => tagThis(text)),
+      session.may_write && button("Remove …", () => remove(id)),
+      session.may_write && button("Forget …", () => forget(id), "danger")),
+    !session.may_write && el("p", { class: "note" }, whyReadOnly())));
+  return heading;
+}
+
+const button = (name, click, kind = null) => el("button", { type: "button", class: kind, on: { click } }, name);
+
+function tagThis(text) {
+  location.hash = route("tag");
+  tagText(text);
+}
+
+/** Chips that can be taken away, a field that adds one, and a button that saves what is different. */
+function editor(id, before) {
+  const labels = new Set(before);
+  const list = el("ul", { class: "chips editable" });
+  const save = button("Save labels", () => patch(id, before, [...labels]), "primary");
+  const paint = () => {
+    list.replaceChildren(...[...labels].map(chip));
+    if (!labels.size) list.append(el("li", { class: "note" }, "none"));
+    save.disabled = before.length === labels.size && before.every((label) => labels.has(label));
+  };
+  const change = (work) => {
+    work();
+    paint();
+  };
+  const chip = (label) => el("li", {},
+    el("a", { href: route("documents", { label }) }, label),
+    session.may_write && el("button", { type: "button", class: "quiet", on: { click: () => drop(label) } },
+      el("span", { "aria-hidden": "true" }, "✕"), hidden(`Take ${label} away`)));
+  const drop = (label) => {
+    change(() => labels.delete(label));
+    (list.querySelector("button") ?? save).focus();
+  };
+  paint();
+  if (!session.may_write) return list;
+  return el("div", {}, list, adder((label) => change(() => labels.add(label))), el("div", { class: "actions" }, save));
+}
+
+function adder(add) {
+  const name = `document-add-${(fields += 1)}`;
+  const input = el("input", { type: "text", id: name, autocomplete: "off", placeholder: "known or new" });
+  const options = el("ul", { class: "listbox", id: `${name}-options`, hidden: true });
+  const take = () => {
+    const label = input.value.trim();
+    input.value = "";
+    if (label) add(label);
+  };
+  suggestLabels(input, options, take);
+  const submit = (event) => {
+    event.preventDefault();
+    take();
+  };
+  return el("form", { class: "add", on: { submit } },
+    el("label", { for: name }, "Add a label"),
+    el("div", { class: "combo" }, input, options),
+    el("button", { type: "submit" }, "Add"));
+}
+
+async function patch(id, before, after) {
+  const body = {
+    add: after.filter((label) => !before.includes(label)),
+    drop: before.filter((label) => !after.includes(label)),
+    source: SOURCE,
+  };
+  await changing(async () => {
+    const changed = await request("PATCH", documentPath(id), { body });
+    stored();
+    show(changed).focus();
+    say(`Saved the labels of ${id}.`, await undoing(id, true));
+  });
+}
+
+async function remove(id) {
+  if (!(await confirmed(`Remove ${id}?`, "It will no longer vote. This can be undone.", "Remove it"))) return;
+  await changing(async () => {
+    await request("DELETE", documentPath(id), { query: { source: SOURCE } });
+    leave();
+    say(`Removed ${id}.`, await undoing(id, false));
+  });
+}
+
+async function forget(id) {
+  const warning = "Its text and labels leave the datastore and its history, and its id cannot be used again. "
+    + "This cannot be undone.";
+  if (!(await confirmed(`Forget ${id}?`, warning, "Forget it"))) return;
+  await changing(async () => {
+    await request("DELETE", documentPath(id), { query: { forget: true, source: SOURCE } });
+    leave();
+    say(`Forgot ${id}.`);
+  });
+}
+
+async function changing(work) {
+  try {
+    await work();
+  } catch (error) {
+    fail(error);
+  }
+}
+
+function leave() {
+  place.hidden = true;
+  place.replaceChildren(); // what is forgotten is forgotten here too
+  delete place.dataset.id;
+  stored();
+  location.hash = back;
+}
+
+/** The way back from the change just made, or nothing where the history does not know it. */
+async function undoing(id, reopen) {
+  const number = await lastChange(id);
+  if (number === null) return undefined;
+  const run = () => changing(async () => {
+    await undo(number);
+    stored();
+    if (reopen && place.dataset.id === id) show(await get(documentPath(id)));
+    say(`Undone: ${id} is as it was.`);
+  });
+  return { label: "Undo", run };
+}
+
+/** Ask in a dialog; Escape means no. */
+function confirmed(title, text, yes) {
+  const dialog = byId("confirm");
+  byId("confirm-title").textContent = title;
+  byId("confirm-text").textContent = text;
+  byId("confirm-yes").textContent = yes;
+  dialog.returnValue = "no";
+  dialog.showModal();
+  return new Promise((answer) => {
+    dialog.addEventListener("close", () => answer(dialog.returnValue === "yes"), { once: true });
+  });
+}

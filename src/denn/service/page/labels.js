@@ -1,0 +1,57 @@
+/** The view Labels: all labels with their documents, thresholds and origin. */
+import { get } from "./api.js";
+import { byId, debounced, el, route, tableRow } from "./dom.js";
+import { count, counted, score } from "./format.js";
+import { fail } from "./notice.js";
+import { news } from "./session.js";
+
+const PAGE = 100;
+let shown = 0;
+let stale = true;
+let running = new AbortController();
+
+export function startLabels() {
+  byId("labels-form").addEventListener("submit", (event) => event.preventDefault());
+  byId("labels-query").addEventListener("input", debounced(() => load(0), 150));
+  byId("labels-sort").addEventListener("change", () => load(0));
+  byId("labels-more").addEventListener("click", () => load(shown));
+  for (const event of ["stored", "session"]) news.addEventListener(event, () => (stale = true));
+}
+
+/** Called when the view is opened; what was looked for stays. */
+export function showLabels() {
+  if (stale) load(0);
+}
+
+async function load(offset) {
+  running.abort();
+  running = new AbortController();
+  const query = byId("labels-query").value.trim();
+  try {
+    const found = await get("labels", { query, sort: byId("labels-sort").value, offset, limit: PAGE }, running.signal);
+    const rows = found.labels.map(row);
+    if (offset) byId("labels-rows").append(...rows);
+    else byId("labels-rows").replaceChildren(...rows);
+    shown = offset + found.labels.length;
+    stale = false;
+    byId("labels-more").hidden = shown >= found.total;
+    byId("labels-summary").textContent = summary(found.total, query);
+    if (offset) rows[0]?.querySelector("a").focus(); // go on where the new ones begin
+  } catch (error) {
+    fail(error);
+  }
+}
+
+function summary(total, query) {
+  if (!total) return query ? `No label contains “${query}”.` : "There are no labels.";
+  return shown < total ? `${count(shown)} of ${counted(total, "label")}.` : `${counted(total, "label")}.`;
+}
+
+function row({ label, documents, trained, threshold }) {
+  return tableRow(
+    el("a", { href: route("documents", { label }) }, label),
+    documents,
+    el("span", { class: "number" }, threshold == null ? "–" : score(threshold)),
+    el("span", { class: trained ? "flag" : "flag later" }, trained ? "training" : "learnt later"),
+  );
+}

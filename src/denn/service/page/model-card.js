@@ -1,0 +1,47 @@
+/** What /v1/model says, as lists of names and values. */
+import { el } from "./dom.js";
+import { count, when } from "./format.js";
+
+/** Cards: facts, metrics, parameters and so on; those that are empty are left out. */
+export function modelCard(model) {
+  const { name, method, encoder, labels, created } = model;
+  const parts = {
+    Facts: { name, method, encoder, labels, created: when(created) },
+    "Metrics on validation": model.metrics,
+    Thresholds: model.thresholds,
+    Datastore: model.store,
+    Corpus: model.corpus,
+    Training: model.training,
+    Parameters: model.parameters,
+    Versions: model.versions,
+  };
+  return Object.entries(parts).map(([title, content]) => part(title, content)).filter(Boolean);
+}
+
+function part(title, content) {
+  const rows = flat(content ?? {});
+  if (!rows.length) return null;
+  const row = ([name, value]) => el("div", {}, el("dt", {}, name), el("dd", {}, value));
+  return el("section", { class: "card" }, el("h3", {}, title), el("dl", { class: "facts" }, rows.map(row)));
+}
+
+const LONGEST = 10; // list that is shown
+
+/** Names with values, those of inner objects behind the outer name; long lists and lists of objects are left out. */
+function flat(content, before = "") {
+  return Object.entries(content).flatMap(([key, value]) => {
+    const name = before + key.replaceAll("_", " ");
+    if (value === null || value === undefined || value === "") return [];
+    if (Array.isArray(value)) return isShort(value) ? [[name, value.map(shown).join(", ")]] : [];
+    if (typeof value === "object") return flat(value, `${name} · `);
+    return [[name, shown(value)]];
+  });
+}
+
+const isShort = (list) => list.length <= LONGEST && list.every((value) => typeof value !== "object");
+
+function shown(value) {
+  if (typeof value === "boolean") return value ? "yes" : "no";
+  if (typeof value !== "number") return String(value);
+  return Number.isInteger(value) ? count(value) : String(Number(value.toPrecision(4)));
+}
