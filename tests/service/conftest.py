@@ -77,3 +77,9 @@ def service(served_model: Path) -> Iterator[Running]:
     """One service for all tests of a process; what a test adds it takes out again."""
     with serving(served_model) as running:
         yield running
+
+
+@pytest.fixture(scope="session", name="serving")
+def ways_to_serve():
+    """Start services with other options or models; see `serving`."""
+    return serving

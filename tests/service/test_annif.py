@@ -25,12 +25,6 @@ def client_of(service, key: str | None = None) -> AnnifClient:
 
 
 @pytest.fixture
-def serving(request: pytest.FixtureRequest):
-    """What starts a service; by its name alone an import could find another folder's conftest."""
-    return request.config.pluginmanager.get_plugin(str(Path(__file__).with_name("conftest.py"))).serving
-
-
-@pytest.fixture
 def client(service) -> AnnifClient:
     return client_of(service)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Query, Request
@@ -79,6 +80,9 @@ async def model(service: Running) -> Response:
     card = service.model.card
     body = card.model_dump(mode="json", exclude={"digests", "thresholds", "format"})
     body["corpus"].pop("label_counts", None)
+    encoder = card.parameters.get("encoder")
+    if encoder is not None:
+        body["parameters"]["encoder"] = encoder = Path(encoder).name if Path(encoder).is_absolute() else encoder
 
     def look() -> tuple[int, dict[str, object] | None]:
         return len(service.model.label_counts()), service.model.store.info() if service.learns else None
@@ -88,7 +92,7 @@ async def model(service: Running) -> Response:
         body
         | {
             "name": service.settings.name,
-            "encoder": card.parameters.get("encoder"),
+            "encoder": encoder,
             "labels": labels,
             "thresholds": {part: tuned.overall for part, tuned in card.thresholds.items()},
             "store": store and {key: value for key, value in store.items() if key not in ("path", "address", "place")},

@@ -1,0 +1,47 @@
+"""A real Chromium, and pages in it that may not complain."""
+
+from collections.abc import Callable, Iterator
+from urllib.parse import urlsplit
+
+import pytest
+from acting import CHROMIUM, Browser, Page, expect, playwright
+
+BROKEN_BY_PURPOSE = ("the server responded with a status of 503", "the server responded with a status of 409")
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with playwright.sync_playwright() as driver:
+        browser = driver.chromium.launch(
+            executable_path=CHROMIUM, args=["--no-sandbox", "--disable-background-networking"]
+        )
+        yield browser
+        browser.close()
+
+
+@pytest.fixture
+def opened(browser: Browser, service) -> Iterator[Callable[..., Page]]:
+    """Open pages that may show no error on the console, break no policy, and ask no other host."""
+    contexts, complaints, hosts, own = [], [], set(), set()
+
+    def open_page(
+        fragment: str = "", *, at=service, key: bool = True, width: int = 1280, scheme: str = "light"
+    ) -> Page:
+        own.add(urlsplit(at.url).netloc)
+        context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme)
+        contexts.append(context)
+        context.on("request", lambda request: hosts.add(urlsplit(request.url).netloc))
+        page = context.new_page()
+        page.on("console", lambda message: complaints.append(message.text) if message.type == "error" else None)
+        page.on("pageerror", lambda error: complaints.append(str(error)))
+        page.goto(f"{at.url}/{f'#key={at.write_key}' if key else ''}")
+        expect(page.locator("#model-name")).not_to_be_empty()
+        if fragment:
+            page.evaluate("fragment => { location.hash = fragment }", fragment)
+        return page
+
+    yield open_page
+    for context in contexts:
+        context.close()
+    assert not [text for text in complaints if not any(known in text for known in BROKEN_BY_PURPOSE)]
+    assert {host for host in hosts if host} == own  # blobs have no host

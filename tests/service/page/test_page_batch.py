@@ -1,0 +1,156 @@
+"""The page: tagging files."""
+
+import csv
+import io
+import json
+from pathlib import Path
+
+import pytest
+from acting import Page, expect, marks, run_batch
+
+pytestmark = marks
+
+
+def download(page: Page) -> tuple[str, bytes]:
+    with page.expect_download() as waiting:
+        page.click("#batch-download")
+    return waiting.value.suggested_filename, Path(waiting.value.path()).read_bytes()
+
+
+def predicted(service, texts: list[str]) -> list[dict]:
+    with service.client() as client:
+        return client.post("/v1/predict/batch", json={"texts": texts, "evidence": 0}).json()["predictions"]
+
+
+def test_batch_csv_with_quotes_newlines_and_semicolons(opened, service) -> None:
+    texts = [f'the "goal" of match {n};\r\nthe team' if n % 2 else f"orbit rocket {n}" for n in range(150)] + [""]
+    source = io.StringIO()
+    writer = csv.writer(source, delimiter=";", lineterminator="\r\n")
+    writer.writerows([["nr", "story", "labels"], *([n, text, "old, ones"] for n, text in enumerate(texts))])
+    page = opened("#/batch")
+    run_batch(page, "news.csv", b"\xef\xbb\xbf" + source.getvalue().encode())
+    assert page.input_value("#batch-column") == "story"
+    expect(page.locator("#batch-status")).to_contain_text("Done: 151 rows", timeout=30_000)
+    name, content = download(page)
+    assert name == "news.tagged.csv"
+    assert content.startswith(b"\xef\xbb\xbfnr;story;labels;predicted_labels;scores\r\n")
+    rows = list(csv.reader(io.StringIO(content.decode("utf-8-sig"), newline=""), delimiter=";"))
+    assert [row[:3] for row in rows[1:]] == [[str(n), text, "old, ones"] for n, text in enumerate(texts)]
+    for row, said in zip(rows[1:], predicted(service, texts[:-1]), strict=False):
+        assert [label for label in row[3].split("|") if label] == said["labels"]
+        scores = [one["score"] for one in said["scores"] if one["chosen"]]
+        assert [float(score) for score in row[4].split("|") if score] == pytest.approx(scores, abs=1e-4)
+    assert rows[-1][3:] == ["", ""]
+
+
+def test_batch_jsonl_keeps_what_it_was(opened, service) -> None:
+    lines = [
+        '{"text": "the goal of the match", "id": 12345678901234567890}',
+        "",
+        '{"text":"orbit\\nrocket", "deep": {"a": [1.0]}}',
+    ]
+    page = opened("#/batch")
+    run_batch(page, "news.jsonl", "\n".join(lines).encode())
+    expect(page.locator("#batch-status")).to_contain_text("Done: 2 rows")
+    name, content = download(page)
+    assert name == "news.tagged.jsonl"
+    first, second = content.decode().splitlines()
+    assert first.startswith(lines[0][:-1])
+    assert second.startswith(lines[2][:-1])
+    for line, said in zip((first, second), predicted(service, ["the goal of the match", "orbit\nrocket"]), strict=True):
+        row = json.loads(line)
+        assert row["labels"] == said["labels"]
+        assert list(row["scores"]) == said["labels"]
+
+
+def test_batch_waits_where_the_service_is_busy(opened) -> None:
+    page = opened("#/batch")
+    asked = []
+
+    def answer(route) -> None:
+        asked.append(len(route.request.post_data_json["texts"]))
+        if len(asked) == 2:
+            route.fulfill(status=503, headers={"Retry-After": "1"}, json={"detail": "Too many texts are waiting."})
+        else:
+            route.continue_()
+
+    page.route("**/v1/predict/batch", answer)
+    run_batch(page, "many.csv", b"text\n" + b"goal\n" * 130)
+    expect(page.locator("#batch-status")).to_contain_text("Done: 130 rows", timeout=30_000)
+    assert asked == [64, 64, 64, 2]
+
+
+def test_batch_keeps_what_is_done_and_names_the_row(opened, service) -> None:
+    page = opened("#/batch")
+    rows = [f"goal {n}" for n in range(80)]
+    rows[70] = "x" * 100_001
+    run_batch(page, "long.csv", "\n".join(["text", *rows]).encode())
+    expect(page.locator("#failure")).to_contain_text("Stopped at row 71: the text has 100,001 characters")
+    expect(page.locator("#batch-status")).to_contain_text("70 rows of 80 kept")
+    _, content = download(page)
+    done = ["|".join(said["labels"]) for said in predicted(service, rows[:70])]
+    assert any(done)
+    assert [row["labels"] for row in csv.DictReader(io.StringIO(content.decode()))] == done + [""] * 10
+    page.click("text=Go on without row 71")
+    expect(page.locator("#batch-status")).to_contain_text("1 row left out")
+
+
+def test_batch_can_be_cancelled(opened) -> None:
+    page = opened("#/batch")
+    page.route("**/v1/predict/batch", lambda route: None)  # an answer that does not come
+    run_batch(page, "many.csv", b"text\n" + b"goal\n" * 130)
+    page.click("#batch-cancel")
+    expect(page.locator("#batch-status")).to_contain_text("Cancelled. No rows of 130 kept.")
+    page.unroute_all(behavior="ignoreErrors")
+    page.click("text=Go on")
+    expect(page.locator("#batch-status")).to_contain_text("Done: 130 rows", timeout=30_000)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "said"),
+    [
+        ("a.jsonl", b'{"text": "x"}\n{"text": ', "a.jsonl: Line 2 is not JSON"),
+        ("a.csv", b'text\n"never closed', "a.csv: The quote that is opened in line 2 is never closed"),
+        ("a.csv", b"", "a.csv: the file holds no rows"),
+        ("a.csv", b"a,b\n1,2\n1,2,3\n", "a.csv: record 3 has 3 fields, expected at most 2"),
+    ],
+)
+def test_batch_files_that_cannot_be_read(opened, name: str, content: bytes, said: str) -> None:
+    page = opened("#/batch")
+    page.set_input_files("#batch-file", {"name": name, "mimeType": "text/plain", "buffer": content})
+    expect(page.locator("#failure")).to_contain_text(said)
+
+
+CSV_CASES = [
+    ("a,b\n1,2\n", [["a", "b"], ["1", "2"]]),
+    ("a,b\r\n1,2", [["a", "b"], ["1", "2"]]),
+    ("\ufeffa;b\n1;2,5\n", [["a", "b"], ["1", "2,5"]]),
+    ("a\tb\n1\t\n", [["a", "b"], ["1", ""]]),
+    ('a,b\n"x, ""y""\r\nz",2\n', [["a", "b"], ['x, "y"\r\nz', "2"]]),
+    ('a,b\n"",\n', [["a", "b"], ["", ""]]),
+    ("one\n\ntwo\n", [["one"], ["two"]]),
+    ('one\n""\n', [["one"], [""]]),
+    ('a;b\n"x;y";"1,2,3"\n', [["a", "b"], ["x;y", "1,2,3"]]),
+    ("a,b\r1,2\r", [["a", "b"], ["1", "2"]]),
+    ("a,", [["a", ""]]),
+    ("", []),
+]
+
+
+@pytest.mark.parametrize(("text", "rows"), CSV_CASES)
+def test_csv_is_read_and_written(opened, text: str, rows: list[list[str]]) -> None:
+    page = opened()
+    read, written, again = page.evaluate(
+        """async text => {
+          const { parseCsv, writeCsv } = await import("/page/csv.js");
+          const { rows, ...format } = parseCsv(text);
+          const written = writeCsv(rows, format);
+          return [rows, written, parseCsv(written, format.separator).rows];
+        }""",
+        text,
+    )
+    assert read == rows == again
+    if rows:
+        assert written.startswith("\ufeff") == text.startswith("\ufeff")
+        separator = next((mark for mark in "\t;," if mark in text.split("\n")[0]), ",")
+        assert list(csv.reader(io.StringIO(written.lstrip("\ufeff"), newline=""), delimiter=separator)) == rows

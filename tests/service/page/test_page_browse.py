@@ -1,0 +1,181 @@
+"""The page: labels, documents, the map, recent predictions; nothing that is stored is run."""
+
+import json
+from urllib.parse import quote
+
+from acting import TEXT, document_count, expect, marks, remove, run_batch, tag
+
+pytestmark = marks
+
+
+EVIL = '<img src=x onerror="window.ran = true"><script>window.ran = true</script>'
+
+
+def test_labels_lead_to_their_documents(opened, service) -> None:
+    page = opened("#/labels")
+    page.fill("#labels-query", "SPO")
+    expect(page.locator("#labels-rows tr")).to_have_count(1)
+    expect(page.locator("#labels-rows tr")).to_contain_text("training")
+    with service.client() as client:
+        total = client.get("/v1/documents", params={"label": "sport", "limit": 0}).json()["total"]
+    expect(page.locator("#labels-rows td").first).to_have_text(str(total))
+    page.click("#labels-rows a")
+    expect(page.locator("#documents-summary")).to_contain_text(f"{total} documents")
+    for row in page.locator("#documents-rows .row").all():
+        assert "sport" in row.locator(".chips li").all_text_contents()
+
+
+def test_a_document_is_edited_removed_and_forgotten(opened, service) -> None:
+    with service.writer() as client:
+        client.post(
+            "/v1/documents", json={"documents": [{"text": "zzyzx goal", "labels": ["sport"], "id": "odd/ id?"}]}
+        )
+    page = opened("#/documents")
+    page.fill("#documents-text", "zzyzx goal")
+    page.click("#documents-form button[type=submit]")
+    page.click("#documents-rows a")
+    expect(page.locator("#document h2")).to_have_text("odd/ id?")
+    page.locator("#document .add input").fill("music")
+    page.locator("#document .add input").press("Enter")
+    page.get_by_role("button", name="Take sport away").click()
+    page.click("text=Save labels")
+    expect(page.locator("#notice")).to_contain_text("Saved")
+    path = f"/v1/documents/{quote('odd/ id?', safe='')}"
+    with service.client() as client:
+        assert client.get(path).json()["labels"] == ["music"]
+        page.click("#notice >> text=Undo")
+        expect(page.locator("#notice")).to_contain_text("Undone")
+        assert client.get(path).json()["labels"] == ["sport"]
+        page.click("text=Remove …")
+        page.click("#confirm >> text=Keep it")
+        assert client.get(path).status_code == 200
+        page.click("text=Remove …")
+        page.click("#confirm-yes")
+        expect(page.locator("#notice")).to_contain_text("Removed")
+        assert client.get(path).status_code == 404
+        page.click("#notice >> text=Undo")
+        expect(page.locator("#documents-rows a")).to_have_text("odd/ id?")
+        page.click("#documents-rows a")
+        page.click("text=Forget …")
+        page.click("#confirm-yes")
+        expect(page.locator("#notice")).to_contain_text("Forgot")
+        assert client.get(path).status_code == 404
+    page.click("#documents-all")
+    page.locator("#documents-rows a").first.click()
+    expect(page.locator("#document")).to_be_visible()
+    text = page.locator("#document .text").text_content()
+    page.click("text=Tag this text")
+    expect(page.locator("#result-summary")).to_contain_text("suggested")
+    assert page.input_value("#text") == text
+
+
+def test_map_with_the_current_text(opened, service) -> None:
+    page = opened()
+    tag(page)
+    before = page.evaluate("document.querySelector('#map-canvas').toDataURL()")
+    page.click("#views a[href='#/map']")
+    total = document_count(service)
+    expect(page.locator("#map-summary")).to_contain_text(f"{total} documents")
+    expect(page.locator("#map-summary")).to_contain_text("The cross is the text")
+    expect(page.locator("#map-canvas")).to_have_attribute(
+        "aria-label", f"{total} documents in two dimensions, and your text among them"
+    )
+    assert page.evaluate("document.querySelector('#map-canvas').toDataURL()") != before
+    assert page.evaluate(HAS_COLOUR, "--here")
+    with service.client() as client:
+        drawn = client.get("/v1/map").json()
+    rows = dict(row.split("\t") for row in page.locator("#map-table tbody tr").evaluate_all(ROW_TEXTS))
+    assert rows == {
+        **{label: str(sum(label in point["labels"] for point in drawn["points"])) for label in drawn["labels"]},
+        "other": str(sum(not set(point["labels"]) & set(drawn["labels"]) for point in drawn["points"])),
+    }
+    page.locator("#map-canvas").focus()
+    page.keyboard.press("ArrowRight")
+    shown = page.locator("#map-tip strong").text_content()
+    assert shown in {point["id"] for point in drawn["points"]}
+    page.keyboard.press("+")
+    page.keyboard.press("Enter")
+    expect(page.locator("#document h2")).to_have_text(shown)
+
+
+HAS_COLOUR = """name => {
+  const canvas = document.querySelector("#map-canvas");
+  const hex = getComputedStyle(canvas).getPropertyValue(name).match(/[0-9a-f]{2}/g);
+  const wanted = hex.map(part => parseInt(part, 16)).join();
+  const { data } = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height);
+  for (let at = 0; at < data.length; at += 4) if (data.slice(at, at + 3).join() === wanted) return true;
+  return false;
+}"""
+ROW_TEXTS = "rows => rows.map(row => [...row.cells].map(cell => cell.textContent).join('\\t'))"
+
+
+def test_map_points_by_mouse(opened) -> None:
+    page = opened("#/map")
+    expect(page.locator("#legend button").first).to_be_visible()
+    canvas = page.locator("#map-canvas")
+    canvas.focus()
+    page.keyboard.press("ArrowRight")
+    tip = page.locator("#map-tip")
+    expect(tip).to_be_visible()
+    page.locator("#legend button").first.click()
+    expect(tip).to_be_hidden()
+    expect(page.locator("#legend button").first).to_have_attribute("aria-pressed", "true")
+    box = canvas.bounding_box()
+    for step in range(1, 60):  # somewhere on the way across there is a document
+        page.mouse.move(box["x"] + box["width"] * step / 60, box["y"] + box["height"] * step / 60)
+        if tip.is_visible():
+            break
+    shown = tip.locator("strong").text_content()
+    page.mouse.down()
+    page.mouse.up()
+    expect(page.locator("#document h2")).to_have_text(shown)
+
+
+def test_script_in_labels_and_texts_is_text(opened, service) -> None:
+    id, text = f"evil {EVIL}", f"{TEXT} {EVIL}"
+    with service.writer() as client:
+        body = {"documents": [{"id": id, "text": text, "labels": [EVIL, "sport"]}]}
+        client.post("/v1/documents", json=body).raise_for_status()
+    try:
+        page = opened()
+        tag(page, text)
+        expect(page.locator("#neighbours .neighbour").first).to_contain_text(EVIL)
+        page.fill("#add-label", "onerror")
+        expect(page.locator("#add-options [role=option]")).to_contain_text(EVIL)
+        page.fill("#add-label", EVIL)
+        page.press("#add-label", "Enter")
+        expect(page.locator("#teach-labels")).to_have_text(EVIL)
+        page.click("#views a[href='#/labels']")
+        page.fill("#labels-query", "onerror")
+        expect(page.locator("#labels-rows tr")).to_have_count(1)
+        expect(page.locator("#labels-rows th")).to_have_text(EVIL)
+        page.click("#labels-rows a")
+        page.click("#documents-rows a")
+        expect(page.locator("#document .text")).to_have_text(text)
+        expect(page.locator("#document h2")).to_have_text(id)
+        page.click("text=Remove …")
+        expect(page.locator("#confirm-title")).to_have_text(f"Remove {id}?")
+        page.click("#confirm >> text=Keep it")
+        page.click("#views a[href='#/map']")
+        expect(page.locator("#map-summary")).to_contain_text("documents")
+        page.click("#views a[href='#/batch']")
+        run_batch(page, f"{EVIL.replace('/', '')}.jsonl", json.dumps({"text": EVIL, EVIL: EVIL}).encode())
+        expect(page.locator("#batch-status")).to_contain_text("Done")
+        assert page.evaluate("window.ran") is None
+        assert page.evaluate("document.querySelectorAll('main img, main script').length") == 0
+    finally:
+        remove(service, id)
+
+
+def test_recent_tells_of_predictions_and_the_model(opened, service) -> None:
+    page = opened()
+    tag(page)
+    page.click("#views a[href='#/recent']")
+    expect(page.locator("#recent-charts figure")).to_have_count(2)
+    with service.client() as client:
+        recent = client.get("/v1/recent").json()
+    expect(page.locator("#recent-summary")).to_contain_text(f"{recent['total']:,} prediction")
+    assert page.locator("#recent-charts .dot").count() == sum(
+        one["confidence"] is not None for one in recent["predictions"]
+    )
+    expect(page.locator("#model-card")).to_contain_text("micro f1")

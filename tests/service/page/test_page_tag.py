@@ -1,0 +1,250 @@
+"""The page: tagging, options, files, teaching, keys, by mouse and by keyboard."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+from acting import TEXT, VIEWS, document_count, expect, marks, names, tag
+
+import denn
+from denn.service.keys import new_key
+
+pytestmark = marks
+
+
+def test_predict_shows_what_the_service_says(opened, service) -> None:
+    page = opened()
+    tag(page)
+    with service.client() as client:
+        said = client.post("/v1/predict", json={"text": TEXT, "evidence": 5}).json()
+    chosen = [row["label"] for row in said["scores"] if row["chosen"]]
+    assert chosen == said["labels"] == names(page, "#chosen")
+    assert names(page, "#others") == [row["label"] for row in said["scores"] if not row["chosen"]]
+    ids = page.locator("#neighbours .neighbour a").all_text_contents()
+    assert ids == [neighbour["id"] for neighbour in said["neighbours"]]
+    share = round(100 * said["confidence"])
+    expect(page.locator("#confidence")).to_contain_text(f"{share}\u00a0% neighbours")
+    first = page.locator("#chosen .label-row").first
+    drawn = first.locator(".fill").evaluate("e => e.getBoundingClientRect().width")
+    whole = first.locator(".bar").evaluate("e => e.getBoundingClientRect().width")
+    assert drawn / whole == pytest.approx(said["scores"][0]["score"], abs=0.02)
+    mark = first.locator(".mark").evaluate("e => e.offsetLeft + 1")
+    assert mark / whole == pytest.approx(said["scores"][0]["threshold"], abs=0.02)
+
+
+def test_pointing_links_labels_and_neighbours(opened) -> None:
+    page = opened()
+    tag(page)
+    page.locator("#neighbours .neighbour").first.hover()
+    gave = set(page.locator("#neighbours .neighbour").first.locator(".chips li").all_text_contents())
+    assert set(page.locator(".label-row.lit .name").all_text_contents()) <= gave
+    assert set(page.locator(".label-row.lit .name").all_text_contents())
+    for key in "jk":
+        page.keyboard.press(key)
+    label = names(page, "#chosen")[0]
+    assert page.locator("#neighbours > .neighbour.lit").count() == (
+        page.locator("#neighbours > .neighbour", has=page.locator(".chips li", has_text=label)).count()
+    )
+
+
+def test_options_hold_at_once(opened, service) -> None:
+    text = "goal match orbit rocket violin chord"
+    page = opened()
+    tag(page, text)
+    page.click("#ask summary")
+    page.fill("#threshold", "0.01")
+    with service.client() as client:
+        said = client.post("/v1/predict", json={"text": text, "threshold": 0.01}).json()
+    expect(page.locator("#chosen .name")).to_have_text(said["labels"])
+    page.fill("#top-k", "1")
+    expect(page.locator("#chosen .name")).to_have_text(said["labels"][:1])
+    assert len(said["labels"]) > 1
+    page.check("input[value=model]")
+    page.fill("#top-k", "")
+    page.fill("#text", "")
+    page.click("#ask-button")
+    expect(page.locator("#failure")).to_contain_text("There is no text yet")
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "text"),
+    [
+        ("a.txt", "the goal of the match", "the goal of the match"),
+        ("b.md", "\ufeff# the goal", "# the goal"),
+        (
+            "c.html",
+            "<title>x</title><p>the <b>goal</b></p><script>window.ran = true</script><p>match</p>",
+            "the goal\nmatch",
+        ),
+    ],
+)
+def test_files_are_read_as_text(opened, name: str, content: str, text: str) -> None:
+    page = opened()
+    page.set_input_files("#text-file", {"name": name, "mimeType": "text/plain", "buffer": content.encode()})
+    expect(page.locator("#result-summary")).to_contain_text("suggested")
+    assert page.input_value("#text") == text
+    assert page.evaluate("window.ran") is None
+
+
+def test_files_can_be_dropped(opened) -> None:
+    page = opened()
+    assert page.evaluate(DROP, ["#ask", "a.txt", "the goal of the match"]) is True
+    expect(page.locator("#result-summary")).to_contain_text("suggested")
+    assert page.input_value("#text") == "the goal of the match"
+    assert page.evaluate(DROP, ["header", "b.txt", "elsewhere"]) is True  # and nothing comes of it
+    assert page.input_value("#text") == "the goal of the match"
+    page.click("#views a[href='#/batch']")
+    page.evaluate(DROP, ["#batch-drop", "c.tsv", "id\ttext\n1\tgoal\n"])
+    expect(page.locator("#batch-about")).to_have_text("1 row, separated by tabs.")
+
+
+DROP = """([where, name, content]) => {
+  const dataTransfer = new DataTransfer();
+  dataTransfer.items.add(new File([content], name));
+  const event = new DragEvent("drop", { dataTransfer, bubbles: true, cancelable: true });
+  document.querySelector(where).dispatchEvent(event);
+  return event.defaultPrevented;
+}"""
+
+
+def test_teach_shows_the_difference_and_undoes_it(opened, service) -> None:
+    before = document_count(service)
+    page = opened()
+    tag(page)
+    page.locator("#chosen .accept").first.click()
+    page.fill("#add-label", "brand new")
+    page.press("#add-label", "Enter")
+    page.click("#teach")
+    expect(page.locator("#difference")).to_be_visible()
+    expect(page.locator("#difference-summary")).to_contain_text("is now the nearest neighbour")
+    expect(page.locator("#difference-table")).to_contain_text("brand new")
+    taught = page.locator("#neighbours .neighbour a").first.text_content()
+    with service.client() as client:
+        document = client.get(f"/v1/documents/{taught}").json()
+        assert document["text"] == TEXT
+        assert set(document["labels"]) == {names(page, "#chosen")[0], "brand new"}
+        assert client.get("/v1/history", params={"limit": 1}).json()["changes"][0]["source"] == "page"
+    assert document_count(service) == before + 1
+    page.click("#undo")
+    expect(page.locator("#notice")).to_contain_text("Undone")
+    expect(page.locator("#difference")).to_be_hidden()
+    assert document_count(service) == before
+    assert taught not in page.locator("#neighbours .neighbour a").all_text_contents()
+
+
+def test_without_a_key_teaching_says_why_and_takes_one(opened, service) -> None:
+    page = opened(key=False)
+    tag(page)
+    page.click("#accept-all")
+    expect(page.locator("#teach")).to_have_attribute("aria-disabled", "true")
+    expect(page.locator("#teach-why")).to_contain_text("needs a key that may write")
+    page.click("#teach", force=True)
+    expect(page.locator("#notice")).to_contain_text("needs a key that may write")
+    page.fill("#teach-key-field", "nonsense")
+    page.press("#teach-key-field", "Enter")
+    expect(page.locator("#failure")).to_contain_text("does not know this key")
+    page.fill("#teach-key-field", service.write_key)
+    page.press("#teach-key-field", "Enter")
+    expect(page.locator("#teach")).to_have_attribute("aria-disabled", "false")
+    expect(page.locator("#teach-key")).to_be_hidden()
+
+
+def test_the_key_leaves_the_address(opened, service) -> None:
+    page = opened()
+    assert service.write_key not in page.url
+    expect(page.locator("#open-key")).to_have_text("May teach")
+    page.reload()
+    expect(page.locator("#open-key")).to_have_text("May teach")
+    page.click("#open-key")
+    page.click("#key-forget")
+    expect(page.locator("#open-key")).to_have_text("Read only")
+
+
+def test_where_reading_needs_a_key_the_page_asks_for_it(opened, serving, tiny_model: Path, tmp_path: Path) -> None:
+    shutil.copytree(tiny_model, tmp_path / "model")
+    key, line = new_key("read", "reader")
+    (tmp_path / "keys").write_text(line)
+    with serving(tmp_path / "model", "--keys", str(tmp_path / "keys"), teach=False) as running:
+        page = opened("#/labels", at=running, key=False)
+        expect(page.locator("#key-state")).to_have_text("This service asks for a key.")
+        page.fill("#key-field", key)
+        page.press("#key-field", "Enter")
+        expect(page.locator("#labels-summary")).to_contain_text("labels")
+        page.click("#views a[href='#/tag']")
+        tag(page)
+        expect(page.locator("#teach-why")).to_have_text("Teaching is off: the service was started without a write key.")
+        expect(page.locator("#teach-key")).to_be_hidden()
+
+
+def test_a_model_without_a_datastore(opened, serving, tiny_corpus: denn.Corpus, tmp_path: Path) -> None:
+    denn.train(tiny_corpus, method="dummy", out=tmp_path / "dummy").close()
+    with serving(tmp_path / "dummy") as running:
+        page = opened(at=running)
+        tag(page)
+        expect(page.locator("#evidence")).to_be_hidden()
+        expect(page.locator("#teach-why")).to_contain_text("keeps no datastore")
+        page.click("#views a[href='#/map']")
+        expect(page.locator("#failure")).to_contain_text("keeps no datastore")
+        expect(page.locator("#map-summary")).to_have_text("There is no map.")
+
+
+def test_keyboard_only(opened, service) -> None:
+    page = opened()
+    press = page.keyboard.press
+    for _ in range(20):
+        if page.evaluate("document.activeElement.id") == "text":
+            break
+        press("Tab")
+    page.keyboard.type(TEXT)
+    assert page.input_value("#text") == TEXT  # with all its letters: none was taken as a command
+    press("Control+Enter")
+    expect(page.locator("#chosen .accept").first).to_be_focused()
+    press("a")
+    press("j")
+    press("r")
+    press("k")
+    rows = page.locator("#result .label-row")
+    expect(rows.nth(0)).to_have_attribute("data-state", "accepted")
+    expect(rows.nth(1)).to_have_attribute("data-state", "rejected")
+    expect(rows.nth(0).locator(".accept")).to_be_focused()
+    press("n")
+    page.keyboard.type("WEATH")  # a known label, in other letters
+    expect(page.locator("#add-options [role=option]")).to_have_count(1)
+    press("ArrowDown")
+    press("Enter")
+    press("n")
+    page.keyboard.type("jarring")
+    press("Enter")
+    expect(page.locator("#teach-labels")).to_have_text(f"{names(page, '#chosen')[0]}rare: weatherjarring")
+    press("t")
+    expect(page.locator("#difference-summary")).to_contain_text("nearest neighbour")
+    press("u")
+    expect(page.locator("#notice")).to_contain_text("Undone")
+    press("?")
+    expect(page.locator("#help")).to_be_visible()
+    press("Escape")
+    expect(page.locator("#help")).to_be_hidden()
+
+
+def test_letters_can_be_switched_off(opened) -> None:
+    page = opened()
+    tag(page)
+    page.click("#open-help")
+    page.uncheck("#letters-on")
+    page.keyboard.press("Escape")
+    page.locator("#chosen .accept").first.focus()
+    page.keyboard.press("a")
+    expect(page.locator("#chosen .label-row").first).to_have_attribute("data-state", "open")
+
+
+def test_what_views_hold_survives_a_change_of_view(opened) -> None:
+    page = opened()
+    tag(page)
+    page.locator("#chosen .accept").first.click()
+    for view in VIEWS[1:]:
+        page.click(f"#views a[href='#/{view}']")
+        expect(page.locator(f"#view-{view}")).to_be_visible()
+        expect(page.locator(f"#view-{view} h1")).to_be_focused()
+    page.click("#views a[href='#/tag']")
+    assert page.input_value("#text") == TEXT
+    expect(page.locator("#chosen .label-row").first).to_have_attribute("data-state", "accepted")
