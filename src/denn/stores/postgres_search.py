@@ -21,6 +21,7 @@ OVERFETCH = 4  # the index has half precision: so many times k are taken from it
 FEWEST = 50  # taken from the index at least
 NARROWEST, WIDEST = 200, 1000  # candidates that one pass over the index keeps; the second is the most that pgvector can
 NARROW = 50_000  # documents for which the narrowest look finds 99.7 % of the 30 nearest
+FRESH = 256  # documents changed last that are compared too: the way to a new one unlike all others can be missing
 SCAN_SHARE = 8  # where more than one document in so many would be taken from the index, all are looked at
 
 STATE = """
@@ -32,6 +33,9 @@ FROM meta, LATERAL (SELECT CASE WHEN epoch = %(epoch)s THEN %(last)s ELSE 0 END)
 """
 
 SEARCH = """
+WITH fresh AS MATERIALIZED (
+  SELECT row, embedding FROM (SELECT row FROM documents ORDER BY changed DESC LIMIT {fresh}) d JOIN vectors USING (row)
+)
 SELECT m.epoch, m.documents, cardinality(hidden.rows), found.distance,
        (SELECT id FROM documents d WHERE d.row = found.row),
        ARRAY(SELECT label FROM document_labels l WHERE l.row = found.row ORDER BY place)
@@ -40,12 +44,15 @@ CROSS JOIN (SELECT ARRAY(SELECT row FROM documents WHERE sha256(id) = ANY(%(excl
 LEFT JOIN unnest(%(queries)b::vector[]) WITH ORDINALITY q(query, place) ON true
 LEFT JOIN LATERAL (
   SELECT near.row, near.embedding <#> q.query AS distance FROM ({candidates}) near
-  WHERE q.query IS NOT NULL ORDER BY distance, near.row LIMIT {k}
+  WHERE q.query IS NOT NULL GROUP BY near.row, distance ORDER BY distance, near.row LIMIT {k}
 ) found ON true
 ORDER BY q.place, found.distance, found.row
 """
 ALL = "SELECT row, embedding FROM vectors v WHERE v.row <> ALL(hidden.rows)"
-NEAREST = ALL + " ORDER BY embedding::halfvec({d}) <#> q.query::halfvec({d}) LIMIT {fetch}"
+NEAREST = (
+    f"({ALL} ORDER BY embedding::halfvec({{d}}) <#> q.query::halfvec({{d}}) LIMIT {{fetch}}) "
+    "UNION ALL SELECT row, embedding FROM fresh WHERE row <> ALL(hidden.rows)"
+)
 
 
 _WIDTHS: WeakKeyDictionary[Connection, int] = WeakKeyDictionary()
@@ -145,7 +152,7 @@ def nearest(
 def _statement(dimension: int, k: int, exact: bool) -> str:
     # Numbers are written out, as the planner must know them to choose the index.
     candidates = ALL if exact else NEAREST.format(d=dimension, fetch=max(FEWEST, OVERFETCH * k))
-    return SEARCH.format(candidates=candidates, k=k)
+    return SEARCH.format(candidates=candidates, k=k, fresh=0 if exact else FRESH)
 
 
 def _neighbours(found: Sequence[tuple[Any, ...]], n: int, width: int, column_of: Mapping[int, int]) -> Neighbours:

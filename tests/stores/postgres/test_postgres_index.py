@@ -11,7 +11,7 @@ from postgres_data import clusters, quoted, sql, vectors
 from postgres_server import server
 
 from denn.errors import StoreError
-from denn.stores import postgres_schema
+from denn.stores import postgres_schema, postgres_search
 from denn.stores.postgres import PostgresStore
 from denn.types import Document
 
@@ -48,6 +48,20 @@ def test_the_index_finds_what_a_scan_finds(indexed, monkeypatch):
     assert shared >= 0.99 * 400
     assert torch.allclose(by_index.similarity[:, 0], exact.similarity[:, 0], atol=1e-6)  # ranked by full vectors
     assert (by_index.similarity.diff(dim=1) <= 0).all()
+
+
+def test_what_is_new_is_found_though_the_index_misses_it(indexed, monkeypatch):
+    missing = postgres_search.NEAREST.replace("vectors v WHERE", "vectors v WHERE v.row <= 2000 AND", 1)
+    assert missing != postgres_search.NEAREST
+    monkeypatch.setattr(postgres_search, "NEAREST", missing)
+    new, other = vectors(2, 24, 5).split(1)
+    indexed.add([Document("new", ("late",), "new")], new)
+    indexed.add([Document("other", (), "id 7")], other)  # one that was there gets another vector
+    assert [indexed.search(query, 1).ids[0] for query in (new, other)] == [("new",), ("id 7",)]
+    assert indexed.search(new, 5, exclude=["new"]).ids[0].count("new") == 0
+    assert len(set(indexed.search(other, 50).ids[0])) == 50  # nothing twice
+    monkeypatch.setattr(postgres_search, "FRESH", 0)
+    assert indexed.search(new, 1).ids[0] != ("new",)
 
 
 @pytest.mark.slow
