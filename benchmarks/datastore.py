@@ -9,12 +9,13 @@ side. The bare engine runs in turns with the store, on the same vectors: for exa
 for the approximate one faiss with the same number of lists, then a ranking by vectors in memory, for PostgreSQL one
 prepared statement of the bare driver for candidates and their ranking. Without --address PostgreSQL is a server of this
 run's own, with room for the index in memory, filled in one add.
-Results go to OUT/datastore-STORE-DIMENSION.json.
+Results go to OUT/datastore-STORE-DIMENSION.json; sizes that are not measured again stay there.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import multiprocessing
 import os
 import resource
@@ -305,7 +306,15 @@ def measure_all(arguments: argparse.Namespace) -> None:
                 "faiss": metadata.version("faiss-cpu") if name == "approximate" else None,
             }
             file = arguments.out and arguments.out / f"datastore-{name}-{dimension}.json"
-            report(head | {"sizes": results}, file)
+            report(head | {"sizes": sorted(results + others(file, results), key=lambda size: size["documents"])}, file)
+
+
+def others(file: Path | None, results: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return what an earlier run measured at other sizes."""
+    if file is None or not file.exists():
+        return []
+    measured = {size["documents"] for size in results}
+    return [size for size in json.loads(file.read_text())["sizes"] if size["documents"] not in measured]
 
 
 if __name__ == "__main__":

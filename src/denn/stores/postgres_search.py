@@ -21,7 +21,7 @@ OVERFETCH = 4  # the index has half precision: so many times k are taken from it
 FEWEST = 50  # taken from the index at least
 NARROWEST, WIDEST = 200, 1000  # candidates that one pass over the index keeps; the second is the most that pgvector can
 NARROW = 50_000  # documents for which the narrowest look finds 99.7 % of the 30 nearest
-FRESH = 256  # documents changed last that are compared too: the way to a new one unlike all others can be missing
+FRESH = 64  # documents changed last that are compared too: the way to a new one unlike all others can be missing
 SCAN_SHARE = 8  # where more than one document in so many would be taken from the index, all are looked at
 
 STATE = """
