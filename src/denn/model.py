@@ -81,7 +81,7 @@ class Model:
         _check_threshold(threshold)
         start = 0
         iterator = iter(texts)
-        while batch := list(islice(iterator, self._batch())):
+        while batch := list(islice(iterator, self.batch())):
             for number, text in enumerate(batch, start + 1):
                 if not isinstance(text, str):
                     raise DataError(f"Text {number} is of type {type(text).__name__}, expected a string.")
@@ -93,7 +93,7 @@ class Model:
         """Score texts without deciding; see `Method.scores`."""
         if not texts:
             raise DataError("Got no texts to score.")
-        size = self._batch()
+        size = self.batch()
         return concatenate(
             [
                 self.method.scores(texts[i : i + size], None if own_ids is None else own_ids[i : i + size])
@@ -154,7 +154,7 @@ class Model:
         """Take documents out of the datastore. Return how many went."""
         return self.store.remove(which, source=source)
 
-    def _batch(self) -> int:
+    def batch(self) -> int:
         """Return how many texts are scored at a time: fewer where the datastore knows very many labels."""
         labels = len(self.method.store.labels if hasattr(self.method, "store") else self.labels)
         return max(1, min(BATCH, SCORES_BYTES // (4 * MATRICES * max(1, labels))))

@@ -64,6 +64,13 @@ def serving(folder: Path, *options: str, teach: bool = True) -> Iterator[Running
             process.stderr.close()
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Leave what needs a process of its own to `make test`."""
+    for item in items:
+        if {"service", "serving"} & set(getattr(item, "fixturenames", ())):
+            item.add_marker(pytest.mark.slow)
+
+
 @pytest.fixture(scope="session")
 def served_model(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A copy of the tiny model whose datastore may change."""

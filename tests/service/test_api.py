@@ -1,10 +1,267 @@
 """The API as its users see it: what each route answers."""
 
+import asyncio
+import json
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from types import SimpleNamespace
+from urllib.parse import quote
+
+import httpx
+import pytest
+
+import denn
+from denn.service.routes_predict import _stream
+from denn.service.schemas import Options
+from denn.service.settings import Settings
+
 TEXT = "referee goal stadium kyoto temple sakura"
+TEXTS = [TEXT, "violin chord melody", "", "the of and", "オーブン 🚀 \x00 <script>", "oven " * 500]
 
 
-def test_predict(service):
+@pytest.fixture
+def client(service) -> Iterator[httpx.Client]:
     with service.client() as client:
-        answer = client.post("/v1/predict", json={"text": TEXT})
-    assert answer.status_code == 200
-    assert set(answer.json()["labels"]) == {"sport", "日本 旅行"}
+        yield client
+
+
+@pytest.fixture
+def writer(service) -> Iterator[httpx.Client]:
+    """A client that may write; what it adds is taken out again."""
+    with service.writer() as client:
+        yield client
+        for document in client.get("/v1/documents", params={"limit": 1000}).json()["documents"]:
+            if not document["id"].startswith("train-"):
+                assert client.delete(at(document["id"])).status_code == 204
+
+
+@pytest.fixture(scope="module")
+def model(service) -> Iterator[denn.Model]:
+    """The same model in this process."""
+    with denn.load(service.folder) as model:
+        yield model
+
+
+def at(id: str) -> str:
+    return "/v1/documents/" + quote(id, safe="").replace(".", "%2E")
+
+
+def same(found: dict, expected: denn.Prediction) -> None:
+    """Compare what was answered with what the library predicts; sums of another batch differ in their last digits."""
+    assert found["labels"] == list(expected.labels)
+    assert {one["label"]: one["score"] for one in found["scores"]} == pytest.approx(expected.scores, abs=1e-4)
+    assert [one["score"] for one in found["scores"]] == sorted((one["score"] for one in found["scores"]), reverse=True)
+    assert [one["label"] for one in found["scores"] if one["chosen"]] == found["labels"]
+    assert found["confidence"] == pytest.approx(expected.confidence, abs=1e-4)
+    for one, other in zip(found["neighbours"], expected.neighbours, strict=True):
+        assert (one["id"], one["labels"], one["text"]) == (other.id, list(other.labels), other.text[:300])
+        assert one["similarity"] == pytest.approx(other.similarity, abs=1e-4)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"threshold": 0.01}, {"threshold": 1}, {"per_label": True}, {"min_labels": 3, "threshold": 0.99},
+     {"evidence": 2}, {"evidence": 0}],
+)  # fmt: skip
+def test_predictions_are_those_of_the_library(client, model, options):
+    expected = model.predict(TEXTS, **{"evidence": 10, **options})
+    batch = client.post("/v1/predict/batch", json={"texts": TEXTS, **options}).json()["predictions"]
+    lines = "".join(json.dumps({"text": text, "id": place}) + "\n" for place, text in enumerate(TEXTS))
+    query = {"evidence": 10, **options}
+    stream = client.post("/v1/predict/stream", content=lines, params=query).text.splitlines()
+    one = client.post("/v1/predict", json={"text": TEXTS[0], **options}).json()
+    same(one, expected[0])
+    for place, (found, line, prediction) in enumerate(zip(batch, map(json.loads, stream), expected, strict=True)):
+        same(found, prediction)
+        assert (line.pop("line"), line.pop("id")) == (place + 1, place)
+        same(line, prediction)
+
+
+def test_the_shape_of_a_prediction(client):
+    found = client.post("/v1/predict", json={"text": TEXT}).json()
+    assert list(found) == ["labels", "scores", "confidence", "neighbours"]
+    assert set(found["labels"]) == {"sport", "日本 旅行"} and 0 <= found["confidence"] <= 1
+    assert all(list(one) == ["label", "score", "threshold", "chosen"] for one in found["scores"])
+    assert all(list(one) == ["id", "similarity", "labels", "text"] for one in found["neighbours"])
+    assert len(found["neighbours"]) == 5  # k of the model
+
+
+def test_own_thresholds_top_k_and_lengths_of_texts(client):
+    def asked(**options):
+        return client.post("/v1/predict", json={"text": TEXT, **options}).json()
+
+    best, second = (one["label"] for one in asked()["scores"][:2])
+    assert asked(thresholds={best: 1})["labels"] == [second]
+    scores = {one["label"]: one for one in asked(threshold=0.0, thresholds={second: 0.9999, "nobody's": 0.5})["scores"]}
+    assert scores[second]["threshold"] == pytest.approx(0.9999) and scores[best]["threshold"] == 0
+    only = asked(top_k=1)
+    assert only["labels"] == [best] and [one["chosen"] for one in only["scores"][:2]] == [True, False]
+    assert asked(top_k=1000, threshold=0.0, min_labels=100)["labels"][:2] == [best, second]
+    assert {len(one["text"]) for one in asked(text_characters=3)["neighbours"]} == {3}
+    assert {one["text"] for one in asked(text_characters=0)["neighbours"]} == {""}
+
+
+def test_a_stream_goes_on_after_broken_lines(client):
+    lines = [
+        b'{"text": "goal", "id": "a"}', b"{", b'{"id": [1, {"b": null}]}', b'{"text": 5, "id": 7}', b"", b"\xff",
+        b'{"text": "chord"}\r', b'"goal"', b'{"text": "orbit", "id": "\\ud800"}', b'{"text": "last", "id": 0}',
+    ]  # fmt: skip
+    answer = client.post("/v1/predict/stream", content=b"\n".join(lines), params={"top_k": 1, "min_labels": 1})
+    assert answer.headers["Content-Type"] == "application/x-ndjson"
+    rows = [json.loads(line) for line in answer.text.splitlines()]
+    assert [row["line"] for row in rows] == list(range(1, 11))
+    assert [row["id"] for row in rows] == ["a", None, [1, {"b": None}], 7, None, None, None, None, None, 0]
+    assert [place for place, row in enumerate(rows) if "error" not in row] == [0, 6, 9]
+    assert all(len(row["labels"]) == 1 and row["neighbours"] == [] for row in rows if "error" not in row)
+    assert {tuple(row) for row in rows if "error" in row} == {("line", "id", "error")}
+    assert client.post("/v1/predict/stream", content=b"").text == ""
+    many = client.post("/v1/predict/stream", content=b'{"text": "goal"}\n' * 100).text.splitlines()
+    assert [json.loads(line)["line"] for line in many] == list(range(1, 101))
+
+
+def test_a_stream_lets_others_in_between_its_lines():
+    turns = 0
+
+    async def other() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    async def read() -> None:
+        task = asyncio.create_task(other())
+        service = SimpleNamespace(settings=Settings())  # broken lines need no more of it
+        async for _ in _stream(service, enumerate([b"\n"] * 100, 1), Options()):
+            pass
+        task.cancel()
+
+    asyncio.run(read())
+    assert turns >= 100
+
+
+def test_neighbours(client, model):
+    found = client.post("/v1/neighbours", json={"text": TEXT, "k": 7, "text_characters": 4}).json()["neighbours"]
+    expected = model.store.search(model.method.embed([TEXT]), 7)
+    assert [one["id"] for one in found] == list(expected.ids[0])
+    assert [one["similarity"] for one in found] == pytest.approx(expected.similarity[0].tolist(), abs=1e-4)
+    assert {len(one["text"]) for one in found} == {4}
+    assert len(client.post("/v1/neighbours", json={"text": ""}).json()["neighbours"]) == 10
+    assert len(client.post("/v1/neighbours", json={"text": "x", "k": 1000}).json()["neighbours"]) == len(model.store)
+
+
+def test_what_is_taught_is_known_at_once(client, writer, model):
+    text = "zeppelin moorings of the aerodrome"
+    documents = [{"text": f"{text} {word}", "labels": ["airships", "music"]} for word in ("one", "two", "three")]
+    answer = writer.post("/v1/documents", json={"documents": documents, "source": "desk"})
+    ids = answer.json()["ids"]
+    assert answer.status_code == 201 and len(set(ids)) == 3
+    found = client.post("/v1/predict", json={"text": f"{text} one"}).json()
+    assert found["neighbours"][0] == {**documents[0], "id": ids[0], "similarity": pytest.approx(1, abs=1e-4)}
+    scores = {one["label"]: one for one in found["scores"]}
+    assert "airships" in found["labels"] and "airships" in scores
+    (row,) = client.get("/v1/labels", params={"query": "AIRSHIP"}).json()["labels"]
+    assert row == {
+        "label": "airships", "documents": 3, "trained": False, "threshold": model.label_thresholds(["airships"])[0],
+    }  # fmt: skip
+    assert scores["airships"]["threshold"] == pytest.approx(row["threshold"])
+    for id in ids:
+        assert writer.delete(at(id)).status_code == 204
+    again = client.post("/v1/predict", json={"text": f"{text} one"}).json()
+    assert not set(ids) & {one["id"] for one in again["neighbours"]} and "airships" not in again["labels"]
+
+
+NAMES = [
+    "a", "a/b/c", "/", "..", "../../x", "with space", "日本/旅行", "100%", "%2F", "a?b=c#d", "n\x00l", "'; DROP",
+    "e\u0301\u202e🚀", "two\nlines\r\n", "x" * 1000,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("id", NAMES, ids=range(len(NAMES)))
+def test_the_life_of_a_document(client, writer, id):
+    put = {"text": "<script>alert(1)</script> goal", "labels": ["sport", "<b>", "sport", "l" * 1000]}
+    assert client.get(at(id)).status_code == writer.delete(at(id)).status_code == 404
+    made = writer.put(at(id), json=put)
+    assert made.status_code == 200
+    assert made.json() == {"id": id, "text": put["text"], "labels": ["sport", "<b>", "l" * 1000]}
+    assert client.get(at(id)).json() == made.json()
+    assert writer.post("/v1/documents", json={"documents": [{**put, "text": "new", "id": id}]}).json() == {"ids": [id]}
+    assert client.get(at(id)).json()["text"] == "new"
+    assert writer.patch(at(id), json={"add": ["music"], "drop": ["<b>"]}).json()["labels"] == [
+        "sport",
+        "l" * 1000,
+        "music",
+    ]
+    assert writer.patch(at(id), json={"labels": []}).json() == {"id": id, "text": "new", "labels": []}
+    changes = client.get("/v1/history", params={"id": id, "limit": 5}).json()["changes"]
+    assert [change["action"] for change in changes[:4]] == ["relabel", "relabel", "add", "add"]
+    assert writer.delete(at(id)).status_code == 204
+    assert client.get(at(id)).status_code == 404
+
+
+def test_a_forgotten_document_cannot_come_back(client, writer):
+    writer.put(at("forget me"), json={"text": "x", "labels": []})
+    assert writer.delete(at("forget me"), params={"forget": True}).status_code == 204
+    assert writer.delete(at("forget me"), params={"forget": True}).status_code == 404
+    again = writer.put(at("forget me"), json={"text": "x", "labels": []})
+    assert again.status_code == 409 and "was forgotten on" in again.json()["detail"]
+    assert [one["action"] for one in client.get("/v1/history", params={"limit": 1}).json()["changes"]] == ["forget"]
+
+
+def test_adding_is_all_or_nothing(client, writer):
+    before = client.get("/v1/documents", params={"limit": 0}).json()
+    good = {"text": "x", "labels": ["sport"], "id": "good"}
+    for bad in ({**good}, {"text": "\ud800", "labels": []}, {"text": "x"}):
+        body = json.dumps({"documents": [good, bad]})
+        answer = writer.post("/v1/documents", content=body, headers={"Content-Type": "application/json"})
+        assert answer.status_code == 422
+    assert client.get("/v1/documents", params={"limit": 0}).json() == before
+
+
+def test_listing_documents(client, writer):
+    writer.post(
+        "/v1/documents", json={"documents": [{"text": "100%_A", "labels": ["x", "y"], "id": "n1"}], "source": "ann"}
+    )
+    middle = datetime.now(UTC)
+    writer.post(
+        "/v1/documents", json={"documents": [{"text": "Zebra", "labels": ["y", "z"], "id": "n2"}], "source": "bob"}
+    )
+
+    def listed(**query) -> list[str]:
+        found = client.get("/v1/documents", params={"limit": 1000, **query}).json()
+        assert found["total"] == len(found["documents"])
+        return [one["id"] for one in found["documents"]]
+
+    everything = listed()
+    count = len(everything)
+    assert everything[:2] == ["n2", "n1"] and everything.index("train-59") < everything.index("train-58") and count > 61
+    assert (
+        listed(label="y") == ["n2", "n1"] and listed(label=["x", "z"]) == ["n2", "n1"] and listed(label="x") == ["n1"]
+    )
+    assert listed(text="ebr") == ["n2"] and listed(text="EBR") == [] and listed(text="%") == listed(text="_A") == ["n1"]
+    assert listed(source="ann") == ["n1"] and listed(source="ann", label="z") == []
+    east = timedelta(hours=5, minutes=30)
+    for moment in (middle.isoformat(), (middle + east).isoformat().replace("+00:00", "+05:30")):
+        assert listed(since=moment) == ["n2"] and listed(before=moment) == everything[1:]
+    assert listed(since=middle.isoformat(), before=middle.isoformat()) == []
+    page = client.get("/v1/documents", params={"offset": 1, "limit": 2}).json()
+    assert page["total"] == count and [one["id"] for one in page["documents"]] == everything[1:3]
+    assert client.get("/v1/documents", params={"offset": count}).json() == {"total": count, "documents": []}
+    assert len(client.get("/v1/documents").json()["documents"]) == 50
+
+
+def test_history_and_undo(client, writer):
+    writer.put(at("u"), json={"text": "one", "labels": ["sport"], "source": "ann"})
+    writer.put(at("u"), json={"text": "two", "labels": [], "source": "bob"})
+    second, first = client.get("/v1/history", params={"limit": 2}).json()["changes"]
+    assert list(first) == ["number", "time", "action", "source", "documents"]
+    assert (first["action"], first["source"], first["documents"]) == ("add", "ann", 1)
+    assert datetime.fromisoformat(first["time"]).tzinfo and first["number"] < second["number"]
+    blocked = writer.post(f"/v1/history/{first['number']}/undo")
+    assert blocked.status_code == 409 and "Undo that first" in blocked.json()["detail"]
+    assert writer.post(f"/v1/history/{second['number']}/undo", params={"source": "eve"}).json() == {"documents": 1}
+    assert client.get(at("u")).json() == {"id": "u", "text": "one", "labels": ["sport"]}
+    assert client.get("/v1/history", params={"limit": 1}).json()["changes"][0]["source"] == "eve"
+    assert writer.post(f"/v1/history/{second['number']}/undo").status_code == 409
+    assert writer.post("/v1/history/123456/undo").status_code == 404
+    assert client.get("/v1/history", params={"limit": 0}).json() == {"changes": []}
+    assert client.get("/v1/history", params={"id": "never there"}).json() == {"changes": []}

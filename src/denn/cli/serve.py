@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import logging
 import os
@@ -76,7 +77,7 @@ def run(folder: Path, host: str, port: int, settings: Settings, secret: str | No
         import uvicorn
 
         from denn.service.app import make_app
-        from denn.service.guard import Wire
+        from denn.service.wire import Wire
     except ImportError as error:
         raise MissingExtraError("The service", "fastapi", "serve") from error
     listening = _listen(host, port)
@@ -93,6 +94,7 @@ def run(folder: Path, host: str, port: int, settings: Settings, secret: str | No
         timeout_keep_alive=15,
     )
     _greet(folder, listening, settings, secret)
+    gc.freeze()  # what is loaded stays: no need to look through it whenever a request makes many objects
     uvicorn.Server(config).run(sockets=[listening])
 
 
@@ -140,9 +142,8 @@ def _listen(host: str, port: int) -> socket.socket:
         family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
         return socket.create_server((host, port), family=family, backlog=2048)
     except OSError as error:
-        raise ConfigError(
-            f"Cannot listen at {host}, port {port}: {error.strerror or error}. Try another --port."
-        ) from error
+        reason = (error.strerror or str(error)).partition(" (")[0]
+        raise ConfigError(f"Cannot listen at {host}, port {port}: {reason}. Try another --port.") from error
 
 
 def _log(kind: str) -> None:

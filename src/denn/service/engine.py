@@ -7,10 +7,11 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from denn.errors import DennError
 from denn.model import Model
 from denn.service.problems import Busy
 from denn.service.settings import Settings
@@ -63,6 +64,7 @@ class Engine:
     def __init__(self, model: Model, settings: Settings, telemetry: Telemetry) -> None:
         self.model, self._settings, self._telemetry = model, settings, telemetry
         self._longest = int(model.card.parameters.get("max_length", 512))
+        self._least = self._least_weight()
         self._waiting: dict[Compute, deque[_Job]] = {self._scores: deque(), self._vectors: deque()}
         self._admitted = 0  # texts whose requests have no answer yet
         self._rate = 50.0  # texts a second, as last seen
@@ -139,8 +141,12 @@ class Engine:
             self._admitted -= count
             self._telemetry.waiting.set(self._admitted)
 
+    def _least_weight(self) -> int:
+        """Return what a text weighs at least, so that no batch has more of them than there is memory for scores."""
+        return self._settings.batch_tokens // self.model.batch()
+
     def _weight(self, text: str) -> int:
-        return min(len(text) // CHARACTERS_PER_TOKEN + 1, self._longest)
+        return max(self._least, min(len(text) // CHARACTERS_PER_TOKEN + 1, self._longest))
 
     def _parts(self, texts: Sequence[str]) -> Iterator[list[str]]:
         """Cut the texts of a request so that each part fits into a batch; others come in between two parts."""
@@ -200,6 +206,8 @@ class Engine:
                         self._compute(kind, [job], loop)
                 return
             loop.call_soon_threadsafe(_fail, jobs[0].future, error)
+        with suppress(DennError):  # the datastore may be away; then the next batch looks
+            self._least = self._least_weight()  # labels may have come
         seconds = time.perf_counter() - begun
         self._rate += 0.2 * (len(texts) / seconds - self._rate)
         self._telemetry.batch(len(texts), seconds)

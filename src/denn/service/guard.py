@@ -13,7 +13,6 @@ from typing import Any
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.middleware.cors import CORSMiddleware
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from denn.service.keys import given_key
 from denn.service.problems import FAILED, Busy, Refusal, problem
@@ -27,6 +26,8 @@ HELD = 8  # bodies of full length that are in memory at one time
 OPEN = re.compile(r"/|/page/.*|/health|/ready|/v1/session|/openapi\.json")  # what nobody needs a key for
 REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
 CLIENT_GONE = 499
+CLOSE = {"Connection": "close"}  # the rest of the body is not read
+LATER = {"Retry-After": "5"}
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
@@ -40,70 +41,6 @@ SECURITY = {
     "Permissions-Policy": "camera=(), geolocation=(), microphone=()",
     "Cache-Control": "no-store",
 }
-
-
-class Wire(HttpToolsProtocol):
-    """HTTP as uvicorn speaks it, with an end to heads that never end and to clients that never read."""
-
-    HEAD_BYTES = 64 * 1024
-    HEAD_SECONDS = 20.0
-    STUCK_SECONDS = 20.0  # without a byte taken
-
-    _head = 0  # bytes since the last head or part of a body
-    _late: asyncio.TimerHandle | None = None
-    _stuck: asyncio.TimerHandle | None = None
-
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Give a new connection as long as one between two requests."""
-        super().connection_made(transport)
-        self.timeout_keep_alive_task = self.loop.call_later(self.timeout_keep_alive, self.timeout_keep_alive_handler)
-
-    def data_received(self, data: bytes) -> None:
-        """Read on, unless it is the head of a request and too long."""
-        self._head += len(data)
-        super().data_received(data)
-        if self._head > self.HEAD_BYTES and not self.transport.is_closing():
-            self.send_400_response(f"The headers are longer than {self.HEAD_BYTES:,} bytes.")
-
-    def on_message_begin(self) -> None:
-        """Begin a head, which has its time."""
-        super().on_message_begin()
-        self._late = self.loop.call_later(self.HEAD_SECONDS, self.transport.close)
-
-    def on_headers_complete(self) -> None:
-        """End a head."""
-        self._head = 0
-        if self._late is not None:
-            self._late.cancel()
-        if len(self.url) + sum(len(name) + len(value) for name, value in self.headers) > self.HEAD_BYTES:
-            raise ValueError  # answered with 400
-        super().on_headers_complete()
-
-    def on_body(self, body: bytes) -> None:
-        """Take a part of a body, which has limits of its own."""
-        self._head = 0
-        super().on_body(body)
-
-    def pause_writing(self) -> None:
-        """Stop writing to who does not read, and look whether that lasts."""
-        super().pause_writing()
-        self._watch(self.transport.get_write_buffer_size())
-
-    def resume_writing(self) -> None:
-        """Write on."""
-        super().resume_writing()
-        if self._stuck is not None:
-            self._stuck.cancel()
-
-    def _watch(self, left: int) -> None:
-        self._stuck = self.loop.call_later(self.STUCK_SECONDS, self._look, left)
-
-    def _look(self, before: int) -> None:
-        left = self.transport.get_write_buffer_size()
-        if left < before:
-            self._watch(left)
-        else:
-            self.transport.abort()
 
 
 class Stalled(Exception):
@@ -201,9 +138,9 @@ class _Request:
             async with asyncio.timeout(self._settings.body_seconds * (10 if stream else 1)):
                 while True:
                     if self._size > limit or (length.isdecimal() and int(length) > limit):
-                        raise Refusal(413, f"The body is larger than {limit:,} bytes. Send less at a time.")
-                    if self._guard._held > HELD * self._settings.stream_bytes:
-                        raise Busy("Too many large requests are under way. Try again later.", after=5)
+                        raise Refusal(413, f"The body is larger than {limit:,} bytes. Send less at a time.", CLOSE)
+                    if self._size and self._guard._held > HELD * self._settings.stream_bytes:  # small ones come through
+                        raise Refusal(503, "Too many large requests are under way. Try again later.", LATER | CLOSE)
                     message = await self._receive()
                     if message["type"] == "http.disconnect":
                         self._gone = True
@@ -214,7 +151,7 @@ class _Request:
                     if not message.get("more_body", False):
                         return b"".join(parts)
         except TimeoutError:
-            raise Refusal(408, "The body did not arrive in time. Send it faster, or less at a time.") from None
+            raise Refusal(408, "The body did not arrive in time. Send it faster, or less at a time.", CLOSE) from None
 
     async def _work(self, body: bytes) -> None:
         """Let the application answer, unless that takes too long or nobody waits for it any more."""
@@ -270,8 +207,6 @@ class _Request:
         if self._status:
             return
         answer = problem(refusal.status, refusal.detail, self._scope["path"], self._id, headers=refusal.headers)
-        if refusal.status in (408, 413):
-            answer.headers["Connection"] = "close"  # the rest of the body is not read
         await Guard.shared(answer, self._settings)(self._scope, self._receive, self._sent)
 
     def _tell(self, seconds: float) -> None:

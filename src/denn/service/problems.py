@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Mapping, Sequence
 from http import HTTPStatus
 from typing import Any
@@ -128,8 +129,10 @@ def install(app: FastAPI) -> None:
 
     @app.exception_handler(HTTPException)
     async def plain(request: Request, error: HTTPException) -> Response:
-        detail = _DETAILS.get(error.status_code, str(error.detail))
-        return answer(request, error.status_code, detail, headers=error.headers)
+        detail, headers = _DETAILS.get(error.status_code, str(error.detail)), error.headers
+        if error.status_code == 405 and (methods := _methods(app, request)):
+            headers = {"Allow": ", ".join(methods)}
+        return answer(request, error.status_code, detail, headers=headers)
 
     @app.exception_handler(Exception)
     async def failed(request: Request, _: Exception) -> Response:  # which is raised again, for the log
@@ -141,6 +144,12 @@ _DETAILS = {
     404: "There is nothing at this address. See /openapi.json for all there are.",
     405: "This address does not take that method. See /openapi.json.",
 }
+
+
+def _methods(app: FastAPI, request: Request) -> list[str]:
+    """Return what an address takes; the framework names the methods of one of its routes only."""
+    path = re.sub(r":\w+}", "}", getattr(request.scope.get("route"), "path", ""))
+    return sorted(method.upper() for method in app.openapi()["paths"].get(path, ()))
 
 
 def _title(status: int) -> str:

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import re
+from datetime import UTC, datetime
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Path, Query
 from fastapi.responses import JSONResponse, Response
+from pydantic import AfterValidator, BeforeValidator
+from starlette.convertors import PathConvertor, register_url_convertor
 
 from denn.service.parts import Running, Service, Writer, check_texts, document_json, fetch
 from denn.service.problems import responses
@@ -20,12 +24,34 @@ from denn.service.schemas import (
     Label,
     PatchRequest,
     PutRequest,
-    Time,
     UndoneOut,
 )
 from denn.types import Document, Where
 
 router = APIRouter(prefix="/v1", tags=["datastore"])
+
+
+def _written(time: Any) -> Any:
+    if isinstance(time, str) and not re.match(r"\d{4}-", time):  # seconds since 1970 would be taken as well
+        raise ValueError("expected a time such as 2026-01-31T23:59:00Z")
+    return time
+
+
+def _in_utc(time: datetime) -> datetime:
+    try:
+        return time.astimezone(UTC)  # one without a zone is local
+    except (OverflowError, ValueError) as error:
+        raise ValueError("expected a time of the years 1 to 9999, in UTC") from error
+
+
+Time = Annotated[datetime, BeforeValidator(_written), AfterValidator(_in_utc)]
+
+
+class _AnyId(PathConvertor):
+    regex = "(?s:.*)"  # line breaks too
+
+
+register_url_convertor("id", _AnyId())
 
 
 @router.get("/documents", response_model=DocumentsOut, responses=responses(409))
@@ -58,14 +84,14 @@ async def add(body: AddRequest, service: Running) -> Response:
     return JSONResponse({"ids": await service.engine.add(new, body.source)}, 201)
 
 
-@router.get("/documents/{id:path}", response_model=DocumentOut, responses=responses(404, 409))
+@router.get("/documents/{id:id}", response_model=DocumentOut, responses=responses(404, 409))
 async def get(id: str, service: Running) -> Response:
     """Show a document."""
     store = service.model.store
     return JSONResponse(document_json((await service.engine.read(lambda: store.get([id])))[0]))
 
 
-@router.put("/documents/{id:path}", response_model=DocumentOut, responses=responses(409), dependencies=[Writer])
+@router.put("/documents/{id:id}", response_model=DocumentOut, responses=responses(409), dependencies=[Writer])
 async def put(id: Annotated[Id, Path()], body: PutRequest, service: Running) -> Response:
     """Make or replace a document."""
     check_texts(service.settings, [body.text])
@@ -74,7 +100,7 @@ async def put(id: Annotated[Id, Path()], body: PutRequest, service: Running) -> 
     return JSONResponse(document_json(document))
 
 
-@router.patch("/documents/{id:path}", response_model=DocumentOut, responses=responses(404, 409), dependencies=[Writer])
+@router.patch("/documents/{id:id}", response_model=DocumentOut, responses=responses(404, 409), dependencies=[Writer])
 async def patch(id: str, body: PatchRequest, service: Running) -> Response:
     """Give a document other labels."""
     store = service.model.store
@@ -86,7 +112,7 @@ async def patch(id: str, body: PatchRequest, service: Running) -> Response:
     return JSONResponse(document_json(await service.engine.write(change)))
 
 
-@router.delete("/documents/{id:path}", status_code=204, responses=responses(404, 409), dependencies=[Writer])
+@router.delete("/documents/{id:id}", status_code=204, responses=responses(404, 409), dependencies=[Writer])
 async def delete(id: str, service: Running, forget: bool = False, source: str = "service") -> Response:
     """Remove a document; `forget` takes it out of the history too, for good."""
     store = service.model.store

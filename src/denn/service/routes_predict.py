@@ -51,7 +51,7 @@ async def predict_batch(body: BatchRequest, service: Running) -> Response:
     "/predict/stream",
     response_class=Response,
     responses=responses() | {200: {"content": {NDJSON: {"schema": {"type": "string"}}}, "description": "Lines."}},
-    openapi_extra={"requestBody": {"content": {NDJSON: {"schema": {"type": "string"}}}, "required": True}},
+    openapi_extra={"requestBody": {"content": {NDJSON: {"schema": {}}}}},
 )
 async def predict_stream(
     request: Request,
@@ -102,7 +102,11 @@ async def _predicted(service: Service, texts: Sequence[str], options: Options) -
 
 
 async def _stream(service: Service, lines: Iterator[tuple[int, bytes]], options: Options) -> AsyncIterator[bytes]:
-    while read := [_read(service, number, line) for number, line in islice(lines, LINES)]:
+    while some := list(islice(lines, LINES)):
+        read = []
+        for number, line in some:
+            read.append(_read(service, number, line))
+            await asyncio.sleep(0)  # lines may be long or need no model: others come in between
         good = [line for line in read if "error" not in line]
         try:
             found = iter(await _patiently(service, [line.pop("text") for line in good], options))
@@ -132,11 +136,11 @@ def _read(service: Service, number: int, line: bytes) -> dict[str, Any]:
     try:
         row = json.loads(line)
         json.dumps(row, ensure_ascii=False, allow_nan=False).encode()  # half a character cannot be, nor can NaN
-        found["id"], text = row.get("id"), row["text"]
+        found["id"], text = row.get("id"), row.get("text")
         if not isinstance(text, str):
             raise TypeError
         check_texts(service.settings, [text])
-    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+    except (ValueError, TypeError, AttributeError, RecursionError):
         return found | {"error": "Expected an object with a text, as JSON in UTF-8."}
     except Refusal as refusal:
         return found | {"error": refusal.detail}

@@ -2,27 +2,26 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
 from typing import Annotated, Any
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints, model_validator
 
+
+def _whole(number: Any) -> Any:
+    """Take 7.0 for 7, which JSON does not tell apart."""
+    return int(number) if isinstance(number, float) and number.is_integer() else number
+
+
+Few = Annotated[int, Field(ge=0, le=100), BeforeValidator(_whole)]
+Many = Annotated[int, Field(ge=1, le=1000), BeforeValidator(_whole)]
 Label = Annotated[str, StringConstraints(min_length=1, max_length=1000)]
 Id = Annotated[str, StringConstraints(min_length=1, max_length=1000)]
 Share = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
 Source = Annotated[str, StringConstraints(max_length=200)]
-Shown = Annotated[int, Field(ge=0, le=100_000, description="Characters of each neighbour's text.")]
+Shown = Annotated[
+    int, Field(ge=0, le=100_000, description="Characters of each neighbour's text."), BeforeValidator(_whole)
+]
 LARGEST = 2**53 - 1  # integers that every reader of JSON keeps
-
-
-def _in_utc(time: datetime) -> datetime:
-    try:
-        return time.astimezone(UTC)  # one without a zone is local
-    except (OverflowError, ValueError) as error:
-        raise ValueError("expected a time of the years 1 to 9999, in UTC") from error
-
-
-Time = Annotated[datetime, AfterValidator(_in_utc)]
 
 
 class Request(BaseModel):
@@ -39,9 +38,9 @@ class Options(Request):
         default_factory=dict, max_length=1000, description="For some labels, before all others."
     )
     per_label: bool = Field(False, description="Use the thresholds tuned for each label.")
-    min_labels: int = Field(0, ge=0, le=100, description="So many labels at least, the best.")
-    top_k: int | None = Field(None, ge=1, le=1000, description="So many labels at most, the best.")
-    evidence: int = Field(10, ge=0, le=100, description="Neighbours that are returned.")
+    min_labels: Few = Field(0, description="So many labels at least, the best.")
+    top_k: Many | None = Field(None, description="So many labels at most, the best.")
+    evidence: Few = Field(10, description="Neighbours that are returned.")
     text_characters: Shown = 300
 
 
@@ -61,7 +60,7 @@ class NeighboursRequest(Request):
     """A text whose nearest documents are asked for."""
 
     text: str
-    k: int = Field(10, ge=1, le=1000)
+    k: Many = 10
     text_characters: Shown = 300
 
 
@@ -96,6 +95,16 @@ class PutRequest(Request):
 
 class PatchRequest(Request):
     """Other labels for a document: these, or some more and some less."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "anyOf": [
+                {"required": ["labels"], "properties": {"labels": {"type": "array"}}},
+                {"required": ["add"], "properties": {"add": {"minItems": 1}}},
+                {"required": ["drop"], "properties": {"drop": {"minItems": 1}}},
+            ]
+        }
+    )
 
     labels: list[Label] | None = Field(None, max_length=1000)
     add: list[Label] = Field(default_factory=list, max_length=1000)

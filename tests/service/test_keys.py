@@ -1,0 +1,237 @@
+"""Keys: who may read, who may write, how a key is sent, and that it shows up nowhere."""
+
+import base64
+import hashlib
+import hmac
+import shutil
+from collections.abc import Iterator
+from http.client import HTTPConnection
+
+import pytest
+from inside import Inside, inside
+
+from denn.errors import ConfigError
+from denn.service.keys import Key, Keys, given_key, new_key
+
+
+def line_of(key: str, right: str, name: str = "") -> str:
+    return f"{right} sha256:{hashlib.sha256(key.encode()).hexdigest()} {name}".strip()
+
+
+READ, WRITE, OTHER = "denn-read-aB3_xyz", "denn-write-Cd4-xyz", "denn-read-eF5_xyz"  # shorter than those that are made
+READ_LINE = line_of(READ, "read", "catalogue")
+WRITE_LINE = line_of(WRITE, "write", "Jürgen at the desk")
+OTHER_LINE = line_of(OTHER, "read")
+TEXT = {"text": "goal match team"}
+
+OPEN = ["/", "/page/api.js", "/health", "/ready", "/v1/session", "/openapi.json"]
+READING = ["/v1/documents", "/v1/documents/train-1", "/v1/history", "/v1/labels", "/v1/model", "/v1/map", "/v1/recent",
+           "/metrics", "/nothing", "/v1/projects"]  # fmt: skip
+ASKING = [
+    ("/v1/predict", TEXT),
+    ("/v1/predict/batch", {"texts": ["goal"]}),
+    ("/v1/predict/stream", TEXT),
+    ("/v1/neighbours", TEXT),
+    ("/v1/map/place", TEXT),
+]
+WRITING = [
+    ("POST", "/v1/documents", {"documents": [{"text": "x", "labels": ["sport"], "id": "new"}]}),
+    ("PUT", "/v1/documents/new", {"text": "x", "labels": ["sport"]}),
+    ("PATCH", "/v1/documents/train-1", {"add": ["sport"]}),
+    ("DELETE", "/v1/documents/train-1", None),
+    ("DELETE", "/v1/documents/train-1?forget=true", None),
+    ("POST", "/v1/history/1/undo", None),
+]
+
+
+@pytest.fixture(scope="module")
+def folder(tiny_model, tmp_path_factory):
+    return shutil.copytree(tiny_model, tmp_path_factory.mktemp("keys") / "tiny")
+
+
+@pytest.fixture(scope="module")
+def closed(folder) -> Iterator[Inside]:
+    """A service with keys to read and to write."""
+    with inside(folder, keys=Keys.parse([OTHER_LINE, READ_LINE, WRITE_LINE])) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def bare(folder) -> Iterator[Inside]:
+    """A service without keys."""
+    with inside(folder) as running:
+        yield running
+
+
+def test_a_line_keeps_only_the_digest():
+    key, line = new_key("write", "Jürgen at the desk")
+    assert key.startswith("denn-write-") and len(key) > 50 and line == line_of(key, "write", "Jürgen at the desk")
+    assert new_key("read") != new_key("read")
+    with pytest.raises(ConfigError, match="'admin', expected read or write"):
+        new_key("admin")  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="Key 1 cannot be read"):
+        new_key("read", "two\nlines")
+
+
+def test_lines():
+    keys = Keys.parse(["", "  # a comment", f"  {READ_LINE}  ", OTHER_LINE, "\t"])
+    assert keys.known == (
+        Key("read", hashlib.sha256(READ.encode()).hexdigest(), "catalogue"),
+        Key("read", hashlib.sha256(OTHER.encode()).hexdigest(), ""),
+    )
+    assert keys.has("read") and not keys.has("write") and not Keys().has("read")
+
+
+@pytest.mark.parametrize(
+    "line",
+    [READ, f"read {READ}", "read sha256:abc", "admin " + READ_LINE[5:], READ_LINE.upper(), "read", "sha256:" + "0" * 64,
+     READ_LINE.replace(":", " "), READ_LINE + "x" * 100, READ_LINE.replace("sha256", "md5")],
+)  # fmt: skip
+def test_wrong_lines(line):
+    with pytest.raises(ConfigError, match="Key 2 cannot be read, expected 'read sha256:DIGEST NAME'") as error:
+        Keys.parse(["# mine", line])
+    assert READ not in str(error.value) and READ_LINE[12:40] not in str(error.value)  # it may be a key by mistake
+
+
+def test_every_key_is_compared_whatever_was_given(monkeypatch):
+    compared = []
+
+    def compare(a: str, b: str) -> bool:
+        compared.append(a)
+        return a == b
+
+    monkeypatch.setattr(hmac, "compare_digest", compare)
+    keys = Keys.parse([READ_LINE, WRITE_LINE, OTHER_LINE])
+    given = {READ: "catalogue", OTHER: "", "wrong": None, "é\udcff": None, "": None, None: None}
+    for one, name in given.items():
+        compared.clear()
+        key = keys.find(one)
+        assert (key.name if key else None) == name
+        assert compared == [key.digest for key in keys.known]
+
+
+def basic(password: str, user: str = "anybody") -> str:
+    return "Basic " + base64.b64encode(f"{user}:{password}".encode()).decode()
+
+
+@pytest.mark.parametrize(
+    ("authorization", "api_key", "found"),
+    [
+        (f"Bearer {READ}", None, READ),
+        (f"bearer   {READ} ", None, READ),
+        (basic(READ), None, READ),
+        (basic(READ, ""), None, READ),
+        (basic("a:b"), None, "a:b"),
+        (None, READ, READ),
+        ("Bearer wrong", READ, READ),
+        (f"Bearer {READ}", "", READ),
+        (None, None, None),
+        ("Bearer", None, None),
+        ("Bearer ", None, None),
+        (READ, None, None),
+        (f"Digest {READ}", None, None),
+        ("Basic", None, None),
+        ("Basic !!!", None, None),
+        ("Basic \xff\xfe", None, None),
+        ("Basic " + base64.b64encode(b"\xff:\xff").decode(), None, None),
+        ("Basic " + base64.b64encode(b"no colon").decode(), None, None),
+        (basic(""), None, None),
+    ],
+)
+def test_ways_to_send_a_key(authorization, api_key, found):
+    assert given_key(authorization, api_key) == found
+
+
+@pytest.mark.parametrize("path", OPEN)
+def test_what_is_open_to_all(closed, path):
+    with closed.client() as client:
+        assert client.get(path).status_code == 200
+
+
+@pytest.mark.parametrize("key", [None, "wrong", READ + "x", READ[:-1], READ.upper()])
+def test_without_a_key_nothing_else_is(closed, key):
+    with closed.client(key) as client:
+        answers = [client.get(path) for path in READING] + [client.post(path, json=body) for path, body in ASKING]
+        answers += [client.request(method, path, json=body) for method, path, body in WRITING]
+        answers += [client.get("/v1/labels/")]
+    for answer in answers:
+        assert answer.status_code == 401 and answer.headers["WWW-Authenticate"] == "Bearer"
+        assert answer.json()["detail"] == "This needs a key. Send it as 'Authorization: Bearer KEY'."
+    assert len(closed.model.store) == 60
+
+
+@pytest.mark.parametrize(
+    "path", ["//health", "/health/", "/page/../v1/labels", "/page/%2e%2e/v1/labels", "/page", "/v1/session/../labels"]
+)
+def test_no_way_around_the_keys(closed, path):
+    connection = HTTPConnection("127.0.0.1", closed.port)  # which leaves a path as it is
+    connection.request("GET", path)
+    answer = connection.getresponse()
+    assert answer.status in (401, 404) and b"sport" not in answer.read()
+    connection.close()
+
+
+@pytest.mark.parametrize(
+    "way", [f"Authorization: Bearer {READ}", f"X-API-Key: {READ}", f"Authorization: {basic(READ)}"]
+)
+def test_a_read_key_reads_and_does_not_write(closed, way):
+    with closed.client(**dict([way.split(": ")])) as client:
+        assert {client.get(path).status_code for path in READING} <= {200, 404}
+        assert {client.post(path, json=body).status_code for path, body in ASKING} == {200}
+        for method, path, body in WRITING:
+            answer = client.request(method, path, json=body)
+            assert answer.status_code == 401 and answer.headers["WWW-Authenticate"] == "Bearer"
+            assert "may write" in answer.json()["detail"]
+    assert len(closed.model.store) == 60 and len(closed.model.store.history()) == 1
+
+
+def test_a_write_key_does_both(closed):
+    with closed.client(WRITE) as client:
+        assert client.get("/v1/labels").status_code == 200
+        assert client.post("/v1/documents", json=WRITING[0][2]).status_code == 201
+        assert client.delete("/v1/documents/new").status_code == 204
+
+
+def test_writing_is_off_without_a_write_key(bare):
+    with bare.client() as client:
+        assert {client.get(path).status_code for path in READING} <= {200, 404}
+        for key in (None, "anything", WRITE):
+            for method, path, body in WRITING:
+                headers = {"X-API-Key": key} if key else {}
+                answer = client.request(method, path, json=body, headers=headers)
+                assert answer.status_code == 403 and answer.json()["detail"].startswith("Writing is off.")
+    assert len(bare.model.store.history()) == len(bare.model.store.history(id="new")) + 1
+
+
+def test_only_a_write_key_leaves_reading_open(service):
+    with service.client() as client:
+        assert client.get("/v1/labels").status_code == 200
+        for method, path, body in WRITING:
+            assert client.request(method, path, json=body).status_code == 401
+
+
+@pytest.mark.parametrize(
+    ("key", "may"), [(None, (False, False)), ("wrong", (False, False)), (READ, (True, False)), (WRITE, (True, True))]
+)
+def test_the_session_says_what_the_key_may_do(closed, bare, key, may):
+    with closed.client(key) as client:
+        session = client.get("/v1/session").json()
+    assert (session["may_read"], session["may_write"]) == may and session["writes"] == "on"
+    with bare.client(key) as client:
+        session = client.get("/v1/session").json()
+    assert (session["may_read"], session["may_write"], session["writes"]) == (True, False, "off")
+
+
+def test_a_key_is_in_no_answer_and_no_log(closed, caplog):
+    caplog.set_level("INFO")
+    answers = []
+    for key in (READ, WRITE, "a-wrong-key"):
+        for headers in ({"X-API-Key": key}, {"Authorization": basic(key)}, {"Authorization": f"Bearer {key}"}):
+            with closed.client(**headers) as client:
+                answers += [client.get(path) for path in (*OPEN, *READING)]
+                answers += [client.post("/v1/predict", json={}), client.put("/v1/documents/x", json={})]
+    said = "".join(answer.text + str(answer.headers) for answer in answers)
+    logged = "".join(str(record.__dict__) for record in caplog.records if record.name == "denn.service")
+    for secret in (READ, WRITE, "a-wrong-key", READ_LINE[12:40], WRITE_LINE[13:40], basic(READ)[6:]):
+        assert secret not in said and secret not in logged
+    assert "Jürgen at the desk" in logged and "catalogue" in logged  # whose it is, is
