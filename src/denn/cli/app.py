@@ -57,7 +57,7 @@ def demo(
     if not (serve_it and (out / "model" / "bundle.json").exists()):
         run(out, budget=duration(time_budget), documents=documents, seed=seed or 0, quiet=is_quiet())
     if serve_it:
-        serve.serve(out / "model", port=port, teach=True)
+        serve.serve(out / "model", port=port, teach=True, log="none")
 
 
 app.command()(train.train)
