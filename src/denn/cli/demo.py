@@ -258,6 +258,7 @@ def _show_end(out: Path, seconds: float) -> None:
     say(f"  echo 'a text editor for the terminal' | denn predict {model} --evidence", soft_wrap=True)
     say(f"  denn report {model} {test}   # a page on how well it does", soft_wrap=True)
     say(f"  denn store add {model} yours.jsonl   # more packages and tags, no training", soft_wrap=True)
+    say(f"  denn serve {model} --teach   # a page to tag, teach and browse", soft_wrap=True)
 
 
 def _report(

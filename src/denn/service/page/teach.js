@@ -105,6 +105,7 @@ function showDifference(before, after, id) {
   byId("difference-summary").textContent = sentences.filter(Boolean).join(" ");
   byId("difference-table").replaceChildren(rows.length ? table(rows) : el("p", { class: "note" }, "No score changed."));
   byId("difference").hidden = false;
+  byId("difference").scrollIntoView({ block: "center" }); // teaching is far below it, and it is what one wants to see
 }
 
 /** What differs between two predictions: what is gained and lost first, then the largest changes. */
