@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import ctypes
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
@@ -27,6 +28,7 @@ Finish = Callable[[Any, int, int], Any]  # that, and the places of one job's tex
 
 CHARACTERS_PER_TOKEN = 4
 READERS = 4  # threads for what only reads the datastore
+TRIM = 20.0  # seconds after which freed memory is given back
 
 
 @dataclass(frozen=True)
@@ -68,6 +70,7 @@ class Engine:
         self._waiting: dict[Compute, deque[_Job]] = {self._scores: deque(), self._vectors: deque()}
         self._admitted = 0  # texts whose requests have no answer yet
         self._rate = 50.0  # texts a second, as last seen
+        self._trimmed = time.monotonic()
         self._wake = asyncio.Event()
         self._computing = ThreadPoolExecutor(1, "denn-model")
         self._writing = ThreadPoolExecutor(1, "denn-write")
@@ -208,6 +211,9 @@ class Engine:
             loop.call_soon_threadsafe(_fail, jobs[0].future, error)
         with suppress(DennError):  # the datastore may be away; then the next batch looks
             self._least = self._least_weight()  # labels may have come
+        if time.monotonic() - self._trimmed > TRIM:
+            _give_back()
+            self._trimmed = time.monotonic()
         seconds = time.perf_counter() - begun
         self._rate += 0.2 * (len(texts) / seconds - self._rate)
         self._telemetry.batch(len(texts), seconds)
@@ -234,6 +240,12 @@ class Engine:
             cuts = [cut if isinstance(cut, float) else float(cut[names[label]]) for label in prediction.scores]
             decided.append(Decided(prediction, tuple(cuts)))
         return decided
+
+
+def _give_back() -> None:
+    """Return freed memory to the system: glibc keeps what batches of ever other sizes leave between blocks in use."""
+    with suppress(AttributeError, OSError, TypeError):  # another C library
+        ctypes.CDLL(None).malloc_trim(0)
 
 
 def _rows(vectors: Tensor, begin: int, end: int) -> Tensor:
