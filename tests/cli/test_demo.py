@@ -134,9 +134,10 @@ def test_a_second_run_trains_anew_and_shows_everything_within_80_columns(
 def test_what_comes_next_fits_the_screen(capsys: pytest.CaptureFixture[str]) -> None:
     demo._show_end(Path("demo"), 300)
     lines = capsys.readouterr().out.splitlines()
-    assert [line.split("#")[0].strip() for line in lines[-2:]] == [
+    assert [line.split("#")[0].strip() for line in lines[-3:]] == [
         "denn report demo/model demo/test.jsonl",
         "denn store add demo/model yours.jsonl",
+        "denn serve demo/model --teach",
     ]
     assert max(map(len, lines)) <= 80
 
