@@ -1,10 +1,12 @@
 """Put a service under load on this machine: throughput beside the model itself, latency, a full queue, memory.
 
-python benchmarks/service.py MODEL TEXTS.jsonl [--seconds 20] [--soak 600] [--out results]
+python benchmarks/service.py MODEL TEXTS.jsonl [--parts throughput latency soak full_queue]
+    [--seconds 20] [--soak 600] [--out results]
 
 TEXTS has a text in each line, as `denn predict` takes them. The service is `denn serve` in a process of its own; the
 model itself runs in this process, in turns with it and on the same batches. Clients are as many connections that ask,
-wait for the answer and ask again. The result goes to OUT/service.json.
+wait for the answer and ask again. The result goes to OUT/service.json,
+where parts that are not measured again stay.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -32,6 +34,7 @@ from machine import report
 BATCH = 64  # texts of one request, where throughput is compared
 TURNS = 7
 CLIENTS = (1, 8, 64)
+QUEUE = 32  # texts that may wait where more ask
 EVERY = 5.0  # seconds between two looks at the memory
 
 
@@ -118,7 +121,7 @@ async def load(port: int, clients: int, seconds: float, texts: list[str], eviden
 
 
 async def batches(port: int, parts: list[list[str]]) -> float:
-    """Return the seconds that two clients take for all batches; the next one waits while one is computed."""
+    """Return the seconds that three clients take for all batches; the next one waits while two are computed."""
     left = iter(parts)
 
     async def work() -> None:
@@ -128,7 +131,7 @@ async def batches(port: int, parts: list[list[str]]) -> float:
                 assert status == 200, status
 
     begun = time.perf_counter()
-    await asyncio.gather(work(), work())
+    await asyncio.gather(work(), work(), work())
     return time.perf_counter() - begun
 
 
@@ -193,30 +196,37 @@ async def full_queue(server: Server, texts: list[str], limit: int) -> dict[str, 
     return found | {"limit": limit, "most_waiting": most}
 
 
+PARTS: dict[str, Callable[[argparse.Namespace, Server, list[str]], Any]] = {
+    "throughput": lambda given, server, texts: throughput(given.model, server, texts),
+    "latency": lambda given, server, texts: [
+        asyncio.run(load(server.port, clients, given.seconds, texts)) for clients in CLIENTS
+    ],
+    "soak": lambda given, server, texts: asyncio.run(soak(server, given.soak, texts)),
+    "full_queue": lambda given, server, texts: asyncio.run(full_queue(server, texts, QUEUE)),
+}
+
+
 def main() -> None:
     """Read the arguments, measure and report."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("model", type=Path)
     parser.add_argument("texts", type=Path)
+    parser.add_argument("--parts", nargs="+", choices=list(PARTS), default=list(PARTS))
     parser.add_argument("--seconds", type=float, default=20)
     parser.add_argument("--soak", type=float, default=600)
     parser.add_argument("--out", type=Path, help="the folder of the result; printed only if not given")
     arguments = parser.parse_args()
     lines = arguments.texts.read_text(encoding="utf-8").splitlines()
     texts = [json.loads(line)["text"] for line in lines][:2000]
-    result: dict[str, Any] = {"model": arguments.model.name, "texts": len(texts)}
-    with serving(arguments.model) as server:
-        result["throughput"] = throughput(arguments.model, server, texts)
-        print(result["throughput"], flush=True)
-        result["latency"] = []
-        for clients in CLIENTS:
-            result["latency"].append(asyncio.run(load(server.port, clients, arguments.seconds, texts)))
-            print(result["latency"][-1], flush=True)
-        result["soak"] = asyncio.run(soak(server, arguments.soak, texts))
-        print(result["soak"], flush=True)
-    with serving(arguments.model, "--queue", "32") as server:
-        result["full_queue"] = asyncio.run(full_queue(server, texts, 32))
-    report(result, arguments.out and arguments.out / "service.json")
+    file = arguments.out and arguments.out / "service.json"
+    result: dict[str, Any] = json.loads(file.read_text()) if file and file.exists() else {}
+    result |= {"model": arguments.model.name, "texts": len(texts)}
+    for part in arguments.parts:
+        options = ["--queue", str(QUEUE)] if part == "full_queue" else []
+        with serving(arguments.model, *options) as server:
+            result[part] = PARTS[part](arguments, server, texts)
+            print(part, result[part], flush=True)
+    report(result, file)
 
 
 if __name__ == "__main__":
