@@ -10,6 +10,8 @@ import denn
 from denn import __version__
 from denn.service.keys import Keys, new_key
 
+pytestmark = pytest.mark.slow  # services of their own
+
 KEY, LINE = new_key("write")
 TEXT = {"text": "referee goal stadium"}
 

@@ -14,6 +14,8 @@ from denn.service.guard import SECURITY
 from denn.service.keys import Keys, new_key
 from denn.service.telemetry import JsonLines
 
+pytestmark = pytest.mark.slow  # services of their own
+
 TEXT = {"text": "goal match team"}
 WRITE, WRITE_LINE = new_key("write", "the writer")
 READ, READ_LINE = new_key("read", "the reader")

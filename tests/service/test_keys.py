@@ -13,6 +13,8 @@ from inside import Inside, inside
 from denn.errors import ConfigError
 from denn.service.keys import Key, Keys, given_key, new_key
 
+pytestmark = pytest.mark.slow  # services of their own
+
 
 def line_of(key: str, right: str, name: str = "") -> str:
     return f"{right} sha256:{hashlib.sha256(key.encode()).hexdigest()} {name}".strip()

@@ -14,6 +14,8 @@ from inside import Inside, eventually, inside, request
 from denn.service.keys import Keys, new_key
 from denn.service.wire import Wire
 
+pytestmark = pytest.mark.slow  # services of their own
+
 TEXT = {"text": "goal match team"}
 KEY, LINE = new_key("write")
 

@@ -14,6 +14,8 @@ from denn.stores import building
 from denn.stores.embedded import EmbeddedStore
 from denn.types import Document
 
+pytestmark = pytest.mark.slow  # builds indexes; the contract has the fast part
+
 
 def test_it_finds_what_exact_search_finds(store):
     queries = clustered(200, seed=7)

@@ -20,6 +20,8 @@ from denn.stores import building, index_file, keeper
 from denn.stores.embedded import EmbeddedStore
 from denn.types import Document
 
+pytestmark = pytest.mark.slow  # builds indexes; the contract has the fast part
+
 
 def no_build(*_):
     raise AssertionError("nothing should be built")
