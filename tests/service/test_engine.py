@@ -39,14 +39,14 @@ def gate(loaded) -> Iterator[Gate]:
     gate.release()
 
 
-def working(model: Model, test, **limits) -> object:
+def working(model: Model, scenario, **limits) -> object:
     """Run an asynchronous test with an engine that has started; whatever hangs is ended."""
 
     async def run() -> object:
         engine = Engine(model, Settings(**limits), Telemetry())
         engine.start()
         try:
-            return await asyncio.wait_for(test(engine), PATIENCE)
+            return await asyncio.wait_for(scenario(engine), PATIENCE)
         finally:
             model.method.release()
             await engine.stop()
@@ -80,7 +80,7 @@ def as_predicted(model: Model, found, texts: list[str], **options) -> bool:
 
 
 def test_requests_that_come_together_are_scored_together(model, gate):
-    async def test(engine):
+    async def scenario(engine):
         gate.hold()
         first = soon(engine.predict(["first"], Wish()))
         await until(lambda: gate.batches)
@@ -89,7 +89,7 @@ def test_requests_that_come_together_are_scored_together(model, gate):
         gate.release()
         return await asyncio.gather(first, *rest)
 
-    _, *found = working(model, test)
+    _, *found = working(model, scenario)
     assert gate.batches == [["first"], [one for text in TEXTS for one in (text, text.upper())]]
     for text, decided in zip(TEXTS, found, strict=True):
         assert as_predicted(model, decided, [text, text.upper()])
@@ -112,10 +112,10 @@ def test_predictions_are_those_of_the_library(model, gate, options):
 def test_thresholds_of_some_labels_go_before_all_others(model, gate):
     own = (("sport", 1.0), ("日本 旅行", 0.125), ("nobody's", 0.5))
 
-    async def test(engine):
+    async def scenario(engine):
         return [await engine.predict([TWO], Wish(threshold, own)) for threshold in (None, 0.0)]
 
-    for (one,), every in zip(working(model, test), (model.card.thresholds["final"].overall, 0.0), strict=True):
+    for (one,), every in zip(working(model, scenario), (model.card.thresholds["final"].overall, 0.0), strict=True):
         cuts = dict(zip(one.prediction.scores, one.cuts, strict=True))
         assert cuts.pop("sport") == 1.0 and cuts.pop("日本 旅行") == 0.125
         assert all(cut == pytest.approx(every) for cut in cuts.values()) and (cuts or every)
@@ -123,7 +123,7 @@ def test_thresholds_of_some_labels_go_before_all_others(model, gate):
 
 
 def test_others_come_between_the_parts_of_a_large_request(model, gate):
-    async def test(engine):
+    async def scenario(engine):
         gate.hold()
         large = soon(engine.predict([f"part {number} " + "x" * 40 for number in range(6)], Wish()))
         await until(lambda: gate.batches)
@@ -135,7 +135,7 @@ def test_others_come_between_the_parts_of_a_large_request(model, gate):
         gate.release()
         return await large
 
-    found = working(model, test, batch_tokens=15)
+    found = working(model, scenario, batch_tokens=15)
     texts = [text for batch in gate.batches for text in batch if text != "small"]
     assert texts == [f"part {number} " + "x" * 40 for number in range(6)]
     assert as_predicted(model, found, texts)
@@ -144,7 +144,7 @@ def test_others_come_between_the_parts_of_a_large_request(model, gate):
 def test_the_token_budget_of_a_batch(model, gate):
     texts = ["x" * (4 * length) for length in (3, 50, 1, 1, 9, 2, 30, 7, 7, 7, 1, 64, 64, 500)]
 
-    async def test(engine):
+    async def scenario(engine):
         gate.hold()
         first = soon(engine.predict(["first"], Wish()))
         await until(lambda: gate.batches)
@@ -153,7 +153,7 @@ def test_the_token_budget_of_a_batch(model, gate):
         gate.release()
         await asyncio.gather(first, *rest)
 
-    working(model, test, batch_tokens=40)
+    working(model, scenario, batch_tokens=40)
     longest = model.card.parameters["max_length"]
     weights = [[min(len(text) // 4 + 1, longest) for text in batch] for batch in gate.batches]
     assert [text for batch in gate.batches[1:] for text in batch] == texts
@@ -164,7 +164,7 @@ def test_the_token_budget_of_a_batch(model, gate):
 def test_a_text_that_fails_fails_alone(model, gate):
     gate.poison = "poison"
 
-    async def test(engine):
+    async def scenario(engine):
         gate.hold()
         tasks = [soon(engine.predict([text], Wish())) for text in ("first", "good", "poison", "better")]
         await until(lambda: engine.waiting == 4)
@@ -174,13 +174,13 @@ def test_a_text_that_fails_fails_alone(model, gate):
         again = await engine.predict(["good"], Wish())
         return [*found, again]
 
-    first, good, poisoned, better, again = working(model, test)
+    first, good, poisoned, better, again = working(model, scenario)
     assert isinstance(poisoned, RuntimeError)
     assert as_predicted(model, [*first, *good, *better, *again], ["first", "good", "better", "good"])
 
 
 def test_what_nobody_waits_for_is_passed_over(model, gate):
-    async def test(engine):
+    async def scenario(engine):
         gate.hold()
         first = soon(engine.predict(["first"], Wish()))
         await until(lambda: gate.batches)
@@ -194,12 +194,12 @@ def test_what_nobody_waits_for_is_passed_over(model, gate):
         gate.release()
         await asyncio.gather(first, stayed)
 
-    working(model, test)
+    working(model, scenario)
     assert gate.batches == [["first"], ["stayed"]]
 
 
 def test_a_full_queue_says_when_to_come_back(model, gate):
-    async def test(engine):
+    async def scenario(engine):
         gate.hold()
         kept = [soon(engine.predict([text, text], Wish())) for text in ("one", "two")]
         await until(lambda: engine.waiting == 4)
@@ -211,7 +211,7 @@ def test_a_full_queue_says_when_to_come_back(model, gate):
         await asyncio.gather(*kept)
         return await engine.predict(["three"], Wish())
 
-    assert len(working(model, test, queue=4)) == 1
+    assert len(working(model, scenario, queue=4)) == 1
 
 
 def test_a_request_larger_than_the_queue_is_let_in_alone(model, gate):
@@ -220,12 +220,12 @@ def test_a_request_larger_than_the_queue_is_let_in_alone(model, gate):
 
 
 def test_embeddings_take_turns_with_scores(model, gate):
-    async def test(engine):
+    async def scenario(engine):
         vectors = soon(engine.embed(TEXTS))
         decided = await engine.predict(TEXTS, Wish())
         return await vectors, decided
 
-    vectors, decided = working(model, test, batch_tokens=8)
+    vectors, decided = working(model, scenario, batch_tokens=8)
     expected = torch.cat([model.method.embed([text]) for text in TEXTS])
     assert torch.allclose(vectors, expected, atol=1e-5)
     assert as_predicted(model, decided, TEXTS)
@@ -234,14 +234,14 @@ def test_embeddings_take_turns_with_scores(model, gate):
 def test_a_write_holds_up_neither_predictions_nor_reads(model, gate):
     done = threading.Event()
 
-    async def test(engine):
+    async def scenario(engine):
         write = soon(engine.write(lambda: done.wait(PATIENCE)))
         await engine.predict(["meanwhile"], Wish())
         assert await engine.read(lambda: len(model.store)) > 0 and not write.done()
         done.set()
         return await write
 
-    assert working(model, test) is True
+    assert working(model, scenario) is True
 
 
 def test_a_write_that_has_begun_is_finished_though_nobody_waits_and_before_the_next(model, gate):
@@ -252,7 +252,7 @@ def test_a_write_that_has_begun_is_finished_though_nobody_waits_and_before_the_n
         go_on.wait(PATIENCE)
         model.store.add([Document("kept", ("sport",), "kept")], model.method.embed(["kept"]))
 
-    async def test(engine):
+    async def scenario(engine):
         write = soon(engine.write(work))
         await until(begun.is_set)
         write.cancel()
@@ -261,12 +261,12 @@ def test_a_write_that_has_begun_is_finished_though_nobody_waits_and_before_the_n
         go_on.set()
         return await after
 
-    assert working(model, test) is True
+    assert working(model, scenario) is True
     model.store.remove("kept")
 
 
 def test_a_stop_finishes_what_was_accepted(model, gate):
-    async def test(engine):
+    async def scenario(engine):
         gate.hold()
         tasks = [soon(engine.predict([text], Wish())) for text in TEXTS]
         await until(lambda: gate.batches)
@@ -278,11 +278,11 @@ def test_a_stop_finishes_what_was_accepted(model, gate):
         await stopping
         return found
 
-    assert len(working(model, test)) == len(TEXTS)
+    assert len(working(model, scenario)) == len(TEXTS)
 
 
 def test_a_stop_does_not_wait_for_ever(model, gate):
-    async def test(engine):
+    async def scenario(engine):
         gate.hold()
         task = soon(engine.predict(["stuck"], Wish()))
         await until(lambda: gate.batches)
@@ -292,4 +292,4 @@ def test_a_stop_does_not_wait_for_ever(model, gate):
         await stopping
         task.cancel()
 
-    working(model, test, stop_seconds=0.1)
+    working(model, scenario, stop_seconds=0.1)

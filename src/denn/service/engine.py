@@ -202,7 +202,7 @@ class Engine:
             for job in jobs:
                 begin, end = end, end + len(job.texts)
                 _answer(loop, job, job.finish(found, begin, end))
-        except Exception as error:
+        except Exception as error:  # whatever a method raises is the answer to its request, and this thread goes on
             if len(jobs) > 1:
                 for job in jobs:
                     if not job.future.done():

@@ -104,7 +104,7 @@ class _Request:
                 raise
         except Stalled:
             self._gone = True
-        except Exception:
+        except Exception:  # the last place before the wire: our own fault, told as a problem
             log.exception("a request failed", extra={"facts": {"request_id": self._id}})
             await self._refuse(Refusal(500, FAILED))
         finally:
