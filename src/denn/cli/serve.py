@@ -7,6 +7,7 @@ import json
 import logging
 import os
 import socket
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -81,7 +82,8 @@ def run(folder: Path, host: str, port: int, settings: Settings, secret: str | No
     except ImportError as error:
         raise MissingExtraError("The service", "fastapi", "serve") from error
     listening = _listen(host, port)
-    model = load(folder)
+    with ThreadPoolExecutor(1) as loading:  # a thread that ends: see denn.service.threads
+        model = loading.submit(load, folder).result()
     _log(log)
     config = uvicorn.Config(
         make_app(model, settings),

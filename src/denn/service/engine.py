@@ -17,6 +17,7 @@ from denn.model import Model
 from denn.service.problems import Busy
 from denn.service.settings import Settings
 from denn.service.telemetry import Telemetry
+from denn.service.threads import BriefThreads
 from denn.types import Document, Prediction, Scores
 
 if TYPE_CHECKING:
@@ -27,7 +28,7 @@ Compute = Callable[[list[str]], Any]  # texts → what is known of all of them
 Finish = Callable[[Any, int, int], Any]  # that, and the places of one job's texts → the job's result
 
 CHARACTERS_PER_TOKEN = 4
-READERS = 4  # threads for what only reads the datastore
+READERS = 4  # at once, of what only reads the datastore
 TRIM = 20.0  # seconds after which freed memory is given back
 
 
@@ -61,7 +62,7 @@ class _Job:
 
 
 class Engine:
-    """Computes in one thread, batch after batch; writes in another, reads of the datastore in a few more."""
+    """Computes in one thread, batch after batch; writes and reads of the datastore have brief ones of their own."""
 
     def __init__(self, model: Model, settings: Settings, telemetry: Telemetry) -> None:
         self.model, self._settings, self._telemetry = model, settings, telemetry
@@ -73,8 +74,8 @@ class Engine:
         self._trimmed = time.monotonic()
         self._wake = asyncio.Event()
         self._computing = ThreadPoolExecutor(1, "denn-model")
-        self._writing = ThreadPoolExecutor(1, "denn-write")
-        self._reading = ThreadPoolExecutor(READERS, "denn-read")
+        self._writing = BriefThreads(1, "denn-write")
+        self._reading = BriefThreads(READERS, "denn-read")
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -88,8 +89,9 @@ class Engine:
             await asyncio.sleep(0.01)
         if self._task is not None:
             self._task.cancel()
-        for pool in (self._computing, self._writing, self._reading):
-            await asyncio.to_thread(pool.shutdown, cancel_futures=True)
+        await asyncio.to_thread(self._computing.shutdown, cancel_futures=True)
+        await self._writing.rest()
+        await self._reading.rest()
 
     @property
     def waiting(self) -> int:
@@ -121,12 +123,11 @@ class Engine:
 
     async def write(self, work: Callable[[], Result]) -> Result:
         """Change the datastore, one change at a time; a change that has begun is finished though nobody waits."""
-        loop = asyncio.get_running_loop()
-        return await asyncio.shield(loop.run_in_executor(self._writing, work))
+        return await self._writing.run(work)
 
     async def read(self, work: Callable[[], Result]) -> Result:
         """Read from the datastore."""
-        return await asyncio.get_running_loop().run_in_executor(self._reading, work)
+        return await self._reading.run(work)
 
     @contextmanager
     def _room(self, count: int) -> Iterator[None]:

@@ -1,0 +1,96 @@
+"""Threads that end with their work."""
+
+import asyncio
+import threading
+import time
+from pathlib import Path
+
+import pytest
+import torch
+
+from denn.service.threads import BriefThreads
+
+PATIENCE = 10
+TASKS = Path("/proc/self/task")
+
+
+def test_results_and_errors_come_back():
+    async def scenario():
+        threads = BriefThreads(2, "test")
+        assert await threads.run(lambda: threading.current_thread().name) == "test_0"
+        with pytest.raises(ZeroDivisionError):
+            await threads.run(lambda: 1 // 0)
+        return await threads.run(lambda: "still there")
+
+    assert asyncio.run(scenario()) == "still there"
+
+
+def test_no_more_at_once_than_allowed_even_when_nobody_waits():
+    at_work, most, lock, go_on = 0, 0, threading.Lock(), threading.Event()
+
+    def work() -> None:
+        nonlocal at_work, most
+        with lock:
+            at_work += 1
+            most = max(most, at_work)
+        go_on.wait(PATIENCE)
+        with lock:
+            at_work -= 1
+
+    async def scenario():
+        threads = BriefThreads(2, "test")
+        gone = [asyncio.create_task(threads.run(work)) for _ in range(2)]
+        while at_work < 2:
+            await asyncio.sleep(0.005)
+        for task in gone:
+            task.cancel()
+        others = [asyncio.create_task(threads.run(work)) for _ in range(3)]
+        await asyncio.sleep(0.05)
+        assert at_work == 2  # the two nobody waits for
+        go_on.set()
+        await asyncio.gather(*others)
+        await threads.rest()
+
+    asyncio.run(scenario())
+    assert (most, at_work) == (2, 0)
+
+
+def test_what_waits_for_its_turn_is_dropped_with_its_request():
+    go_on, ran = threading.Event(), []
+
+    async def scenario():
+        threads = BriefThreads(1, "test")
+        first = asyncio.create_task(threads.run(lambda: go_on.wait(PATIENCE)))
+        await asyncio.sleep(0.02)
+        second = asyncio.create_task(threads.run(lambda: ran.append("second")))
+        await asyncio.sleep(0.02)
+        second.cancel()
+        go_on.set()
+        await threads.run(lambda: ran.append("third"))
+        return await first
+
+    assert asyncio.run(scenario()) is True
+    assert ran == ["third"]
+
+
+@pytest.fixture
+def two_threads():
+    usual = torch.get_num_threads()
+    torch.set_num_threads(2)
+    yield
+    torch.set_num_threads(usual)
+
+
+@pytest.mark.skipif(not TASKS.is_dir(), reason="threads of the system are counted in /proc")
+def test_torchs_helpers_end_with_the_thread(two_threads):
+    def work() -> int:
+        torch.ones(1 << 20).exp()  # large enough to be shared out
+        return len(list(TASKS.iterdir()))
+
+    before = len(list(TASKS.iterdir()))
+    during = asyncio.run(BriefThreads(1, "test").run(work))
+    assert during > before + 1  # the thread, and its helpers
+    deadline = time.monotonic() + PATIENCE
+    while len(list(TASKS.iterdir())) > before and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert len(list(TASKS.iterdir())) <= before
