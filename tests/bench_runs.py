@@ -10,6 +10,7 @@ GROUPS = {">4500": [0, 1], "1701-4500": [2, 3], "871-1700": [4, 5, 6], "<=870": 
 TRAIN = [9000, 5000, 3000, 2000, 1500, 1000, 900, 400]
 QUALITY = {  # recipe → part → share of the gold labels that is found
     "bert": {"final": 0.70},
+    "bert-longer": {"final": 0.72},
     "bert-knn": {"final": 0.74, "classifier": 0.70, "neighbours": 0.66, "average": 0.75},
     "denn": {"final": 0.86, "classifier": 0.74, "neighbours": 0.80, "average": 0.84},
 }
@@ -101,7 +102,7 @@ def run(recipe, seed=0, corpus="aapd", quality=None, parameters=None, created="2
         "corpus": {"name": corpus, "train": 40_000, "valid": 100, "test": DOCUMENTS, "labels": LABELS},
         "recipe": {
             "name": recipe,
-            "method": "bert" if recipe == "bert" else "denn",
+            "method": "bert" if recipe in ("bert", "bert-longer") else "denn",
             "parameters": {"alpha": 0.1, "k": 30, "seed": seed} | (parameters or {}),
         },
         "seed": seed,
@@ -113,14 +114,23 @@ def run(recipe, seed=0, corpus="aapd", quality=None, parameters=None, created="2
         "test": a_test(predicted, gold),
         "decisions": {"gold": columns(gold), **{part: columns(chosen) for part, chosen in predicted.items()}},
     }
-    if recipe != "bert":
+    if data["recipe"]["method"] == "denn":
         data["sweeps"] = sweeps(seed)
     return Result(data["name"], corpus, recipe, seed, data)
 
 
 def all_runs():
     """Make three seeds of the main systems on AAPD, one on EUR-LEX57K, and one of every variant."""
-    variants = ("denn-ucl", "denn-scl", "denn-wscl", "denn-masking", "denn-span", "denn-shuffle", "denn-tuned")
+    variants = (
+        "bert-longer",
+        "denn-ucl",
+        "denn-scl",
+        "denn-wscl",
+        "denn-masking",
+        "denn-span",
+        "denn-shuffle",
+        "denn-tuned",
+    )
     return [
         *(run(recipe, seed) for recipe in ("bert", "bert-knn", "denn") for seed in range(3)),
         *(run(recipe, 0, "eurlex57k") for recipe in ("bert", "bert-knn", "denn")),

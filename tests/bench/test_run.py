@@ -318,9 +318,22 @@ def test_shared_runs_take_their_times_from_costs_that_were_measured_alone(recipe
     costs = tmp_path / "results" / "costs"
     written = measure_costs(run, tiny_corpus, digest(tiny_corpus), costs, 1.0, Silent())
     (read,) = read_all(tmp_path / "results")
-    assert read.data["cost"]["epoch_seconds"] == written["cost"]["epoch_seconds"] > 0
+    epochs = [written["cost"]["epoch_seconds"], result.data["cost"]["epoch_seconds"]]
+    assert read.data["cost"]["epoch_seconds"] == min(epochs) > 0
+    assert read.data["cost"]["training_seconds"] is None
     assert read.data["cost"]["inference_ms_per_text"] == written["cost"]["inference_ms_per_text"] > 0
     assert json.loads((costs / "tiny-bert-0.json").read_text())["corpus"] == result.data["corpus"]
+
+
+def test_a_run_without_a_time_takes_it_from_a_run_alone_and_keeps_its_own(recipes, tiny_corpus, tmp_path):
+    result = do(recipes, tiny_corpus, tmp_path, "bert")
+    file = tmp_path / "results" / f"{result.name}.json"
+    file.write_text(json.dumps(result.data | {"cost": result.data["cost"] | {"inference_ms_per_text": None}}))
+    (run,) = plan(recipes, ["tiny"], ["bert"], [0])
+    written = measure_costs(run, tiny_corpus, digest(tiny_corpus), tmp_path / "results" / "costs", 1.0, Silent())
+    (read,) = read_all(tmp_path / "results")
+    assert read.data["cost"]["inference_ms_per_text"] == written["cost"]["inference_ms_per_text"] > 0
+    assert read.data["cost"]["epoch_seconds"] == result.data["cost"]["epoch_seconds"]
 
 
 def test_the_pace_is_that_of_the_later_half(monkeypatch):

@@ -201,6 +201,16 @@ def test_costs_that_were_not_measured_are_left_open():
     assert rows(render("parameters", [bare]))["AAPD, BERT"] == ["-", "-", "-", "0"]
 
 
+def test_variants_stand_beside_their_methods_own_recipe():
+    longer = run("bert-longer", parameters={"epochs": 6})
+    found = rows(render("variants", [run("bert"), run("bert", 1), longer, run("denn"), run("denn-ucl")]))
+    assert list(found) == ["recipe: where it differs from its method's", "---", "bert", "bert-longer: epochs 6"]
+    assert found["bert-longer: epochs 6"] == [
+        "5,000", *(written(percents([longer], "bert-longer", "final", m)) for m in ("micro_f1", "macro_f1")), "0"
+    ]  # fmt: skip
+    assert "(there is no run to compare with)" in render("variants", [longer])
+
+
 def test_settings_name_what_differs_from_denn():
     changed = run("denn-long", parameters={"epochs": 8, "alpha": 0.3})
     changed.data["corpus"]["train"] = 54_840

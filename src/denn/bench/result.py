@@ -18,6 +18,7 @@ TIMES = (
     "seconds", "training_seconds", "validation_seconds", "tokens_per_second", "epoch_seconds", "matrix_rate", "mfu",
     "inference_ms_per_text", "inference_ms_per_text_without_neighbours",
 )  # fmt: skip
+BRIEF = ("epoch_seconds", "inference_ms_per_text", "inference_ms_per_text_without_neighbours")  # of a short run alone
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,13 +78,21 @@ def read_all(folder: Path) -> list[Result]:
 
 
 def _timed(result: Result, folder: Path) -> Result:
-    """Give a run that shared its accelerator the times that its recipe took alone, or none."""
+    """Give a run the times that a short one took alone where it has none; those of a shared accelerator are none.
+
+    Others only hold a training up: where it was the faster one all the same, its epoch counts. `timed_briefly` says
+    that something was filled in.
+    """
     costs = result.data.get("cost", {})
-    if not costs.get("shared"):
-        return result
-    alone = folder / "costs" / f"{result.corpus}-{result.recipe}-0.json"
+    alone = folder / "costs" / f"{result.name}.json"
     found = json.loads(alone.read_text(encoding="utf-8"))["cost"] if alone.is_file() else {}
-    return replace(result, data=result.data | {"cost": costs | {name: found.get(name) for name in TIMES}})
+    times = dict.fromkeys(TIMES) if costs.get("shared") else {}
+    filled = {name: found[name] for name in BRIEF if (costs | times).get(name) is None and found.get(name) is not None}
+    if "epoch_seconds" in filled and costs.get("epoch_seconds") is not None:
+        filled["epoch_seconds"] = min(filled["epoch_seconds"], costs["epoch_seconds"])
+    if filled:
+        filled["timed_briefly"] = True
+    return replace(result, data=result.data | {"cost": costs | times | filled})
 
 
 def select(results: Iterable[Result], corpus: str | None = None, recipe: str | None = None) -> list[Result]:

@@ -19,10 +19,11 @@ def overhead(results: Sequence[Result]) -> Table:
     rows, used = [], []
     for corpus in corpora(results, ["denn"], paper.OVERHEAD):
         runs = select(results, corpus, "denn")
+        timed = [run for run in runs if not run.data["cost"].get("timed_briefly")]  # with the whole datastore
         cells = [
-            measured(runs, lambda run: _cost(run, "inference_ms_per_text_without_neighbours"), 3),
-            measured(runs, lambda run: _cost(run, "inference_ms_per_text"), 3),
-            measured(runs, _extra_share, 1),
+            measured(timed, lambda run: _cost(run, "inference_ms_per_text_without_neighbours"), 3),
+            measured(timed, lambda run: _cost(run, "inference_ms_per_text"), 3),
+            measured(timed, _extra_share, 1),
             measured(runs, lambda run: _cost(run, "store_bytes", GB), 3),
         ]
         if corpus in paper.OVERHEAD:
@@ -98,8 +99,8 @@ def systems(results: Sequence[Result]) -> Table:
         texts += [f"**{title(corpus)}**", markdown([*header, "machine", "seeds"], rows)]
     note = (
         "Scoring is timed on the first 1,000 test documents, neighbours and label sequences included. Where a training "
-        "shared its GPU with others, the epoch and the scoring are those of a short run alone (`denn bench time`), or "
-        "not known yet."
+        "shared its GPU with others, the scoring is that of a short run alone (`denn bench time`) with 8,000 documents "
+        "to train on and to keep, and the epoch its own or that of the run alone, whichever was shorter."
     )
     return Table("\n\n".join([*texts, note]), used)
 
@@ -152,10 +153,30 @@ def settings(results: Sequence[Result]) -> Table:
     return Table("\n\n".join(texts), used)
 
 
+def variants(results: Sequence[Result]) -> Table:
+    """What other settings do to systems other than DENN, each beside its own recipe."""
+    texts, used = ["### Other settings of other systems, percent"], []
+    methods = {run.recipe: str(run.data["recipe"]["method"]) for run in results}
+    others = {recipe for recipe, method in methods.items() if method != "denn" and recipe not in paper.SYSTEMS}
+    for corpus in corpora(results, others):
+        rows = []
+        for recipe in sorted(run.recipe for run in select(results, corpus) if run.recipe in others):
+            base, runs = select(results, corpus, methods[recipe]), select(results, corpus, recipe)
+            changes = _changes(runs[0], base[0] if base else None)
+            for name, some in ((methods[recipe], base), (f"{recipe}: {changes}", runs)):
+                steps = measured(some, lambda run: _cost(run, "steps"), 0)
+                scores = [percent(some, "final", metric) for metric in ("micro_f1", "macro_f1")]
+                rows.append([name, steps, *scores, seeds(some)])
+            used += [*base, *runs]
+        header = ["recipe: where it differs from its method's", "steps", "micro-F1", "macro-F1", "seeds"]
+        texts += [f"**{title(corpus)}**", markdown(header, rows)]
+    return Table("\n\n".join(texts), used)
+
+
 def _changes(run: Result, base: Result | None) -> str:
     """List the parameters that differ from another run's, and the training part's size where it does."""
     if base is None:
-        return "(there is no run of the recipe `denn`)"
+        return "(there is no run to compare with)"
     mine, its = _settings(run), _settings(base)
     return ", ".join(f"{name} {value}" for name, value in mine.items() if value != its.get(name)) or NOTHING
 

@@ -28,6 +28,7 @@ TABLES: dict[str, Callable[[Sequence[Result]], Table]] = {
     "settings": table_costs.settings,
     "speed": table_costs.speed,
     "systems": table_costs.systems,
+    "variants": table_costs.variants,
 }
 
 

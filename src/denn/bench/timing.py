@@ -16,12 +16,14 @@ import torch
 
 from denn.bench.machine import matrix_rate, reset_peak_memory
 from denn.bench.measure import cost, rounded, speed
+from denn.bench.result import BRIEF
 from denn.bench.run import Run, describe, write
 from denn.build import train
 from denn.types import Corpus, Progress
 
 SAMPLE = 8000  # training documents: enough for every length, few enough to prepare quickly
 SCORED = 1000
+KEPT = {*BRIEF, "documents_per_second", "matrix_rate", "parameters", "peak_memory_bytes"}
 
 
 class Stopwatch:
@@ -81,7 +83,7 @@ def measure_costs(
         spent = cost(model, some, time.monotonic() - begun, 0, rate, speed(model, some.test))
     pace = watch.pace()
     spent |= {"epoch_seconds": None if pace is None else len(corpus.train) / pace, "documents_per_second": pace}
-    for name in ("epochs", "steps", "best_step", "seconds", "validation_seconds", "training_seconds", "store_bytes"):
+    for name in spent.keys() - KEPT:
         del spent[name]  # of a training that was cut short
     data: dict[str, Any] = describe(run, corpus, checksum) | rounded({"cost": spent})
     folder.mkdir(parents=True, exist_ok=True)
