@@ -5,7 +5,8 @@ import torch
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from denn.encoders.packed import Layout
-from denn.encoders.words import PAD, UNKNOWN, Recurrent, WordEncoder, name_vectors, read_vectors, split
+from denn.encoders.recurrent import Recurrent
+from denn.encoders.words import PAD, UNKNOWN, WordEncoder, name_vectors, read_vectors, split
 from denn.errors import EncoderError
 
 TEXTS = ["The cat, the dog.", "the CAT sat; the mat", "日本 the"]
@@ -107,7 +108,8 @@ def test_layers_and_their_gradients_are_those_of_torch(kind, both_ways):
             output, last = oracle(sequence)
             states, _ = pad_packed_sequence(output, batch_first=True)
         states.square().sum().backward()
-        found.append((states, *(last if isinstance(last, tuple) else (last,)), vectors.grad))
+        weights = [weight.grad for weight in (ours if run else oracle).parameters()]
+        found.append((states, *(last if isinstance(last, tuple) else (last,)), vectors.grad, *weights))
     for mine, its in zip(*found, strict=True):
         torch.testing.assert_close(mine, its)
 

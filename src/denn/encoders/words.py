@@ -9,12 +9,10 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 
 import torch
-import torch.nn.functional as F
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
-from torch.nn.utils.rnn import PackedSequence
 
-from denn.encoders.packed import Layout, send
+from denn.encoders.packed import Layout
 from denn.encoders.tokens import CHARACTERS_PER_TOKEN, Tokens
 from denn.encoders.transformer import Precision
 from denn.errors import EncoderError
@@ -109,66 +107,6 @@ class WordEncoder(nn.Module):
         padded = ids.new_full(real.shape, PAD)
         padded[layout.document, layout.positions] = ids
         return self.embedding(padded), real
-
-
-class Recurrent(nn.Module):
-    """LSTM or GRU layers over padded texts that end where each text ends; states start at zero.
-
-    One layer at a time, with torch's dropout between them: cuDNN's own is set up anew, at great cost, whenever the
-    generator is seeded, as the training loop does in every step.
-    """
-
-    def __init__(
-        self, kind: str, width: int, hidden: int, *, layers: int = 1, both_ways: bool = True, dropout: float = 0.0
-    ) -> None:
-        super().__init__()
-        make = {"lstm": nn.LSTM, "gru": nn.GRU}[kind]
-        wide = hidden * (2 if both_ways else 1)
-        self.layers = nn.ModuleList(make(wide if i else width, hidden, bidirectional=both_ways) for i in range(layers))
-        self.dropout = dropout
-
-    def forward(self, vectors: Tensor, layout: Layout) -> tuple[Tensor, Tensor]:
-        """Return the (n,T,w·h) states of (n,T,d) vectors, zeros behind each text, and the (layers·w,n,h) last ones.
-
-        The last states of an LSTM are its outputs, without its cells; `run` gives both.
-        """
-        states, last = self.run(vectors, layout)
-        return states, last[0] if isinstance(last, tuple) else last
-
-    def run(self, vectors: Tensor, layout: Layout) -> tuple[Tensor, Tensor | tuple[Tensor, Tensor]]:
-        """Return the states and the last ones as the layers give them: (outputs, cells) of an LSTM."""
-        n, longest, _ = vectors.shape
-        slots, sequence = _by_time(vectors.float(), layout)
-        lasts = []
-        with torch.autocast(vectors.device.type, enabled=False):  # on CUDA it means float16: small gradients vanish
-            for i, layer in enumerate(self.layers):
-                if i:
-                    sequence = sequence._replace(data=F.dropout(sequence.data, self.dropout, self.training))
-                sequence, last = layer(sequence)
-                lasts.append(last)
-        states = sequence.data.new_zeros(n * longest, sequence.data.shape[1]).index_copy(0, slots, sequence.data)
-        if isinstance(lasts[0], tuple):
-            outputs, cells = (torch.cat(part) for part in zip(*lasts, strict=True))
-            return states.view(n, longest, -1), (outputs, cells)
-        return states.view(n, longest, -1), torch.cat(lasts)
-
-
-def _by_time(vectors: Tensor, layout: Layout) -> tuple[Tensor, PackedSequence]:
-    """Lay the words of (n,T,d) padded texts out as recurrent layers want them: all first words, all second ones, …
-
-    Also return the (words,) places in the padded texts, flattened, that they came from. torch's own functions do the
-    same, but copy the whole gradient once for every length of a text.
-    """
-    longest, device = vectors.shape[1], vectors.device
-    sizes = torch.tensor(layout.lengths)
-    order = sizes.argsort(descending=True, stable=True)
-    counts = (sizes[:, None] > torch.arange(int(sizes.max()))).sum(0)  # (T,) texts that have so many words, on the CPU
-    first, rank = send(counts.cumsum(0) - counts, device), send(order.argsort(), device)
-    slots = layout.document * longest + layout.positions
-    rows = first[layout.positions] + rank[layout.document]
-    slots = torch.empty_like(slots).scatter_(0, rows, slots)
-    words = vectors.flatten(0, 1).index_select(0, slots)
-    return slots, PackedSequence(words, counts, send(order, device), rank)
 
 
 def split(text: str) -> list[str]:

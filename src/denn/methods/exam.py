@@ -11,7 +11,8 @@ from torch import Tensor, nn
 
 from denn.core.label_attention import interact
 from denn.encoders.packed import Layout
-from denn.encoders.words import Recurrent, WordEncoder
+from denn.encoders.recurrent import Recurrent
+from denn.encoders.words import WordEncoder
 from denn.methods.network import Network, WordParameters
 from denn.methods.neural import Neural
 

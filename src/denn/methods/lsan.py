@@ -12,7 +12,8 @@ from torch import Tensor, nn
 
 from denn.core.label_attention import attend, attend_plainly
 from denn.encoders.packed import Layout
-from denn.encoders.words import Recurrent, WordEncoder, name_vectors
+from denn.encoders.recurrent import Recurrent
+from denn.encoders.words import WordEncoder, name_vectors
 from denn.methods.network import Network, WordParameters
 from denn.methods.neural import Neural
 from denn.types import Corpus

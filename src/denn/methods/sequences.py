@@ -13,7 +13,8 @@ from torch import Tensor, nn
 
 from denn.core.beam import Beams, State, beam_search, best_labels, label_marginals
 from denn.encoders.packed import Layout
-from denn.encoders.words import Recurrent, WordEncoder
+from denn.encoders.recurrent import Recurrent
+from denn.encoders.words import WordEncoder
 from denn.methods.network import Batch, Network, WordParameters
 from denn.types import Corpus
 
@@ -161,8 +162,7 @@ class SequenceNetwork(Network):
         if torch.is_autocast_enabled(kind := states.device.type):  # once, not anew in every step of the decoder
             states = states.to(torch.get_autocast_dtype(kind))
         memory = Memory(states, real, self.attention.keys(states))
-        kinds = last if isinstance(last, tuple) else (last,)
-        state = tuple(part for kind in kinds for part in _start(kind, self.p.decoder_layers))
+        state = tuple(part for kind in last for part in _start(kind, self.p.decoder_layers))
         return memory, (*state, self.attention(state[self.p.decoder_layers - 1], memory))
 
     def look_up(self, last: Tensor, state: State) -> Tensor:
