@@ -15,7 +15,7 @@ from denn.bench import run as run_module
 from denn.bench.machine import commit, machine, matrix_rate
 from denn.bench.measure import _columns, _groups, rounded, utilisation
 from denn.bench.result import read_all
-from denn.bench.run import clear, digest, finished, perform, plan
+from denn.bench.run import clear, digest, finished, on_share, perform, plan, take_share
 from denn.bench.timing import Stopwatch, measure_costs
 from denn.build import Silent
 from denn.config import make_recipe, read_recipe
@@ -334,6 +334,19 @@ def test_a_run_without_a_time_takes_it_from_a_run_alone_and_keeps_its_own(recipe
     (read,) = read_all(tmp_path / "results")
     assert read.data["cost"]["inference_ms_per_text"] == written["cost"]["inference_ms_per_text"] > 0
     assert read.data["cost"]["epoch_seconds"] == result.data["cost"]["epoch_seconds"]
+
+
+def test_shares_of_the_training_documents_lie_within_each_other(tiny_corpus):
+    half, quarter = (take_share(tiny_corpus, share) for share in (0.5, 0.25))
+    assert (len(half.train), len(quarter.train)) == (30, 15)
+    assert {d.id for d in quarter.train} < {d.id for d in half.train} < {d.id for d in tiny_corpus.train}
+    assert (half.valid, half.test, half.labels) == (tiny_corpus.valid, tiny_corpus.test, tiny_corpus.labels)
+    assert take_share(tiny_corpus, 1.0) is tiny_corpus
+
+
+def test_a_run_on_a_share_has_a_name_of_its_own(recipes):
+    (run,) = plan(recipes, ["tiny"], ["bert"], [0])
+    assert on_share(run, 0.125).name == "tiny-bert-12.5-0" and on_share(run, 1.0) is run
 
 
 def test_the_pace_is_that_of_the_later_half(monkeypatch):

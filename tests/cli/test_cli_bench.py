@@ -56,6 +56,14 @@ def test_every_recipe_on_every_corpus_with_every_seed(bench, tmp_path):
     assert not list((tmp_path / "work").iterdir())
 
 
+def test_a_share_of_the_training_documents(bench, tmp_path):
+    assert bench("tiny", "dummy", "--share", "0.5").code == 0
+    (path,) = (tmp_path / "results").iterdir()
+    data = json.loads(path.read_text())
+    assert (path.stem, data["recipe"]["name"], data["corpus"]["train"]) == ("tiny-dummy-50-0", "dummy-50", 30)
+    assert bench("tiny", "dummy", "--share", "0").code == 2
+
+
 def test_what_is_done_is_skipped(bench, tmp_path):
     assert bench("tiny", "dummy", "--keep-models").code == 0
     path = tmp_path / "results" / "tiny-dummy-0.json"

@@ -218,3 +218,15 @@ def test_a_pass_holds_no_more_texts_than_its_beams_leave_room_for(monkeypatch):
     monkeypatch.setattr(made, "infer", lambda ids, layout: passes.append(len(layout.lengths)) or infer(ids, layout))
     assert len(made.score(made.tokenize(["goal"] * 7))["final"]) == 7
     assert passes == [3, 3, 1]
+
+
+def test_words_are_dropped_as_often_as_said():
+    for p, same in (
+        (replace(SMALL, word_dropout=0.9), False),
+        (replace(SMALL, word_dropout=0.0), True),
+        (replace(SMALL, dropout=0.9, encoder_layers=1), False),
+        (replace(SMALL, dropout=0.9, encoder_layers=1, word_dropout=0.0), True),
+    ):
+        made = network(p=p).train()
+        first, second = (made.read(*packed(made, TEXTS))[0].states for _ in range(2))
+        assert torch.equal(first, second) == same

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import json
+import random
 import shutil
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -77,6 +78,19 @@ def _read_recipe(folder: Path, corpus: str, name: str) -> tuple[str, dict[str, A
         )
     method, parameters = read_recipe(folder / corpus / f"{name}.toml")
     return method or "denn", parameters
+
+
+def on_share(run: Run, share: float) -> Run:
+    """Return a run on a share of the training documents, under a name that says so."""
+    return run if share == 1 else replace(run, recipe=f"{run.recipe}-{100 * share:g}")
+
+
+def take_share(corpus: Corpus, share: float) -> Corpus:
+    """Return a corpus with a share of the training documents, drawn by lot; a smaller one is part of every larger."""
+    if share == 1:
+        return corpus
+    mixed = random.Random(0).sample(list(corpus.train), len(corpus.train))
+    return replace(corpus, train=mixed[: max(1, round(share * len(mixed)))])
 
 
 def digest(corpus: Corpus) -> str:

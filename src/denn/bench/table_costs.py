@@ -160,14 +160,16 @@ def variants(results: Sequence[Result]) -> Table:
     others = {recipe for recipe, method in methods.items() if method != "denn" and recipe not in paper.SYSTEMS}
     for corpus in corpora(results, others):
         rows = []
-        for recipe in sorted(run.recipe for run in select(results, corpus) if run.recipe in others):
-            base, runs = select(results, corpus, methods[recipe]), select(results, corpus, recipe)
-            changes = _changes(runs[0], base[0] if base else None)
-            for name, some in ((methods[recipe], base), (f"{recipe}: {changes}", runs)):
-                steps = measured(some, lambda run: _cost(run, "steps"), 0)
-                scores = [percent(some, "final", metric) for metric in ("micro_f1", "macro_f1")]
-                rows.append([name, steps, *scores, seeds(some)])
-            used += [*base, *runs]
+        here = sorted({run.recipe for run in select(results, corpus) if run.recipe in others})
+        for method in sorted({methods[recipe] for recipe in here}):
+            base = select(results, corpus, method)
+            for recipe in [method, *(name for name in here if methods[name] == method)]:
+                runs = select(results, corpus, recipe)
+                changes = _changes(runs[0], base[0] if base else None) if recipe != method else NOTHING
+                scores = [percent(runs, "final", metric) for metric in ("micro_f1", "macro_f1")]
+                steps = measured(runs, lambda run: _cost(run, "steps"), 0)
+                rows.append([recipe if changes == NOTHING else f"{recipe}: {changes}", steps, *scores, seeds(runs)])
+                used += runs
         header = ["recipe: where it differs from its method's", "steps", "micro-F1", "macro-F1", "seeds"]
         texts += [f"**{title(corpus)}**", markdown(header, rows)]
     return Table("\n\n".join(texts), used)

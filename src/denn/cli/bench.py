@@ -51,6 +51,9 @@ def run(
     settings: Annotated[
         list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Set a parameter of every recipe.")
     ] = None,
+    share: Annotated[
+        float, typer.Option(min=0.001, max=1, help="Of the training documents; <1: the recipe's name gets it in %.")
+    ] = 1.0,
     sweeps: Annotated[bool, typer.Option("--sweeps", help="Try other k, γ and datastore sizes too.")] = False,
     keep_models: Annotated[bool, typer.Option("--keep-models", help="Leave the models in the work folder.")] = False,
     restart: Annotated[bool, typer.Option("--restart", help="Throw unfinished trainings of these runs away.")] = False,
@@ -68,12 +71,13 @@ def run(
 
     What has its result already is left out; the same command takes up what was interrupted.
     """
-    from denn.bench.run import clear, digest, plan
+    from denn.bench.run import clear, digest, on_share, plan, take_share
     from denn.cli.show import complain, interruptible
     from denn.cli.sources import Reading, data_folder, open_corpus
     from denn.config import parse_settings
 
     runs = plan(recipes_dir, _names(corpora), _names(recipes), _seeds(seeds), parse_settings(settings or []))
+    runs = [on_share(one, share) for one in runs]
     folder = work or data_folder(None) / "bench"
     for one in runs if restart else ():
         clear(one, folder)
@@ -81,7 +85,7 @@ def run(
     with interruptible("interrupted; the same command takes it up again"):
         for name, members in groupby(runs, key=lambda run: run.corpus):
             try:
-                corpus = open_corpus(name, data_dir, Reading())
+                corpus = take_share(open_corpus(name, data_dir, Reading()), share)
                 checksum = digest(corpus)
             except FAILURES as error:  # the other runs go on
                 failures |= dict.fromkeys((one.name for one in members), _say(name, error))

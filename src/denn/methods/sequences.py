@@ -33,7 +33,8 @@ class SequenceParameters(WordParameters):
     hidden: PositiveInt = 256  # states of each direction of the encoder; the decoder has twice as many
     encoder_layers: PositiveInt = 2
     decoder_layers: PositiveInt = 1
-    dropout: Annotated[float, Field(ge=0, lt=1)] = 0.5  # of words' vectors, between layers, before the head
+    dropout: Annotated[float, Field(ge=0, lt=1)] = 0.5  # between layers, before the head
+    word_dropout: Annotated[float, Field(ge=0, lt=1)] | None = None  # of words' vectors; None: the same as dropout
     order: Order = "frequent_first"  # of a document's labels, by their frequency in the training documents
     beam: PositiveInt = 5  # sequences kept at each step of decoding
     length_normalised: bool = False  # rank beams by their log-probability per token
@@ -158,7 +159,8 @@ class SequenceNetwork(Network):
     def read(self, ids: Tensor, layout: Layout) -> tuple[Memory, State]:
         """Read packed texts: what the decoder looks back at, and the state that it starts from."""
         vectors, real = self.encoder(ids, layout)
-        states, last = self.reader.run(F.dropout(vectors, self.p.dropout, self.training), layout)
+        chance = self.p.dropout if self.p.word_dropout is None else self.p.word_dropout
+        states, last = self.reader.run(F.dropout(vectors, chance, self.training), layout)
         if torch.is_autocast_enabled(kind := states.device.type):  # once, not anew in every step of the decoder
             states = states.to(torch.get_autocast_dtype(kind))
         memory = Memory(states, real, self.attention.keys(states))
