@@ -72,6 +72,8 @@ class Guard:
         if scope["type"] == "lifespan":
             await self.app(scope, receive, send)
         elif scope["type"] == "http":
+            if scope["method"] == "HEAD":
+                scope = {**scope, "method": "GET"}  # the server knows, and leaves the body out
             await _Request(self, scope, receive, send).answer()
 
 
