@@ -63,9 +63,7 @@ def test_other_names_are_refused(named, hosts):
     assert answer.startswith("HTTP/1.1 400") and "The Host header names another service" in answer
 
 
-@pytest.mark.parametrize(
-    "path", ["/health", "/v1/labels", "/v1/documents?limit=3", "/openapi.json", "/", "/v1/no"]
-)
+@pytest.mark.parametrize("path", ["/health", "/v1/labels", "/v1/documents?limit=3", "/openapi.json", "/", "/v1/no"])
 def test_head_is_get_without_the_body(service, path):
     with service.client() as client:
         whole = client.get(path)
