@@ -7,6 +7,9 @@ WORKERS ?= 2
 # One thread a worker: those of several workers would only wait for each other.
 PYTEST = OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n $(WORKERS)
 
+# Compiled tests are kept: to write them anew takes as long as a third of the fast ones.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: demo test check lint types fast clean help
 
 help:  ## show this list

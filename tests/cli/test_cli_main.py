@@ -56,6 +56,7 @@ def test_the_version_is_printed(run):
     assert run("--version").out == f"denn {denn.__version__}\n"
 
 
+@pytest.mark.slow
 def test_bash_completion_knows_commands_and_methods():
     def complete(line):
         words = {"COMP_WORDS": line, "COMP_CWORD": str(len(line.split(" ")) - 1)}
@@ -101,6 +102,7 @@ def test_a_file_that_cannot_be_written_is_named(run, dummy, files, tmp_path):
 FAULT = "import denn.cli.show as s; s.table = lambda *_, **__: [][0]; from denn.cli import main; main({})"
 
 
+@pytest.mark.slow
 def test_our_own_faults_are_exit_code_1_and_a_traceback_only_when_asked_for(tmp_path):
     done = python(FAULT.format("['data', 'list']"), DENN_DATA=str(tmp_path))
     assert done.returncode == 1

@@ -288,8 +288,10 @@ def test_a_stop_does_not_wait_for_ever(model, gate):
         await until(lambda: gate.batches)
         stopping = soon(engine.stop())
         await asyncio.sleep(0.2)  # longer than it has
+        assert engine.waiting == 1  # given up, not forgotten
         gate.release()
         await stopping
         task.cancel()
+        return stopping.exception()
 
-    working(model, scenario, stop_seconds=0.1)
+    assert working(model, scenario, stop_seconds=0.1) is None
