@@ -46,7 +46,7 @@ types: .venv/dev  ## mypy --strict
 	$(BIN)/mypy
 
 fast: .venv/dev  ## the tests that take seconds
-	$(PYTEST) -m "not slow"
+	$(PYTEST) -m "not slow" --hypothesis-profile=few
 
 check: lint types fast  ## lint, types and the fast tests: under two minutes
 

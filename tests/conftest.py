@@ -11,8 +11,14 @@ import random
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 import denn
+
+# The same examples every time, however slow the machine is; `make check` tries fewer of them.
+settings.register_profile("all", deadline=None, derandomize=True, max_examples=50)
+settings.register_profile("few", settings.get_profile("all"), max_examples=15)
+settings.load_profile("all")
 
 WORDS = {
     "sport": "goal match team referee stadium coach",

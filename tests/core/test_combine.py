@@ -4,12 +4,11 @@ import math
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from denn.core.combine import combine, combine_known, debiased_confidence, vote, vote_sparse
 
-lightly = settings(deadline=None, max_examples=50, derandomize=True)
 temperatures = st.sampled_from([0.01, 0.05, 1.0, 100.0])
 gammas = st.sampled_from([0.0, 0.25, 0.75, 1.0])
 
@@ -54,7 +53,6 @@ def sparse(labels):
     return torch.nn.functional.pad(counts.cumsum(0), (1, 0)), labels.nonzero()[:, 2]
 
 
-@lightly
 @given(neighbourhoods(torch.float64), temperatures)
 def test_vote_equals_the_sum_written_out(found, temperature):
     similarity, labels = found
@@ -62,7 +60,6 @@ def test_vote_equals_the_sum_written_out(found, temperature):
     torch.testing.assert_close(vote(similarity, labels.double(), temperature), expected)
 
 
-@lightly
 @given(neighbourhoods(), temperatures)
 def test_sparse_vote_equals_the_dense_one(found, temperature):
     similarity, labels = found
@@ -72,7 +69,6 @@ def test_sparse_vote_equals_the_dense_one(found, temperature):
     torch.testing.assert_close(votes, dense)
 
 
-@lightly
 @given(neighbourhoods(), temperatures)
 def test_votes_are_between_zero_and_one(found, temperature):
     similarity, labels = found
@@ -81,7 +77,6 @@ def test_votes_are_between_zero_and_one(found, temperature):
     assert ((dense >= 0) & (dense <= 1) & (votes >= 0) & (votes <= 1)).all()
 
 
-@lightly
 @given(neighbourhoods(torch.float64), temperatures, st.randoms(use_true_random=False))
 def test_vote_ignores_the_order_of_neighbours_and_follows_that_of_texts_and_labels(found, temperature, random):
     similarity, labels = found
@@ -90,7 +85,6 @@ def test_vote_ignores_the_order_of_neighbours_and_follows_that_of_texts_and_labe
     torch.testing.assert_close(moved, vote(similarity, labels, temperature)[texts][:, columns])
 
 
-@lightly
 @given(neighbourhoods(torch.float64), temperatures, st.floats(0.1, 10), st.floats(-1, 1))
 def test_vote_keeps_when_similarity_and_temperature_scale_or_similarity_shifts(found, temperature, factor, shift):
     similarity, labels = found
@@ -99,7 +93,6 @@ def test_vote_keeps_when_similarity_and_temperature_scale_or_similarity_shifts(f
     torch.testing.assert_close(vote(similarity + shift, labels, temperature), votes, rtol=1e-6, atol=1e-9)
 
 
-@lightly
 @given(neighbourhoods(torch.float64), temperatures)
 def test_shares_sum_to_one_so_a_label_of_all_neighbours_gets_one(found, temperature):
     similarity, labels = found
@@ -134,7 +127,6 @@ def test_a_text_without_neighbours_gets_no_votes():
     assert vote_sparse(similarity, *sparse(labels), 3, 0.05).tolist() == expected
 
 
-@lightly
 @given(score_pairs(), gammas)
 def test_confidence_is_the_smallest_vote_where_the_classifier_is_sure(pair, gamma):
     classifier, neighbours = pair
@@ -163,14 +155,12 @@ def test_gamma_zero_with_an_unvoted_label_gives_the_classifier_alone():
     assert torch.equal(combine(classifier, neighbours, confidence), classifier)
 
 
-@lightly
 @given(score_pairs())
 def test_a_larger_gamma_never_lowers_the_confidence(pair):
     steps = torch.stack([debiased_confidence(*pair, gamma) for gamma in (0.0, 0.25, 0.5, 0.75, 1.0)])
     assert (steps.diff(dim=0) >= 0).all()
 
 
-@lightly
 @given(score_pairs(), gammas, st.randoms(use_true_random=False))
 def test_confidence_and_combination_follow_permutations(pair, gamma, random):
     classifier, neighbours = pair
@@ -183,7 +173,6 @@ def test_confidence_and_combination_follow_permutations(pair, gamma, random):
     )
 
 
-@lightly
 @given(score_pairs(), st.lists(st.floats(0, 1, width=32), min_size=4, max_size=4))
 def test_combination_is_the_weighted_mean_and_stays_between_its_inputs(pair, confidences):
     classifier, neighbours = pair
@@ -200,14 +189,12 @@ def test_combination_is_the_weighted_mean_and_stays_between_its_inputs(pair, con
 confidences = st.lists(st.floats(0, 1, width=32), min_size=4, max_size=4).map(torch.tensor)
 
 
-@lightly
 @given(score_pairs(), confidences)
 def test_a_classifier_that_knows_all_labels_is_combined_by_equation_13(pair, confidence):
     confidence = confidence[: len(pair[0])]
     assert torch.equal(combine_known(*pair, confidence), combine(*pair, confidence))
 
 
-@lightly
 @given(score_pairs(), confidences, st.integers(0, 5))
 def test_a_label_without_a_classifier_score_gets_its_vote_whatever_the_confidence(pair, confidence, known):
     classifier, neighbours = pair
@@ -220,7 +207,6 @@ def test_a_label_without_a_classifier_score_gets_its_vote_whatever_the_confidenc
     assert torch.equal(final, combine(replaced, neighbours, confidence))
 
 
-@lightly
 @given(neighbourhoods(torch.float64), temperatures, gammas)
 def test_a_new_label_gets_0_without_a_neighbour_and_1_where_all_carry_it(found, temperature, gamma):
     similarity, labels = found
@@ -244,7 +230,6 @@ def scores_of(queries, keys, labels, classifier, k, temperature, gamma):
     return nearest, confidence, combine_known(classifier, votes, confidence)
 
 
-@lightly
 @given(st.integers(0, 2**32 - 1), st.integers(1, 8), temperatures, gammas)
 def test_twenty_documents_of_a_new_label_change_nothing_where_none_of_them_is_near(seed, k, temperature, gamma):
     chance = torch.Generator().manual_seed(seed)

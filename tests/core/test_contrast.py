@@ -4,7 +4,7 @@ import math
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from denn.core.contrast import (
@@ -15,8 +15,6 @@ from denn.core.contrast import (
     unsupervised_contrastive_loss,
     weighted_supervised_contrastive_loss,
 )
-
-lightly = settings(deadline=None, max_examples=40, derandomize=True)
 
 # Each loss with: do labels weigh the negatives, are rows of the same label set positives.
 VARIANTS = {
@@ -68,7 +66,6 @@ def loss_in_loops(loss_of, similarity, labels, temperature):
     return torch.tensor(losses, dtype=torch.float64)
 
 
-@lightly
 @given(batches(), batches())
 def test_overlap_is_common_labels_over_the_larger_set(first, second):
     a, b = first[1], torch.nn.functional.pad(second[1], (0, 5))[:, : first[1].shape[1]]
@@ -100,7 +97,6 @@ def test_overlap_counts_exactly_under_autocast():
     torch.testing.assert_close(overlap, torch.tensor([[1000 / 1001]]), rtol=0, atol=1e-7)
 
 
-@lightly
 @given(batches())
 def test_weights_are_symmetric_between_one_and_two_and_one_for_the_own_view(batch):
     overlap = label_overlap(batch[1], batch[1])
@@ -113,7 +109,6 @@ def test_weights_are_symmetric_between_one_and_two_and_one_for_the_own_view(batc
 
 
 @every_loss
-@lightly
 @given(batches())
 def test_loss_equals_the_sum_written_out(loss_of, batch):
     similarity, labels, temperature = batch
@@ -126,7 +121,6 @@ def test_loss_equals_the_sum_written_out(loss_of, batch):
 
 
 @every_loss
-@lightly
 @given(batches())
 def test_loss_is_never_negative(loss_of, batch):
     similarity, labels, temperature = batch
@@ -141,7 +135,6 @@ def test_gradients_are_those_of_finite_differences(loss_of):
     assert torch.autograd.gradcheck(lambda similarity: loss_of(similarity, labels, 0.5), leaf)
 
 
-@lightly
 @given(batches())
 def test_gradients_of_each_anchor_follow_equations_14_to_16(batch):
     similarity, labels, temperature = batch
@@ -163,7 +156,6 @@ def test_gradients_of_each_anchor_follow_equations_14_to_16(batch):
         assert abs(float(gradient.sum())) < 1e-8
 
 
-@lightly
 @given(batches(), st.booleans())
 def test_equal_label_sets_give_nt_xent(batch, value):
     similarity, labels, temperature = batch
@@ -181,7 +173,6 @@ def with_an_own_label_each(labels):
     return torch.cat([labels, torch.eye(len(labels), dtype=torch.bool)], dim=1)
 
 
-@lightly
 @given(batches(), st.booleans())
 def test_what_the_losses_have_in_common(batch, value):
     similarity, labels, temperature = batch
@@ -200,7 +191,6 @@ def test_what_the_losses_have_in_common(batch, value):
     )
 
 
-@lightly
 @given(batches(), batches())
 def test_the_unsupervised_loss_reads_no_labels(batch, other):
     similarity, labels, temperature = batch
@@ -231,7 +221,6 @@ def test_a_shared_label_does_not_make_label_sets_the_same():
 
 
 @every_loss
-@lightly
 @given(batches(), st.randoms(use_true_random=False))
 def test_loss_follows_a_permutation_of_documents_and_ignores_one_of_labels(loss_of, batch, random):
     similarity, labels, temperature = batch
@@ -244,7 +233,6 @@ def test_loss_follows_a_permutation_of_documents_and_ignores_one_of_labels(loss_
     torch.testing.assert_close(moved, loss[rows])
 
 
-@lightly
 @given(batches(), st.floats(0.1, 10), st.floats(-1, 1))
 def test_loss_keeps_when_similarity_and_temperature_scale_or_similarity_shifts(batch, factor, shift):
     similarity, labels, temperature = batch
@@ -256,7 +244,6 @@ def test_loss_keeps_when_similarity_and_temperature_scale_or_similarity_shifts(b
 
 
 @every_loss
-@lightly
 @given(batches(smallest=2))
 def test_the_similarity_of_a_row_with_itself_does_not_count(loss_of, batch):
     similarity, labels, temperature = batch

@@ -4,7 +4,7 @@ import math
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from denn.core.label_contrast import (
@@ -18,8 +18,6 @@ from denn.core.label_contrast import (
     shared_labels,
     weighted_contrast,
 )
-
-lightly = settings(deadline=None, max_examples=40, derandomize=True)
 
 
 @st.composite
@@ -55,7 +53,6 @@ def assert_same(found, expected):
     torch.testing.assert_close(found.double(), expected.double(), rtol=1e-5, atol=1e-6)
 
 
-@lightly
 @given(batches())
 def test_scl_averages_over_the_documents_with_the_same_label_set(batch):
     logits, labels = batch
@@ -65,7 +62,6 @@ def test_scl_averages_over_the_documents_with_the_same_label_set(batch):
     )
 
 
-@lightly
 @given(batches())
 def test_jscl_weighs_by_the_jaccard_index(batch):
     logits, labels = batch
@@ -79,7 +75,6 @@ def test_jscl_weighs_by_the_jaccard_index(batch):
     assert_same(weighted_contrast(logits, jaccard_weights(labels)), by_weights(logits, index))
 
 
-@lightly
 @given(batches())
 def test_dynamic_coefficients_are_the_shares_of_common_labels(batch):
     logits, labels = batch
@@ -93,7 +88,6 @@ def test_dynamic_coefficients_are_the_shares_of_common_labels(batch):
     assert_same(weighted_contrast(logits, coefficients), by_weights(logits, lambda i, j: len(sets[i] & sets[j])))
 
 
-@lightly
 @given(batches())
 def test_slcl_is_the_mean_over_labels_of_a_contrast_of_two_classes(batch):
     logits, labels = batch
@@ -103,7 +97,6 @@ def test_slcl_is_the_mean_over_labels_of_a_contrast_of_two_classes(batch):
     assert_same(weighted_contrast(logits, label_by_label(labels)), expected)
 
 
-@lightly
 @given(batches(), st.integers(1, 3))
 def test_icl_contrasts_the_labels_within_each_document(batch, documents):
     logits, targets = batch
@@ -114,7 +107,6 @@ def test_icl_contrasts_the_labels_within_each_document(batch, documents):
         assert_same(row, by_weights(logits, lambda c, d, target=target: float(target[c] == target[d])))
 
 
-@lightly
 @given(batches(smallest=2))
 def test_the_code_of_jscl_weighs_the_denominator(batch):
     logits, labels = batch

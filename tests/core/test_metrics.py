@@ -4,7 +4,7 @@ import math
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from sklearn import metrics as sklearn_metrics
 
@@ -23,7 +23,6 @@ from denn.core.metrics import (
     subset_accuracy,
 )
 
-lightly = settings(deadline=None, max_examples=30, derandomize=True)
 SIX = [f"{average}_{name}" for average in ("micro", "macro") for name in ("precision", "recall", "f1")]
 
 
@@ -52,7 +51,6 @@ def oracle(predicted, gold, average):
     return triple[:3]
 
 
-@lightly
 @given(decisions())
 def test_six_scores_are_those_of_scikit_learn(pair):
     scores = multilabel_scores(*pair)
@@ -60,7 +58,6 @@ def test_six_scores_are_those_of_scikit_learn(pair):
     assert list(scores.values()) == pytest.approx([*oracle(*pair, "micro"), *oracle(*pair, "macro")], abs=1e-12)
 
 
-@lightly
 @given(decisions())
 def test_label_table_is_that_of_scikit_learn(pair):
     predicted, gold = pair
@@ -75,7 +72,6 @@ def test_label_table_is_that_of_scikit_learn(pair):
         assert int(table.support[label]) == sum(g for _, g in cells)
 
 
-@lightly
 @given(decisions())
 def test_macro_over_supported_leaves_labels_without_gold_out(pair):
     predicted, gold = pair
@@ -88,7 +84,6 @@ def test_macro_over_supported_leaves_labels_without_gold_out(pair):
     assert list(scores.values()) == pytest.approx(expected, abs=1e-12)
 
 
-@lightly
 @given(decisions())
 def test_example_based_scores_are_those_of_scikit_learn(pair):
     predicted, gold = pair
@@ -104,7 +99,6 @@ def test_example_f1_of_a_document_without_gold_labels():
     assert example_f1(~gold, gold) == 0.0
 
 
-@lightly
 @given(decisions(), st.randoms(use_true_random=False))
 def test_scores_ignore_the_order_of_documents_and_labels(pair, random):
     documents, labels = (random.sample(range(size), size) for size in pair[0].shape)
@@ -112,7 +106,6 @@ def test_scores_ignore_the_order_of_documents_and_labels(pair, random):
     assert all_scores(*moved) == pytest.approx(all_scores(*pair))
 
 
-@lightly
 @given(decisions())
 def test_scores_are_shares(pair):
     scores = all_scores(*pair, pair[0].float())
@@ -120,7 +113,6 @@ def test_scores_are_shares(pair):
     assert all(0 <= value <= counts.get(name, 1) for name, value in scores.items())
 
 
-@lightly
 @given(decisions())
 def test_swapping_prediction_and_gold_swaps_precision_and_recall(pair):
     forth, back = multilabel_scores(*pair), multilabel_scores(*reversed(pair))
@@ -141,7 +133,6 @@ def test_counts_beyond_float32_are_exact():
     assert subset_accuracy(predicted, gold) == (n - 1) / n
 
 
-@lightly
 @given(rankings())
 def test_ranking_scores_equal_the_sums_written_out(ranking):
     scores, gold, k = ranking
@@ -159,7 +150,6 @@ def test_ranking_scores_equal_the_sums_written_out(ranking):
     assert ndcg_at_k(scores, gold, k) == pytest.approx(sum(ndcg) / max(len(ndcg), 1))
 
 
-@lightly
 @given(rankings())
 def test_ndcg_is_that_of_scikit_learn_over_documents_with_gold_labels(ranking):
     scores, gold, k = ranking
@@ -207,7 +197,6 @@ def test_bands_group_labels_by_training_frequency():
     ]
 
 
-@lightly
 @given(decisions(), st.data())
 def test_bands_partition_the_labels(pair, data):
     width = pair[0].shape[1]
@@ -225,7 +214,6 @@ def test_bands_partition_the_labels(pair, data):
     assert [(band.name, band.labels, band.micro_f1) for band in everything] == [(">=0", width, micro)]
 
 
-@lightly
 @given(rankings())
 def test_all_scores_gathers_the_single_functions(ranking):
     scores, gold, k = ranking

@@ -10,8 +10,6 @@ from sklearn.metrics import f1_score
 
 from denn.core.thresholds import GRID, decide, tune_global, tune_per_label
 
-lightly = settings(deadline=None, max_examples=40, derandomize=True)
-
 
 @st.composite
 def validation(draw, smallest=1):
@@ -39,7 +37,7 @@ def test_grid_runs_from_five_to_ninety_five_hundredths():
     assert GRID == tuple(round(0.05 + 0.01 * step, 2) for step in range(91))
 
 
-@settings(lightly, max_examples=15)
+@settings(max_examples=15)
 @given(validation())
 def test_global_threshold_is_the_best_of_the_grid(data):
     assert tune_global(*data) == best_of_grid(*data, GRID)
@@ -53,7 +51,6 @@ def test_no_threshold_of_the_grid_has_a_better_micro_f1():
     assert f1[tune_global(scores, gold)] == max(f1.values())
 
 
-@lightly
 @given(validation(), st.lists(st.floats(0, 1, width=32), min_size=1, max_size=6))
 def test_global_threshold_is_the_best_of_any_grid(data, grid):
     assert tune_global(*data, grid) == best_of_grid(*data, grid)
@@ -82,7 +79,7 @@ def test_without_positives_the_global_threshold_is_a_half(shape):
     assert tune_global(torch.full(shape, 0.8), torch.zeros(shape, dtype=torch.bool)) == 0.5
 
 
-@settings(lightly, max_examples=15)
+@settings(max_examples=15)
 @given(validation(), st.sampled_from([0.2, 0.5]), st.sampled_from([0.0, 1.0, 10.0]))
 def test_label_thresholds_are_the_best_of_the_grid_drawn_to_the_fallback(data, fallback, shrinkage):
     scores, gold = data
@@ -103,7 +100,6 @@ def test_as_many_positives_as_the_shrinkage_weigh_half():
     assert tune_per_label(scores, gold, 0.4).item() == pytest.approx((0.8 + 0.4) / 2)
 
 
-@lightly
 @given(validation(), st.randoms(use_true_random=False))
 def test_thresholds_ignore_the_order_of_documents_and_follow_that_of_labels(data, random):
     documents, labels = (random.sample(range(size), size) for size in data[0].shape)
@@ -134,7 +130,6 @@ def test_labels_are_added_by_what_they_lack_to_their_threshold_then_by_column():
     ]
 
 
-@lightly
 @given(validation(smallest=0), st.data())
 def test_decisions_equal_the_rule_written_out(data, draws):
     scores, _ = data

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
@@ -14,7 +14,6 @@ from denn.methods.views import mask_token
 
 CLS, SEP, MASK = 1, 2, 3
 CPU = torch.device("cpu")
-lightly = settings(deadline=None, max_examples=60, derandomize=True)
 every_view = pytest.mark.parametrize("view", VIEWS)
 
 
@@ -50,7 +49,6 @@ lengths_and_seed = given(st.lists(st.integers(2, 60), min_size=1, max_size=8), s
 
 
 @every_view
-@lightly
 @lengths_and_seed
 def test_first_and_last_tokens_stay(view, lengths, seed):
     _, _, after = view_of(view, lengths, seed)
@@ -64,7 +62,6 @@ def test_dropout_leaves_the_ids():
 
 
 @pytest.mark.parametrize("view", ["masking", "span"])
-@lightly
 @lengths_and_seed
 def test_masks_change_nothing_else(view, lengths, seed):
     _, before, after = view_of(view, lengths, seed)
@@ -82,7 +79,6 @@ def test_random_masking_takes_fifteen_per_cent_wherever_they_are():
     assert float(runs) == pytest.approx(0.15, abs=0.01), "neighbouring tokens are masked independently"
 
 
-@lightly
 @lengths_and_seed
 def test_a_span_is_one_run_of_fifteen_per_cent(lengths, seed):
     for document in view_of("span", lengths, seed)[2]:
@@ -101,7 +97,6 @@ def test_a_span_begins_anywhere_and_nowhere_more_often():
     assert all(400 < count < 600 for count in counts[1:19])
 
 
-@lightly
 @lengths_and_seed
 def test_a_shuffle_permutes_the_tokens_of_each_document(lengths, seed):
     _, before, after = view_of("shuffle", lengths, seed)

@@ -252,7 +252,7 @@ def test_exclude(make):
 
 
 @pytest.mark.slow
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(seed=st.integers(0, 2**32), n=st.integers(1, 60), d=st.integers(1, 20), k=st.integers(1, 70))
 def test_search_agrees_with_brute_force(make, seed, n, d, k):
     make.close()

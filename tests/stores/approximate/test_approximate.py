@@ -91,7 +91,7 @@ def test_no_queries(store):
     assert store.search(torch.empty(0, D), 5).similarity.shape == (0, 5)
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     seed=st.integers(0, 2**32),
     n=st.integers(64, 700),
