@@ -20,6 +20,24 @@ settings.register_profile("all", deadline=None, derandomize=True, max_examples=5
 settings.register_profile("few", settings.get_profile("all"), max_examples=15)
 settings.load_profile("all")
 
+TRANSFORMERS = {"tiny_encoder", "tiny_roberta", "tiny_mpnet", "tiny_distilbert"}  # fixtures, below
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Leave modules whose tests are all slow unread where only the fast ones are asked for."""
+    if config.option.markexpr != "not slow" or collection_path.suffix != ".py":
+        return None
+    return "\npytestmark = pytest.mark.slow" in collection_path.read_text(encoding="utf-8") or None
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Count every test with a transformer among the slow ones: the import alone takes seconds in every process."""
+    for item in items:
+        if isinstance(item, pytest.Function) and TRANSFORMERS.intersection(item.fixturenames):
+            item.add_marker(pytest.mark.slow)
+
+
 WORDS = {
     "sport": "goal match team referee stadium coach",
     "haute cuisine": "oven butter sauce recipe chef truffle",

@@ -70,6 +70,7 @@ def test_other_items_and_other_sources_are_refused():
         read_documents(pd.Series(["one"]))
 
 
+@pytest.mark.slow
 def test_hugging_face_datasets_are_read():
     datasets = pytest.importorskip("datasets", reason="the package datasets is not installed")
     dataset = datasets.Dataset.from_dict(LISTS | {"other": [1, 2, 3]})

@@ -20,6 +20,8 @@ from denn.encoders.transformer import TransformerEncoder
 from denn.encoders.weights import locate
 from denn.errors import EncoderError
 
+pytestmark = pytest.mark.slow  # transformers, and what they are made of
+
 KINDS = ["bert", "roberta", "mpnet", "distilbert"]
 TEXTS = [
     "goal match team",
@@ -328,7 +330,6 @@ def test_dropout_of_nothing_is_the_input_and_a_seed_repeats_it():
     assert torch.equal(packed.dropout(x, 0.3), first)
 
 
-@pytest.mark.slow
 def test_attention_with_dropout_is_attention_in_the_mean():
     torch.manual_seed(0)
     layout = packed.Layout.of([5, 5, 3], torch.device("cpu"))

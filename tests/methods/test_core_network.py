@@ -16,6 +16,8 @@ from denn.methods.label_tokens import States
 from denn.methods.laco import ConditionalNetwork, ConditionalParameters, PairNetwork, PairParameters
 from denn.methods.network import Batch
 
+pytestmark = pytest.mark.slow  # transformers
+
 TEXTS = ["goal match", "", "the violin and the oven in kyoto with a comet", "goal " * 100]
 
 

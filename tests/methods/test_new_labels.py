@@ -146,6 +146,7 @@ def test_faint_votes_pull_it_down(method):
     assert GRID[0] < found(method)["final"] < FALLBACK - 0.03
 
 
+@pytest.mark.slow
 def test_the_cost_is_bounded_and_the_sample_as_good_as_the_whole(method):
     chance = torch.Generator().manual_seed(1)
     put(method, (120 * torch.rand(300, generator=chance)).tolist(), ("new",), "a")
