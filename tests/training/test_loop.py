@@ -1,6 +1,8 @@
 """The loop: the same steps again and after a kill, the best weights, and every way to stop."""
 
 import math
+import signal
+from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 from types import SimpleNamespace
 
@@ -48,8 +50,8 @@ class Toy:
         return value.detach()
 
     def validate(self) -> dict[str, float]:
-        gradients = torch.cat([p.grad.flatten() for p in self.module.parameters()])
-        self.norms.append(float(gradients.norm()))
+        gradients = [p.grad.flatten() for p in self.module.parameters() if p.grad is not None]  # none yet when resumed
+        self.norms.append(float(torch.cat(gradients).norm()) if gradients else math.nan)
         with torch.no_grad():
             accuracy = float(((self.module(X) > 0) == (Y > 0)).float().mean())
         return {"accuracy": accuracy, "score": next(self.given) if self.given else accuracy}
@@ -334,6 +336,42 @@ def test_an_interruption_saves_what_is_whole(tmp_path):
     assert same(resumed.weights(), straight.weights())
 
 
+@pytest.mark.parametrize("step", [1, 2, 4, 13])
+def test_an_interruption_in_the_middle_of_a_step_waits_for_its_end(tmp_path, monkeypatch, step):
+    straight = Toy(tmp_path / "straight")
+    straight.run(checkpoint_seconds=1e9)
+    update, updates = torch.optim.Adam.step, []
+
+    def interrupted(optimiser, *rest):
+        updates.append(None)
+        if len(updates) == step:
+            signal.raise_signal(signal.SIGINT)
+        return update(optimiser, *rest)
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(torch.optim.Adam, "step", interrupted)
+        Toy(tmp_path / "cut").run(checkpoint_seconds=1e9)
+    assert checkpoint.read(tmp_path / "cut" / "last.safetensors")[1]["step"] == step
+    resumed = Toy(tmp_path / "cut")
+    assert resumed.run(checkpoint_seconds=1e9).step == 24
+    assert same(resumed.weights(), straight.weights()) and len(resumed.batches) == 24 - step
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_an_interruption_before_the_first_step_leaves_nothing(tmp_path):
+    def interrupt() -> float:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        Toy(tmp_path, at={0: interrupt}).run()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_training_outside_the_main_thread(tmp_path):
+    with ThreadPoolExecutor(1) as elsewhere:
+        assert elsewhere.submit(Toy(tmp_path).run, epochs=1).result().step == 4
+
+
 def test_an_interruption_as_the_time_runs_out_leaves_the_validation_to_be_made(tmp_path, clock):
     def too_late() -> float:
         clock.move(100.0)
@@ -342,8 +380,7 @@ def test_an_interruption_as_the_time_runs_out_leaves_the_validation_to_be_made(t
     settings = {"time_budget": 50.0, "checkpoint_seconds": 1e9, "evaluate_every": 1000}
     with pytest.raises(KeyboardInterrupt):
         Toy(tmp_path, at={7: too_late}).run(**settings)
-    assert not (tmp_path / "last.safetensors").exists()
-    assert Toy(tmp_path).run(**settings).best_step == 24
+    assert Toy(tmp_path).run(**settings).best_step == 7
 
 
 def test_a_kill_between_the_two_files_leaves_a_pair_that_belongs_together(tmp_path, monkeypatch):
@@ -362,7 +399,7 @@ def test_a_kill_between_the_two_files_leaves_a_pair_that_belongs_together(tmp_pa
     assert checkpoint.read(tmp_path / "killed" / "best-4.safetensors")[1] == {"step": 4}
 
 
-def test_an_interrupted_validation_is_not_passed_over(tmp_path):
+def test_an_interrupted_validation_is_made_when_it_is_taken_up(tmp_path):
     class Impatient(Toy):
         def validate(self):
             if len(self.norms) == 2:
@@ -373,5 +410,9 @@ def test_an_interrupted_validation_is_not_passed_over(tmp_path):
     state = straight.run(checkpoint_seconds=1e9)
     with pytest.raises(KeyboardInterrupt):
         Impatient(tmp_path / "cut").run(checkpoint_seconds=1e9)
-    again = Toy(tmp_path / "cut").run(checkpoint_seconds=1e9)
+    facts = checkpoint.read(tmp_path / "cut" / "last.safetensors")[1]
+    assert (facts["step"], len(facts["history"]), facts["owed"]) == (12, 2, True)
+    resumed = Toy(tmp_path / "cut")
+    again = resumed.run(checkpoint_seconds=1e9)
     assert [entry["step"] for entry in again.history] == [entry["step"] for entry in state.history]
+    assert len(resumed.batches) == 12 and same(resumed.weights(), straight.weights())

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import math
+import signal
+import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -50,6 +53,8 @@ class State:
     best_score: float = -math.inf
     best_step: int = 0
     failures: int = 0
+    owed: bool = False  # whether the next thing to do is a validation
+    loss: float = math.nan  # mean of the steps before the last look
     history: list[dict[str, float]] = field(default_factory=list)
 
 
@@ -84,7 +89,8 @@ def fit(
         try:
             _steps(run, gradients, validate, progress)
         except KeyboardInterrupt:
-            if run.whole and not run.done():  # a run that is done owes a validation
+            if run.state.step:
+                run.state.owed |= run.done()
                 run.save()
             raise
     run.save_if_due()
@@ -97,17 +103,19 @@ def fit(
 def _steps(run: _Run, gradients: Gradients, validate: Validate, progress: Progress) -> None:
     """Step, look at the loss, validate and save as each is due, until the run is done."""
     done = run.done()
-    while not done:
-        run.advance(gradients)
-        done = run.done()
-        if done or run.state.step % run.every == 0:
+    while run.state.owed or not done:
+        if not run.state.owed:
+            run.advance(gradients)
+            done = run.done()
+            run.state.owed |= done
+        if run.state.owed:
             run.check()
             progress.note(run.judge(validate))
             done = run.done()
         elif run.state.step % CHECK_EVERY == 0:
             run.check()
             run.save_if_due()
-        progress.advance(run.state.step * run.batch, loss=run.shown_loss, seconds_left=run.seconds_left())
+        progress.advance(run.state.step * run.batch, loss=run.state.loss, seconds_left=run.seconds_left())
 
 
 class _Run:
@@ -135,13 +143,11 @@ class _Run:
         self.workdir, self.last = workdir, workdir / "last.safetensors"
         self.best_weights: dict[str, Tensor] = {}
         self.best_written = 0  # step of the weights in the file
-        self.whole = False  # whether weights and state belong together, with no validation owed
         self.begun = self.saved = time.monotonic()
         self.began_at = 0.0  # seconds spent before this process
         self.began_step = 0
         self.epoch_order: tuple[int, Tensor] | None = None
-        self.losses: list[Tensor] = []
-        self.shown_loss = math.nan
+        self.losses: list[Tensor] = []  # since the last look
 
     def resume(self) -> bool:
         """Take up the last checkpoint, if there is one."""
@@ -182,12 +188,12 @@ class _Run:
         value = gradients(rows)
         if self.plan.clip:
             nn.utils.clip_grad_norm_(self.module.parameters(), self.plan.clip)
-        self.whole = False
-        self.optimiser.step()
-        self.losses.append(value)
-        self.state.tokens += int(self.tokens[rows].sum())
-        self.state.step += 1
-        self.whole = self.state.step % self.every != 0 and not self.done()
+        with _uninterrupted():
+            self.optimiser.step()
+            self.losses.append(value)
+            self.state.tokens += int(self.tokens[rows].sum())
+            self.state.step += 1
+            self.state.owed = self.state.step % self.every == 0
 
     def sow(self, seed: int) -> None:
         """Seed the generators of the CPU and of the module's device; torch.manual_seed notes a traceback each time."""
@@ -217,16 +223,18 @@ class _Run:
 
     def check(self) -> None:
         """Look at the losses since the last look; one that is not a number ends the run."""
-        if self.losses:
-            self.shown_loss = float(torch.stack(self.losses).mean())
-            self.losses = []
-        if not math.isfinite(self.shown_loss):
+        if not self.losses:  # taken up with a validation owed
+            return
+        self.state.loss = float(torch.stack(self.losses).mean())
+        self.losses = []
+        if not math.isfinite(self.state.loss):
             kept = "none kept"
             if self.state.best_step:
                 kept = f"the best weights, of step {self.state.best_step}, are kept"
+                self.state.owed = False
                 self.save()
             raise TrainingError(
-                f"The loss became {self.shown_loss} by step {self.state.step}; {kept} in {self.workdir}. Lower the "
+                f"The loss became {self.state.loss} by step {self.state.step}; {kept} in {self.workdir}. Lower the "
                 "learning rate and train with --restart, or keep those weights by training on with --time-budget 0s."
             )
 
@@ -234,19 +242,20 @@ class _Run:
         """Validate, keep the weights if they are the best so far, and say so in one line."""
         state, begun = self.state, time.monotonic()
         scores = validate()
-        state.validation_seconds += time.monotonic() - begun
-        state.history.append({"step": state.step, "seconds": round(self.elapsed(), 3), **scores})
         better = scores["score"] >= state.best_score
-        if better:
-            state.best_score, state.best_step, state.failures = scores["score"], state.step, 0
-            weights = checkpoint.module_tensors(self.module)
-            self.best_weights = {name: tensor.detach().clone() for name, tensor in weights.items()}
-        else:
-            state.failures += 1
-        self.whole = True
+        with _uninterrupted():
+            state.validation_seconds += time.monotonic() - begun
+            state.history.append({"step": state.step, "seconds": round(self.elapsed(), 3), **scores})
+            if better:
+                state.best_score, state.best_step, state.failures = scores["score"], state.step, 0
+                weights = checkpoint.module_tensors(self.module)
+                self.best_weights = {name: tensor.detach().clone() for name, tensor in weights.items()}
+            else:
+                state.failures += 1
+            state.owed = False
         self.save_if_due()
         shown = ", ".join(f"{name} {100 * value:.1f}" for name, value in scores.items() if name != "score")
-        return f"step {state.step}: loss {self.shown_loss:.4f}, {shown}{' (best)' if better else ''}"
+        return f"step {state.step}: loss {state.loss:.4f}, {shown}{' (best)' if better else ''}"
 
     def best_file(self) -> Path:
         """Return where the best weights are kept; the step in its name ties it to the state that speaks of it."""
@@ -268,6 +277,23 @@ class _Run:
         for older in set(self.workdir.glob("best-*.safetensors")) - {self.best_file()}:
             older.unlink()
         self.saved = time.monotonic()
+
+
+@contextmanager
+def _uninterrupted() -> Iterator[None]:
+    """Put Ctrl-C off to the end of the block, so that weights and state always belong together."""
+    main = threading.current_thread() is threading.main_thread()  # others are not interrupted
+    if not main or signal.getsignal(signal.SIGINT) is None:
+        yield
+        return
+    came: list[int] = []
+    usual = signal.signal(signal.SIGINT, lambda number, _: came.append(number))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, usual)
+        if came:
+            signal.raise_signal(signal.SIGINT)
 
 
 def _seed_of(seed: int, what: str, number: int) -> int:
