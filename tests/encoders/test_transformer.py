@@ -178,9 +178,9 @@ def test_the_length_is_what_the_positions_allow(kind, request):
 
 
 def test_ten_megabytes_are_cut_before_they_are_tokenized(encoder):
-    begun = time.monotonic()
+    begun = time.process_time()
     tokens = encoder.tokenize(["goal match " * 950_000])
-    assert time.monotonic() - begun < 0.5
+    assert time.process_time() - begun < 0.5
     assert tokens.cut == 1
     assert tokens.flat.tolist() == encoder.tokenize(["goal match " * 100]).flat.tolist()
 

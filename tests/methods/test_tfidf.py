@@ -67,7 +67,7 @@ def test_sparse_matrices_survive_being_taken_apart(shape):
 
 
 def test_threads_work_at_the_same_time_and_results_come_in_order():
-    together = threading.Barrier(2, timeout=10)
+    together = threading.Barrier(2, timeout=60)
 
     def task(number: int) -> int:
         together.wait()  # passes only where two are at work

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import httpx
 import pytest
+from inside import PATIENCE
 
 
 @dataclass
@@ -26,7 +27,7 @@ class Running:
 
     def client(self, key: str | None = None, **options) -> httpx.Client:
         headers = {"Authorization": f"Bearer {key}"} if key else {}
-        return httpx.Client(base_url=self.url, headers=headers, timeout=30, **options)
+        return httpx.Client(base_url=self.url, headers=headers, timeout=PATIENCE, **options)
 
     def writer(self) -> httpx.Client:
         return self.client(self.write_key)
@@ -48,14 +49,12 @@ def serving(folder: Path, *options: str, teach: bool = True) -> Iterator[Running
         reading.append(threading.Thread(target=lambda: running.log.extend(process.stderr)))
         reading[0].start()
         with running.client() as client:
-            for _ in range(100):  # it listens already, and answers when the model is ready
-                if client.get("/health").status_code == 200:
-                    break
+            assert client.get("/health").status_code == 200  # it listens already, and answers when it is ready
         yield running
     finally:
         process.terminate()
         try:
-            process.wait(20)
+            process.wait(PATIENCE)
         finally:
             process.kill()
             process.stdout.close()

@@ -218,6 +218,7 @@ def test_the_log_is_json_and_holds_no_texts_ids_labels_or_keys(service):
         ]
     ids = [answer.headers["X-Request-Id"] for answer in asked[:-1]]
     eventually(lambda: any(ids[-1] in line for line in service.log))
+    eventually(lambda: any('"Invalid HTTP' in line for line in service.log))  # it has no id
     lines = [json.loads(line) for line in service.log]
     assert secret not in "".join(service.log).lower() and service.write_key not in "".join(service.log)
     ours = {line["request_id"]: line for line in lines if line.get("request_id") in ids}
@@ -226,7 +227,7 @@ def test_the_log_is_json_and_holds_no_texts_ids_labels_or_keys(service):
         "time": 0, "level": "info", "message": "request", "request_id": ids[5], "method": "GET",
         "route": "/v1/documents/{id:id}", "status": 200, "ms": 0, "bytes": 0, "key": "teach",
     }  # fmt: skip
-    assert asked[-1].status_code == 400 and any(line["message"].startswith("Invalid HTTP") for line in lines)
+    assert asked[-1].status_code == 400
 
 
 def test_metrics_count_by_route_and_status(service):

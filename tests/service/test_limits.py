@@ -23,7 +23,7 @@ KEY, LINE = new_key("write")
 class Quick(Wire):
     """A wire of little patience."""
 
-    HEAD_SECONDS = STUCK_SECONDS = 0.3
+    HEAD_SECONDS = STUCK_SECONDS = 1.0
 
 
 @pytest.fixture(scope="module")
@@ -36,7 +36,7 @@ def folder(tiny_model, tmp_path_factory):
 def small(folder) -> Iterator[Inside]:
     """A service that takes little, and little at a time."""
     limits = {"body_bytes": 2000, "stream_bytes": 4000, "texts": 5, "characters": 100, "queue": 4, "batch_tokens": 8}
-    with inside(folder, keys=Keys.parse([LINE]), body_seconds=0.8, **limits) as running:
+    with inside(folder, keys=Keys.parse([LINE]), **limits) as running:
         yield running
 
 
@@ -115,8 +115,8 @@ def test_the_longest_of_everything_is_taken(small):
     assert "expected at most 100" in json.loads(lines)["error"] and json.loads(lines)["id"] == 7
 
 
-def test_a_body_that_does_not_come_in_time(small):
-    with small.connect() as connection:
+def test_a_body_that_does_not_come_in_time(folder):
+    with inside(folder, body_seconds=0.3) as running, running.connect() as connection:
         connection.sendall(b"POST /v1/predict HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n{")
         answer, problem = answer_of(connection)
         assert answer.status == 408 and answer.headers["Connection"] == "close"
@@ -140,11 +140,11 @@ def test_large_bodies_have_a_limit_together(small):
 
 
 def test_an_answer_that_takes_too_long(folder):
-    with inside(folder, seconds=0.5) as running:
+    with inside(folder, seconds=2) as running:
         running.gate.hold()
         answer = running.post("/v1/predict", {"text": "late"})
         assert answer.status_code == 503 and int(answer.headers["Retry-After"]) >= 1
-        assert "longer than 0.5 s" in answer.json()["detail"]
+        assert "longer than 2 s" in answer.json()["detail"]
         assert running.engine.waiting == 0  # its place is free
         running.gate.release()
         assert running.post("/v1/predict", TEXT).status_code == 200
@@ -202,8 +202,7 @@ def test_who_goes_away_frees_the_place(small, gate, caplog):
     gate.release()
     assert first().status_code == 200
     assert gate.batches == [["first"]]
-    statuses = eventually(lambda: [r.facts["status"] for r in caplog.records if "facts" in r.__dict__])
-    assert 499 in statuses  # and no error in the log
+    eventually(lambda: 499 in [r.facts["status"] for r in caplog.records if "facts" in r.__dict__])
     assert not [record for record in caplog.records if record.levelname == "ERROR"]
 
 

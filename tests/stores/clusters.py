@@ -22,7 +22,7 @@ def documents(n: int, prefix: str = "d") -> list[Document]:
     return [Document(f"text {prefix}{i}", (f"label {i % 7}",), f"{prefix}{i}") for i in range(n)]
 
 
-def eventually(holds, seconds: float = 30.0) -> None:
+def eventually(holds, seconds: float = 60.0) -> None:
     """Wait for what a thread does in the background."""
     end = time.monotonic() + seconds
     while not holds():

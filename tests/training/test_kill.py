@@ -77,8 +77,9 @@ def test_killed_fifty_times_while_training(tiny_corpus, tiny_settings, tiny_mode
         assert run(worker, whole)
         duration = time.monotonic() - begun
         expected = bits(whole)
-        while kills < KILLS or not finished:
-            if run(worker, model, chance.uniform(0, 0.9 * duration) if kills < KILLS else None):
+        while (more := kills < KILLS or resumable < KILLS / 5 or not writing) or not finished:
+            assert kills < 4 * KILLS, f"kills reach the loop {resumable} times, the writing of the bundle {writing}"
+            if run(worker, model, chance.uniform(0, 0.9 * duration) if more else None):
                 assert {path.name for path in tmp_path.iterdir() if "model" in path.name} == {"model"}
                 assert bits(model) == expected
                 finished += 1
@@ -92,5 +93,3 @@ def test_killed_fifty_times_while_training(tiny_corpus, tiny_settings, tiny_mode
                 if older or model.exists():
                     assert bits(model) == expected
         worker.stdin.close()
-    assert resumable > KILLS / 5, "the kills do not reach the loop"
-    assert writing > 0, "the kills do not reach the writing of the bundle"

@@ -12,6 +12,7 @@ marks = [
 ]
 playwright = pytest.importorskip("playwright.sync_api", reason="the package playwright is not installed")
 Browser, Page, expect = playwright.Browser, playwright.Page, playwright.expect
+expect.set_options(timeout=30_000)  # milliseconds, on a machine that may be busy
 
 TEXT = "the goal of the match and the team with the coach"
 VIEWS = ("tag", "labels", "documents", "map", "batch", "recent")

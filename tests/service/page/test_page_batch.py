@@ -30,7 +30,7 @@ def test_batch_csv_with_quotes_newlines_and_semicolons(opened, service) -> None:
     page = opened("#/batch")
     run_batch(page, "news.csv", b"\xef\xbb\xbf" + source.getvalue().encode())
     assert page.input_value("#batch-column") == "story"
-    expect(page.locator("#batch-status")).to_contain_text("Done: 151 rows", timeout=30_000)
+    expect(page.locator("#batch-status")).to_contain_text("Done: 151 rows")
     name, content = download(page)
     assert name == "news.tagged.csv"
     assert content.startswith(b"\xef\xbb\xbfnr;story;labels;predicted_labels;scores\r\n")
@@ -76,7 +76,7 @@ def test_batch_waits_where_the_service_is_busy(opened) -> None:
 
     page.route("**/v1/predict/batch", answer)
     run_batch(page, "many.csv", b"text\n" + b"goal\n" * 130)
-    expect(page.locator("#batch-status")).to_contain_text("Done: 130 rows", timeout=30_000)
+    expect(page.locator("#batch-status")).to_contain_text("Done: 130 rows")
     assert asked == [64, 64, 64, 2]
 
 
@@ -103,7 +103,7 @@ def test_batch_can_be_cancelled(opened) -> None:
     expect(page.locator("#batch-status")).to_contain_text("Cancelled. No rows of 130 kept.")
     page.unroute_all(behavior="ignoreErrors")
     page.click("text=Go on")
-    expect(page.locator("#batch-status")).to_contain_text("Done: 130 rows", timeout=30_000)
+    expect(page.locator("#batch-status")).to_contain_text("Done: 130 rows")
 
 
 @pytest.mark.parametrize(

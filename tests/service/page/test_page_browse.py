@@ -33,6 +33,7 @@ def test_a_document_is_edited_removed_and_forgotten(opened, service) -> None:
     page = opened("#/documents")
     page.fill("#documents-text", "zzyzx goal")
     page.click("#documents-form button[type=submit]")
+    expect(page.locator("#documents-rows a")).to_have_text("odd/ id?")
     page.click("#documents-rows a")
     expect(page.locator("#document h2")).to_have_text("odd/ id?")
     page.locator("#document .add input").fill("music")
