@@ -8,6 +8,7 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
 import json
 import random
+import signal
 from pathlib import Path
 
 import pytest
@@ -19,6 +20,9 @@ import denn
 settings.register_profile("all", deadline=None, derandomize=True, max_examples=50)
 settings.register_profile("few", settings.get_profile("all"), max_examples=15)
 settings.load_profile("all")
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as in the background of a shell; commands would inherit it
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 TRANSFORMERS = {"tiny_encoder", "tiny_roberta", "tiny_mpnet", "tiny_distilbert"}  # fixtures, below
 
