@@ -316,7 +316,7 @@ def test_shared_runs_take_their_times_from_costs_that_were_measured_alone(recipe
     assert read.data["cost"]["steps"] == result.data["cost"]["steps"]
     (run,) = plan(recipes, ["tiny"], ["bert"], [0])
     costs = tmp_path / "results" / "costs"
-    written = measure_costs(run, tiny_corpus, digest(tiny_corpus), costs, 1.0, Silent())
+    written = measure_costs(run, tiny_corpus, digest(tiny_corpus), costs, 3.0, Silent())
     (read,) = read_all(tmp_path / "results")
     epochs = [written["cost"]["epoch_seconds"], result.data["cost"]["epoch_seconds"]]
     assert read.data["cost"]["epoch_seconds"] == min(epochs) > 0
@@ -330,7 +330,7 @@ def test_a_run_without_a_time_takes_it_from_a_run_alone_and_keeps_its_own(recipe
     file = tmp_path / "results" / f"{result.name}.json"
     file.write_text(json.dumps(result.data | {"cost": result.data["cost"] | {"inference_ms_per_text": None}}))
     (run,) = plan(recipes, ["tiny"], ["bert"], [0])
-    written = measure_costs(run, tiny_corpus, digest(tiny_corpus), tmp_path / "results" / "costs", 1.0, Silent())
+    written = measure_costs(run, tiny_corpus, digest(tiny_corpus), tmp_path / "results" / "costs", 0.2, Silent())
     (read,) = read_all(tmp_path / "results")
     assert read.data["cost"]["inference_ms_per_text"] == written["cost"]["inference_ms_per_text"] > 0
     assert read.data["cost"]["epoch_seconds"] == result.data["cost"]["epoch_seconds"]
@@ -362,3 +362,9 @@ def test_the_pace_is_that_of_the_later_half(monkeypatch):
     watch.advance(10**9)
     assert watch.pace() == pytest.approx(10)
     assert Stopwatch(Silent()).pace() is None
+
+
+def test_a_last_step_that_takes_longest_has_a_pace_too():
+    watch = Stopwatch(Silent())
+    watch.times = [(0.0, 0), (1.0, 10), (2.0, 20), (12.0, 30)]
+    assert watch.pace() == pytest.approx(1)

@@ -53,7 +53,8 @@ class Stopwatch:
         if len(self.times) < 4:
             return None
         first, last = self.times[0], self.times[-1]
-        half = next(moment for moment in self.times if moment[0] >= (first[0] + last[0]) / 2)
+        later = [moment for moment in self.times[:-1] if moment[0] >= (first[0] + last[0]) / 2]
+        half = later[0] if later else self.times[-2]  # none where the last step took longer than all before it
         return (last[1] - half[1]) / (last[0] - half[0]) if last[0] > half[0] else None
 
 
