@@ -209,7 +209,9 @@ def test_languages_are_not_detected(client):
         client.detect_language(TEXT, ["en", "fi"])
 
 
-def test_what_is_not_as_expected_is_refused(client, teacher):
+def test_what_is_not_as_expected_is_refused_and_changes_nothing(service, client, teacher):
+    with service.client() as own:
+        before = own.get("/v1/history").json()
     refused(422, "body.limit", lambda: client.suggest(PROJECT, TEXT, limit=-1))
     refused(422, "body.threshold", lambda: client.suggest(PROJECT, TEXT, threshold=1.1))
     refused(422, "body.threshold", lambda: client.suggest(PROJECT, TEXT, threshold="nan"))
@@ -222,6 +224,8 @@ def test_what_is_not_as_expected_is_refused(client, teacher):
     refused(413, "Got 257 texts", lambda: teacher.learn(PROJECT, [{"text": "a", "subjects": []}] * 257))
     long = [{"text": "a", "subjects": [{"label": "b" * 1001}]}]
     refused(400, "1,001 characters", lambda: teacher.learn(PROJECT, long))
+    with service.client() as own:
+        assert own.get("/v1/history").json() == before
 
 
 @pytest.mark.parametrize(

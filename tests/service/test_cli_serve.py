@@ -142,9 +142,22 @@ def test_a_kill_loses_nothing_that_was_acknowledged(serving, folder):
         assert client.post("/v1/predict", json=TEXT).status_code == 200
 
 
-def teach_each_other(serving, folder) -> None:
-    """Start two services over one datastore; what one adds the other knows at once."""
-    with serving(folder) as first, serving(folder) as second, first.writer() as one, second.writer() as other:
+@pytest.fixture(params=["folder", "database"])
+def common(request, folder, tmp_path, monkeypatch):
+    """A model whose datastore lies in its folder, or in a database."""
+    if request.param == "database":
+        monkeypatch.syspath_prepend(Path(__file__).parents[1] / "stores")
+        import postgres_server
+
+        address = postgres_server.address_of(tmp_path / "address", fresh=True)
+        assert ran("store", "copy", folder, address).returncode == 0
+        assert ran("store", "use", folder, address).returncode == 0
+    return folder
+
+
+@pytest.mark.slow
+def test_what_one_service_adds_another_knows_at_once(serving, common):
+    with serving(common) as first, serving(common) as second, first.writer() as one, second.writer() as other:
         text = "zeppelin moorings of the aerodrome"
         for writer, reader, number in ((one, other, 1), (other, one, 2)):
             documents = [
@@ -169,19 +182,3 @@ def teach_each_other(serving, folder) -> None:
         assert one.get("/v1/documents/1%2Fa%00").json()["labels"] == ["airships"]
         assert [row.status_code for row in (one.get("/v1/model"), other.get("/v1/map"), one.get("/ready"))] == [200] * 3
         assert "postgresql" not in one.get("/v1/model").text + one.get("/v1/documents/nobody").text
-
-
-@pytest.mark.slow
-def test_two_services_over_one_folder(serving, folder):
-    teach_each_other(serving, folder)
-
-
-@pytest.mark.slow
-def test_two_services_over_one_database(serving, folder, tmp_path, monkeypatch):
-    monkeypatch.syspath_prepend(Path(__file__).parents[1] / "stores")
-    import postgres_server
-
-    address = postgres_server.address_of(tmp_path / "address", fresh=True)
-    assert ran("store", "copy", folder, address).returncode == 0
-    assert ran("store", "use", folder, address).returncode == 0
-    teach_each_other(serving, folder)

@@ -2,15 +2,14 @@
 
 import asyncio
 import threading
-import time
 from pathlib import Path
 
 import pytest
 import torch
+from inside import PATIENCE, eventually
 
 from denn.service.threads import BriefThreads
 
-PATIENCE = 60
 TASKS = Path("/proc/self/task")
 
 
@@ -93,7 +92,4 @@ def test_torchs_helpers_end_with_the_thread(two_threads):
 
     helpers = asyncio.run(BriefThreads(1, "test").run(work))
     assert helpers
-    deadline = time.monotonic() + PATIENCE
-    while helpers & tasks() and time.monotonic() < deadline:
-        time.sleep(0.01)
-    assert not helpers & tasks()
+    eventually(lambda: not helpers & tasks())
