@@ -283,7 +283,8 @@ def test_a_second_stage_that_does_harm_is_left_out(tiny_corpus, tmp_path):
     method, facts = learn(tiny_corpus, tmp_path / "run", epochs=8, reinforced_learning_rate=5.0)
     first = [entry for entry in facts["history"] if entry["step"] <= facts["taught_steps"]]
     assert facts["best_step"] == max(first, key=lambda entry: (entry["score"], entry["step"]))["step"]
-    alone, _ = learn(tiny_corpus, tmp_path / "alone", epochs=8, reinforced_epochs=0)
+    alone, taught = learn(tiny_corpus, tmp_path / "alone", epochs=8, reinforced_epochs=0)
+    assert taught["taught_steps"] == taught["steps"] and not (tmp_path / "alone/reinforced").exists()
     texts = [document.text for document in tiny_corpus.test]
     assert torch.equal(method.scores(texts).final, alone.scores(texts).final)
 

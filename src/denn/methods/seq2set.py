@@ -205,8 +205,9 @@ class Stages(Training):
         The first keeps its state in `workdir` and leaves a file when it is finished, after which no later call takes it
         up again, whatever its epochs; the second keeps its state in a folder of `workdir`.
         """
-        whole, file = self.parameters, workdir / TAUGHT
+        whole: Any = self.parameters
         first: Any
+        file = workdir / TAUGHT
         if file.exists():
             tensors, first = checkpoint.read(file)
             checkpoint.load_module(self.network, tensors)
@@ -215,6 +216,9 @@ class Stages(Training):
             first = super().run(workdir, progress)
             tensors = {name: tensor.clone() for name, tensor in checkpoint.module_tensors(self.network).items()}
             checkpoint.write(file, tensors, first)
+        if not whole.reinforced_epochs:
+            self.parameters = whole
+            return {**first, "taught_steps": first["steps"]}
         progress.note("learning from the reward of what the decoder writes")
         self.parameters, later = _second_stage(whole, first["seconds"]), workdir / "reinforced"
         later.mkdir(exist_ok=True)
