@@ -1,7 +1,8 @@
-"""AAPD: what the documents that the reconstruction lacks are worth, by taking more of them away.
+r"""AAPD: what the documents that the reconstruction lacks are worth, by taking more of them away.
 
     python benchmarks/missing.py DATA/aapd_recon --out results/aapd-missing.json
-    python benchmarks/missing.py DATA/aapd_recon --others 5488 --shares 0.14 1 --recipe FILE.toml --out FILE.json
+    python benchmarks/missing.py DATA/aapd_recon --others 5488 --shares 0.14 1 --recipe FILE.toml --out FILE.json \
+        --set epochs=15
 
 22 % of the test documents have the labels cs.IT and math.IT and no other; 21 % of the official training documents do
 (11,428), and 4 % of the reconstructed ones (1,479). A method, BR unless a recipe names another, is trained with none, a
@@ -25,7 +26,7 @@ import torch
 
 from denn.build import train
 from denn.cli.progress import watching
-from denn.config import read_recipe
+from denn.config import parse_settings, read_recipe
 from denn.core.metrics import multilabel_scores
 from denn.core.thresholds import decide
 from denn.data import aapd
@@ -41,6 +42,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--recipe", type=Path, help="TOML of the method; BR as it is by default")
+    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="a parameter of the method")
     parser.add_argument("--shares", type=float, nargs="+", help="of the kind, each a training; 0, ¼, ½, 1")
     parser.add_argument("--others", type=int, help="how many documents of other kinds, by lot; all of them")
     parser.add_argument("--seed", type=int, default=0)
@@ -58,6 +60,7 @@ def main() -> None:
         parts.append((f"{share:.0%} of the kind", others, chance.sample(kind, round(share * len(kind)))))
     if not arguments.shares:
         parts.append(("as many others taken away", chance.sample(others, len(others) - len(kind)), kind))
+    parameters |= parse_settings(arguments.set)
     settings = {"method": method or "denn", **parameters, "seed": arguments.seed}
     rows = []
     for what, rest, some in parts:
