@@ -48,12 +48,16 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=Path)
     arguments = parser.parse_args()
+    if wrong := [share for share in arguments.shares or () if not 0 <= share <= 1]:
+        parser.error(f"got --shares {wrong[0]}, expected 0 to 1")
     logging.basicConfig(level=logging.INFO, format="%(message)s")
     method, parameters = read_recipe(arguments.recipe) if arguments.recipe else ("br", {})
     corpus, chance = aapd.load(arguments.folder), random.Random(arguments.seed)
     kind = [document for document in corpus.train if set(document.labels) == KIND]
     others = [document for document in corpus.train if set(document.labels) != KIND]
     if arguments.others:
+        if not 0 < arguments.others <= len(others):
+            parser.error(f"got --others {arguments.others}, expected 1 to {len(others)}, as many as there are")
         others = chance.sample(others, arguments.others)
     parts = []
     for share in arguments.shares or SHARES:

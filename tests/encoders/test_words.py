@@ -60,6 +60,19 @@ def test_vectors_start_from_a_file(tmp_path):
         assert made.embedding.weight[made.index["dog"]].abs().sum() > 0
 
 
+def test_the_spread_of_random_vectors(tmp_path):
+    texts = [" ".join(f"w{i}" for i in range(400))]
+    made = WordEncoder.of(texts, size=400, width=50, max_length=5, spread=0.3)
+    assert float(made.embedding.weight[1:].detach().std()) == pytest.approx(0.3, rel=0.03)
+    assert not made.embedding.weight[PAD].any()
+    (tmp_path / "v.txt").write_text("".join(f"w{i} {i % 2} {-(i % 2)}\n" for i in range(10)))
+    made = WordEncoder.of(texts, size=400, width=2, max_length=5, spread=30, vectors=str(tmp_path / "v.txt"))
+    rest = made.embedding.weight[[made.index[f"w{i}"] for i in range(10, 400)]].detach()
+    assert float(rest.std()) == pytest.approx(0.5**0.5, rel=0.1)  # as that of the file: half 0, a quarter 1 and −1 each
+    unknown = name_vectors(made, [f"x{i}" for i in range(400)])
+    assert float(unknown.std()) == pytest.approx(0.5**0.5, rel=0.15)
+
+
 @pytest.mark.parametrize(
     ("content", "said"), [("cat 1 2\n", "line 1: got 2 numbers for 'cat', expected 3"), ("cat 1 2 x\n", "is no text")]
 )

@@ -30,6 +30,7 @@ SYSTEMS: Mapping[str, str] = {
     "seq2seq": "Seq2Seq",
     "sgm": "SGM",
     "seq2set": "Seq2Set",
+    "seq2set-full": "Seq2Set, full",
     "ocd": "OCD",
     "seqtag": "SeqTag",
     "mlr": "ML-R",

@@ -21,7 +21,6 @@ INFERENCE_TOKENS = {"cpu": 16_384, "cuda": 65_535}  # a pass: recurrent layers g
 PAD, UNKNOWN = 0, 1
 SPECIAL = ("<pad>", "<unknown>")
 WORD = re.compile(r"\w+|[^\w\s]")
-START = 0.1  # standard deviation of random vectors
 
 
 class WordEncoder(nn.Module):
@@ -40,19 +39,24 @@ class WordEncoder(nn.Module):
     @classmethod
     def of(
         cls, texts: Iterable[str], *, size: int, width: int, max_length: int,
-        vectors: str | None = None, precision: Precision = "auto",
+        spread: float = 0.1, vectors: str | None = None, precision: Precision = "auto",
     ) -> WordEncoder:  # fmt: skip
-        """Take the `size` most frequent words of these texts; vectors from a file where it has them, else random."""
+        """Take the `size` most frequent words of these texts; vectors from a file where it has them, else random.
+
+        The random ones have the standard deviation `spread`, beside those of a file theirs.
+        """
         counts = Counter(word for text in texts for word in split(text))
         frequent = sorted(counts, key=lambda word: (-counts[word], word))[:size]
         self = cls((*SPECIAL, *frequent), width, max_length, precision)
-        nn.init.normal_(self.embedding.weight, std=START)
+        lines = read_vectors(Path(vectors), width) if vectors is not None else ()
+        known = {self.index[word]: vector for word, vector in lines if word in self.index}
+        if known:
+            spread = float(torch.stack(list(known.values())).std(correction=0)) or spread
+        nn.init.normal_(self.embedding.weight, std=spread)
         with torch.no_grad():
             self.embedding.weight[PAD] = 0
-            if vectors is not None:
-                for word, vector in read_vectors(Path(vectors), width):
-                    if word in self.index:
-                        self.embedding.weight[self.index[word]] = vector
+            for row, vector in known.items():
+                self.embedding.weight[row] = vector
         return self
 
     @classmethod
@@ -122,14 +126,14 @@ def name_vectors(encoder: WordEncoder, names: Sequence[str], vectors: str | None
     """
     parts = [_words_of_name(name) for name in names]
     lacking = dict.fromkeys(word for words in parts for word in words if word not in encoder.index)
-    found = {word: _random_vector(encoder.width) for word in lacking}
+    found = {word: _random_vector(encoder) for word in lacking}
     if vectors is not None and found:
         found |= {word: vector for word, vector in read_vectors(Path(vectors), encoder.width) if word in found}
     weight = encoder.embedding.weight.detach().cpu()
     rows = [
         torch.stack([found[word] if word in found else weight[encoder.index[word]] for word in words]).mean(0)
         if words
-        else _random_vector(encoder.width)
+        else _random_vector(encoder)
         for words in parts
     ]
     return torch.stack(rows)
@@ -140,8 +144,9 @@ def _words_of_name(name: str) -> list[str]:
     return [word for word in words if word[0].isalnum()] or words
 
 
-def _random_vector(width: int) -> Tensor:
-    return torch.randn(width) * START
+def _random_vector(encoder: WordEncoder) -> Tensor:
+    """Draw a vector of about the length that those of words have."""
+    return torch.randn(encoder.width) * float(encoder.embedding.weight.detach().std())
 
 
 def read_vectors(path: Path, width: int) -> Iterable[tuple[str, Tensor]]:

@@ -72,13 +72,14 @@ class WordParameters(NeuralParameters):
     max_length: PositiveInt = 320  # words
     vocabulary: PositiveInt = 30_000  # the most frequent words of the training documents
     word_width: PositiveInt = 300
+    word_spread: PositiveFloat = 0.1  # standard deviation of vectors that start at random
     word_vectors: str | None = None  # a GloVe or word2vec text file that the words' vectors start from
 
     def new_encoder(self, corpus: Corpus) -> WordEncoder:
         """Collect the words of the training documents."""
         return WordEncoder.of(
             (document.text for document in corpus.train), size=self.vocabulary, width=self.word_width,
-            max_length=self.max_length, vectors=self.word_vectors, precision=self.precision,
+            max_length=self.max_length, spread=self.word_spread, vectors=self.word_vectors, precision=self.precision,
         )  # fmt: skip
 
     def load_encoder(self, folder: Path) -> WordEncoder:
