@@ -201,33 +201,27 @@ class Datastore(Protocol):
     @property
     def labels(self) -> tuple[str, ...]:
         """Label names in column order; new names are appended, never reordered; only `vacuum` takes unused ones out."""
-        ...
 
     @property
     def dimension(self) -> int:
         """The width of the embeddings."""
-        ...
 
     def __len__(self) -> int: ...
 
     def ids(self) -> list[str]:
         """List the ids of all documents, oldest first."""
-        ...
 
     def info(self) -> dict[str, object]:
         """Return what a person would ask first: documents, labels, dimension, bytes, and the kind of search."""
-        ...
 
     def add(self, documents: Sequence[Document], embeddings: Tensor, *, source: str = "") -> list[str]:
         """Store documents with their (n,d) embeddings; an id that exists is replaced. Return the ids.
 
         A document without an id gets one that was never given before; a forgotten id is an error.
         """
-        ...
 
     def remove(self, which: Which, *, source: str = "") -> int:
         """Remove documents. Return how many went."""
-        ...
 
     def relabel(
         self,
@@ -239,64 +233,51 @@ class Datastore(Protocol):
         source: str = "",
     ) -> int:
         """Give documents these labels, or those they have, without `drop` and with `add`. Return how many changed."""
-        ...
 
     def forget(self, which: Which, *, source: str = "") -> int:
         """Remove documents and all that the history knows of them but their ids, which cannot come back.
 
         After `vacuum` nothing of them is left in any file. Return how many went.
         """
-        ...
 
     def undo(self, number: int, *, source: str = "") -> int:
         """Bring the documents that a change touched to where they were before it. Return how many were.
 
         An error where a later change touched one of them too: that is to be undone first. Forgotten ones stay away.
         """
-        ...
 
     def history(self, limit: int | None = None, id: str | None = None) -> list[Change]:
         """List the changes, newest first; with an id those that touched this document and can be told."""
-        ...
 
     def vacuum(self, keep: timedelta | None = None) -> None:
         """Give back the space of what was removed, drop labels that nothing carries and that came after the creation.
 
         With `keep` the history before that age becomes unable to be undone, and what it kept for that goes too.
         """
-        ...
 
     def select(self, where: Where) -> list[str]:
         """List the ids of the documents that are meant, oldest first."""
-        ...
 
     def get(self, ids: Sequence[str]) -> list[Document]:
         """Return stored documents in the order of the ids; an unknown id is an error."""
-        ...
 
     def vectors(self, ids: Sequence[str]) -> Tensor:
         """Return the (n,d) unit vectors of stored documents in the order of the ids; an unknown id is an error."""
-        ...
 
     def export(self, size: int = 1024) -> Iterator[tuple[list[Document], Tensor]]:
         """Go through all documents of one moment, oldest first, with their (n,d) unit vectors, in parts of `size`."""
-        ...
 
     def label_counts(self) -> dict[str, int]:
         """Count the stored documents of each label, in column order."""
-        ...
 
     def search(self, queries: Tensor, k: int, exclude: Collection[str] = ()) -> Neighbours:
         """Find the k nearest documents by cosine for each of the (n,d) queries, leaving out excluded ids."""
-        ...
 
     def refresh(self) -> bool:
         """Take in what other processes changed; return whether anything did."""
-        ...
 
     def close(self) -> None:
         """Release files and connections."""
-        ...
 
     def __enter__(self) -> Self: ...
 
@@ -308,15 +289,12 @@ class Progress(Protocol):
 
     def start(self, what: str, total: int | None) -> None:
         """Begin a stage of `total` units."""
-        ...
 
     def advance(self, done: int, **values: object) -> None:
         """Say how many units are done in all, and values worth showing."""
-        ...
 
     def note(self, message: str) -> None:
         """Say one line that should stay on the screen."""
-        ...
 
 
 class Method(Protocol):
@@ -324,12 +302,9 @@ class Method(Protocol):
 
     def fit(self, corpus: Corpus, workdir: Path, progress: Progress) -> Mapping[str, object]:
         """Learn the corpus, keeping resumable state in `workdir`; return facts about the training for the bundle."""
-        ...
 
     def scores(self, texts: Sequence[str], own_ids: Sequence[str | None] | None = None) -> Scores:
         """Score texts in order; a text is no evidence for itself where `own_ids` names its stored document."""
-        ...
 
     def save(self, folder: Path) -> None:
         """Write weights and whatever else scoring needs into an empty folder; no pickle."""
-        ...
