@@ -55,7 +55,7 @@ def main() -> None:
     corpus, chance = aapd.load(arguments.folder), random.Random(arguments.seed)
     kind = [document for document in corpus.train if set(document.labels) == KIND]
     others = [document for document in corpus.train if set(document.labels) != KIND]
-    if arguments.others:
+    if arguments.others is not None:
         if not 0 < arguments.others <= len(others):
             parser.error(f"got --others {arguments.others}, expected 1 to {len(others)}, as many as there are")
         others = chance.sample(others, arguments.others)
