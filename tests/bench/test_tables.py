@@ -14,6 +14,7 @@ from denn.bench.table_scores import verdict
 from denn.bench.tables import TABLES, render
 from denn.build import Silent
 from denn.errors import ConfigError, DataError
+from denn.methods.denn import DennParameters
 
 pytestmark = pytest.mark.slow  # every table of many runs
 
@@ -211,11 +212,18 @@ def test_variants_stand_beside_their_methods_own_recipe():
     assert "(there is no run to compare with)" in render("variants", [longer])
 
 
+def test_a_parameter_that_came_after_a_run_counts_as_its_default():
+    later = run("denn-later", parameters={"gamma": DennParameters().gamma})
+    assert "denn-later" in rows(render("settings", [run("denn"), later]))
+    unlike = run("denn-later", parameters={"gamma": 0.123})
+    assert "denn-later: gamma 0.123" in rows(render("settings", [run("denn"), unlike]))
+
+
 def test_settings_name_what_differs_from_denn():
     changed = run("denn-long", parameters={"epochs": 8, "alpha": 0.3})
     changed.data["corpus"]["train"] = 54_840
     found = rows(render("settings", [run("denn"), run("denn", 1), changed, run("bert")]))
-    assert list(found)[2:] == ["denn", "denn-long: alpha 0.3, epochs 8, training documents 54840"]
+    assert list(found)[2:] == ["denn", "denn-long: epochs 8, alpha 0.3, training documents 54840"]
     assert found["denn"][-1] == "0, 1"
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -11,7 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from denn.errors import DataError
+from denn.config import make_recipe
+from denn.errors import ConfigError, DataError
 
 SCHEMA = 1
 TIMES = (
@@ -55,6 +56,17 @@ class Result:
     def gold(self) -> Tensor:
         """Return the (n,L) bool labels of the test part."""
         return self.decisions("gold")
+
+
+def completed(recipe: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the recipe of a result with the parameters that came after it, which had their defaults then.
+
+    A recipe that today's method would refuse is returned as it is.
+    """
+    try:
+        return {**recipe, **json.loads(json.dumps(make_recipe(recipe["method"], recipe["parameters"]).as_dict()))}
+    except ConfigError:
+        return dict(recipe)
 
 
 def read(path: Path) -> Result | None:

@@ -19,7 +19,7 @@ import torch
 from denn import bundle
 from denn.bench.machine import commit, machine, matrix_rate, peak_memory, reset_peak_memory
 from denn.bench.measure import cost, measure, rounded, speed, sweeps_of
-from denn.bench.result import SCHEMA, Result, read
+from denn.bench.result import SCHEMA, Result, completed, read
 from denn.bench.turns import Turns
 from denn.build import train
 from denn.config import Recipe, make_recipe, read_recipe
@@ -214,12 +214,7 @@ def _diary(run: Run, checksum: str, work: Path) -> Iterator[_Diary]:
 
 def _check_same(run: Run, recipe: Mapping[str, Any], checksum: str, other: str, what: str) -> None:
     """Refuse what another recipe or other documents left under a run's name."""
-    ours, theirs = run.settings(), dict(recipe)
-    try:  # parameters that came later had their defaults then
-        theirs |= json.loads(json.dumps(make_recipe(theirs["method"], theirs["parameters"]).as_dict()))
-    except ConfigError:
-        pass
-    flat = [{"method": r["method"], **r["parameters"]} for r in (ours, theirs)]
+    flat = [{"method": r["method"], **r["parameters"]} for r in (run.settings(), completed(recipe))]
     differing = sorted(key for key in flat[0].keys() | flat[1].keys() if flat[0].get(key) != flat[1].get(key))
     if differing:
         said = ", ".join(f"{key} = {flat[1].get(key)!r} instead of {flat[0].get(key)!r}" for key in differing)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from denn.bench import paper
-from denn.bench.result import Result, select
+from denn.bench.result import Result, completed, select
 from denn.bench.summary import NOTHING, Table, corpora, device, markdown, measured, pair, percent, seeds, title
 
 GB = 1e9
@@ -184,5 +184,5 @@ def _changes(run: Result, base: Result | None) -> str:
 
 
 def _settings(run: Result) -> dict[str, Any]:
-    kept = {name: value for name, value in run.data["recipe"]["parameters"].items() if name not in NEUTRAL}
+    kept = {name: value for name, value in completed(run.data["recipe"])["parameters"].items() if name not in NEUTRAL}
     return kept | {"training documents": run.data["corpus"]["train"]}
