@@ -199,6 +199,18 @@ def test_a_run_that_fails_gives_its_turn_back(recipes, tiny_corpus, tmp_path):
         gc.enable()
 
 
+@pytest.mark.parametrize(("shared", "waits"), [(False, 2), (True, 1)], ids=["alone", "shared"])
+def test_only_times_of_its_own_wait_for_a_turn(recipes, tiny_corpus, tmp_path, shared, waits):
+    stages = []
+
+    class Listening(Silent):
+        def start(self, what, total):
+            stages.append(what)
+
+    do(recipes, tiny_corpus, tmp_path, progress=Listening(), take_turns=True, shared=shared)
+    assert stages.count("waiting for another run") == waits
+
+
 def test_a_finished_model_is_evaluated_without_training(recipes, tiny_corpus, tmp_path, monkeypatch):
     def broken(*_):
         raise RuntimeError("out of luck")

@@ -8,7 +8,7 @@ import random
 import shutil
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -132,7 +132,7 @@ def perform(
         stack.callback(turns.close)
         model = stack.enter_context(_model(run, corpus, work / run.name, turns))
         measured = measure(model, corpus, progress)
-        with turns.alone():
+        with nullcontext() if shared else turns.alone():  # times that are not its own are not worth a wait
             timed = speed(model, corpus.test)
         spent = cost(model, corpus, diary.seconds() - turns.waited, diary.peak, diary.content["matrix_rate"], timed)
         if shared:
