@@ -169,6 +169,8 @@ def test_compare_gives_each_common_seed_all_of_them_and_the_t_test(gold):
     assert rows["1"].split("|")[2].strip().startswith(f"{100 * first:+.2f} [+")
     assert "0.005" in rows["all"]  # 2 / 401: no draw crosses 0
     assert "denn (final) minus bert (final) on toy" in text
+    assert text.endswith("Seeds that only one of the two has are left out: denn 0, bert 3.")
+    assert "left out" not in compare(better, better, "final", "final", draws=50)
 
 
 def test_compare_of_one_seed_has_no_t_test_and_none_is_refused(gold):

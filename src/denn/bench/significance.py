@@ -121,6 +121,9 @@ def compare(a: Sequence[Result], b: Sequence[Result], part_a: str, part_b: str, 
         lines.append(f"| {' | '.join([name, *cells])} |")
     if len(pairs) > 1:
         lines.append(f"| t-test | {' | '.join(_t_cells(pairs, part_a, part_b))} |")
+    paired = {one.name for pair in pairs for one in pair}
+    if alone := [f"{one.recipe} {one.seed}" for one in (*a, *b) if one.name not in paired]:
+        lines += ["", f"Seeds that only one of the two has are left out: {', '.join(alone)}."]
     return "\n".join(lines)
 
 
