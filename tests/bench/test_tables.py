@@ -225,6 +225,10 @@ def test_settings_name_what_differs_from_denn():
     found = rows(render("settings", [run("denn"), run("denn", 1), changed, run("bert")]))
     assert list(found)[2:] == ["denn", "denn-long: epochs 8, alpha 0.3, training documents 54840"]
     assert found["denn"][-1] == "0, 1"
+    extra = run("denn-long", corpus="aapd-extra", parameters={"epochs": 8})
+    extra.data["corpus"]["train"] = 44_038
+    assert "denn-long: epochs 8, training documents 44038" in rows(render("settings", [run("denn"), extra]), 1)
+    assert "denn-long: (there is no run to compare with)" in rows(render("settings", [extra]))
 
 
 def test_thresholds_are_read_each_at_its_own():

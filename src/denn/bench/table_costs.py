@@ -140,7 +140,8 @@ def settings(results: Sequence[Result]) -> Table:
     texts, used = ["### What moves the numbers: micro-F1 / macro-F1, percent"], []
     for corpus in corpora(mine, {run.recipe for run in mine}):
         runs = select(mine, corpus)
-        base = next((run for run in runs if run.recipe == "denn"), None)
+        like = [*runs, *select(mine, corpus.removesuffix("-extra"))]  # what only adds documents may have no base
+        base = next((run for run in like if run.recipe == "denn"), None)
         groups: dict[tuple[str, str], list[Result]] = {}
         for run in runs:
             groups.setdefault((run.recipe, _changes(run, base)), []).append(run)
