@@ -26,10 +26,11 @@ import torch
 
 from denn.build import train
 from denn.cli.progress import watching
-from denn.config import parse_settings, read_recipe
+from denn.config import make_recipe, parse_settings, read_recipe
 from denn.core.metrics import multilabel_scores
 from denn.core.thresholds import decide
 from denn.data import aapd
+from denn.errors import DennError
 from denn.types import Corpus
 from machine import report
 
@@ -51,7 +52,12 @@ def main() -> None:
     if wrong := [share for share in arguments.shares or () if not 0 <= share <= 1]:
         parser.error(f"got --shares {wrong[0]}, expected 0 to 1")
     logging.basicConfig(level=logging.INFO, format="%(message)s")
-    method, parameters = read_recipe(arguments.recipe) if arguments.recipe else ("br", {})
+    try:
+        method, parameters = read_recipe(arguments.recipe) if arguments.recipe else ("br", {})
+        parameters |= parse_settings(arguments.set)
+        make_recipe(method or "denn", parameters)
+    except DennError as error:
+        parser.error(str(error))
     corpus, chance = aapd.load(arguments.folder), random.Random(arguments.seed)
     kind = [document for document in corpus.train if set(document.labels) == KIND]
     others = [document for document in corpus.train if set(document.labels) != KIND]
@@ -64,7 +70,6 @@ def main() -> None:
         parts.append((f"{share:.0%} of the kind", others, chance.sample(kind, round(share * len(kind)))))
     if not arguments.shares:
         parts.append(("as many others taken away", chance.sample(others, len(others) - len(kind)), kind))
-    parameters |= parse_settings(arguments.set)
     settings = {"method": method or "denn", **parameters, "seed": arguments.seed}
     rows = []
     for what, rest, some in parts:
