@@ -24,7 +24,7 @@ SHARES = (0.2, 0.4, 0.6, 0.8, 1.0)
 def wide_scores(method: DENN, embeddings: Tensor, k: int, exclude: Sequence[str] = ()) -> Scores:
     """Score (n,d) embedded texts with their k nearest documents, whatever k the method has."""
     known, found = method.network.probabilities(embeddings), method.store.search(embeddings, k, exclude)
-    return combined_scores(known, found, method.store.labels, method.parameters)
+    return combined_scores(known, found, method.parameters)
 
 
 def sweep(
@@ -197,7 +197,7 @@ def _neighbours(scores: Scores) -> Neighbours:
 def _final(scores: Scores, parameters: DennParameters, known: int | None) -> Tensor:
     """Score again with the parameters' k and γ."""
     found = _neighbours(scores).nearest(parameters.k)
-    return combined_scores(scores.parts["classifier"][:, :known], found, scores.names, parameters).final
+    return combined_scores(scores.parts["classifier"][:, :known], found, parameters).final
 
 
 def _gold(names: tuple[str, ...], documents: Sequence[Document]) -> Tensor:

@@ -136,11 +136,17 @@ def _widen(matrix: Tensor, columns: int) -> Tensor:
 
 
 def concatenate(batches: Sequence[Scores]) -> Scores:
-    """Join the scores of batches, without their neighbours; later batches may know more labels."""
-    names = max((batch.names for batch in batches), key=len)
+    """Join the scores of batches, without their neighbours, label by label: one may know others than the next."""
+    names = tuple(dict.fromkeys(name for batch in batches for name in batch.names))
+    column_of = {name: column for column, name in enumerate(names)}
+    places = [torch.tensor([column_of[name] for name in batch.names], dtype=torch.int64) for batch in batches]
 
     def join(tensors: Sequence[Tensor]) -> Tensor:
-        return torch.cat([_widen(tensor, len(names) - tensor.shape[1]) for tensor in tensors])
+        spread = [
+            tensor.new_zeros(len(tensor), len(names)).index_copy_(1, columns, tensor)
+            for tensor, columns in zip(tensors, places, strict=True)
+        ]
+        return torch.cat(spread)
 
     parts = {name: join([batch.parts[name] for batch in batches]) for name in batches[0].parts}
     confidences = [batch.confidence for batch in batches if batch.confidence is not None]

@@ -150,9 +150,9 @@ class Model:
         store = self.store  # before any work is done for nothing
         return store.add(documents, self.method.embed([document.text for document in documents]), source=source)
 
-    def remove(self, which: Which, *, source: str = "") -> int:
-        """Take documents out of the datastore. Return how many went."""
-        return self.store.remove(which, source=source)
+    def remove(self, which: Which, *, source: str = "", everything: bool = False) -> int:
+        """Take documents out of the datastore; see `Datastore.remove`. Return how many went."""
+        return self.store.remove(which, source=source, everything=everything)
 
     def batch(self) -> int:
         """Return how many texts are scored at a time: fewer where the datastore knows very many labels."""

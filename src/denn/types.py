@@ -88,13 +88,15 @@ class Neighbours:
     """What a datastore finds for n queries, nearest first; fewer than k where it holds fewer documents.
 
     The labels are sparse: those of neighbour j of query i are
-    `label_columns[offsets[i * k + j] : offsets[i * k + j + 1]]`, columns of the store's `labels`.
+    `label_columns[offsets[i * k + j] : offsets[i * k + j + 1]]`, places in `names`. The store's own `labels` may have
+    other columns by the time they are read: a vacuum renumbers them.
     """
 
     ids: tuple[tuple[str, ...], ...]  # n × at most k
     similarity: Tensor  # (n,k) cosine, float32, −inf where there is no neighbour
     offsets: Tensor  # (n·k + 1,) int64
     label_columns: Tensor  # (number of label entries,) int64
+    names: tuple[str, ...]  # all labels of the store at the moment of the search, in column order
 
     @property
     def k(self) -> int:
@@ -105,7 +107,7 @@ class Neighbours:
         """Return the neighbours of some of the queries."""
         offsets = self.offsets[begin * self.k : end * self.k + 1]
         columns = self.label_columns[int(offsets[0]) : int(offsets[-1])]
-        return Neighbours(self.ids[begin:end], self.similarity[begin:end], offsets - offsets[0], columns)
+        return Neighbours(self.ids[begin:end], self.similarity[begin:end], offsets - offsets[0], columns, self.names)
 
     def nearest(self, k: int) -> Neighbours:
         """Return the first k neighbours of each query, as a search for k would have found them."""
@@ -116,7 +118,8 @@ class Neighbours:
         sizes = self.offsets.diff()
         offsets = torch.cat([self.offsets.new_zeros(1), sizes[kept].cumsum(0)])
         columns = self.label_columns[kept.repeat_interleave(sizes)]
-        return Neighbours(tuple(ids[:k] for ids in self.ids), self.similarity[:, :k], offsets, columns)
+        ids = tuple(ids[:k] for ids in self.ids)
+        return Neighbours(ids, self.similarity[:, :k], offsets, columns, self.names)
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,7 +165,10 @@ class Scores:
 
 @dataclass(frozen=True, slots=True)
 class Where:
-    """Which stored documents are meant: those for which all that is given holds; nothing given means every document."""
+    """A filter for stored documents: all given conditions must hold. An empty value is an error.
+
+    Without any condition it matches every document; what changes documents then asks for `everything=True`.
+    """
 
     labels: tuple[str, ...] = ()  # the document has at least one of them
     text: str | None = None  # its text contains this, letter for letter
@@ -174,6 +180,14 @@ class Where:
         if isinstance(self.labels, str):
             raise TypeError(f"labels must be a list of strings, got the string {self.labels!r}")
         object.__setattr__(self, "labels", tuple(self.labels))
+        for name, value in (*(("label", label) for label in self.labels), ("text", self.text), ("source", self.source)):
+            if value == "":
+                raise ValueError(f"got an empty {name} to select documents by, expected a value. Leave it out instead.")
+
+    @property
+    def matches_everything(self) -> bool:
+        """Whether there is no condition."""
+        return self == Where()
 
 
 Which: TypeAlias = "str | Sequence[str] | Where"  # one id, ids, or a description
@@ -220,8 +234,8 @@ class Datastore(Protocol):
         A document without an id gets one that was never given before; a forgotten id is an error.
         """
 
-    def remove(self, which: Which, *, source: str = "") -> int:
-        """Remove documents. Return how many went."""
+    def remove(self, which: Which, *, source: str = "", everything: bool = False) -> int:
+        """Remove documents; without a condition only if `everything` says so. Return how many went."""
 
     def relabel(
         self,
@@ -231,10 +245,11 @@ class Datastore(Protocol):
         add: Sequence[str] = (),
         drop: Sequence[str] = (),
         source: str = "",
+        everything: bool = False,
     ) -> int:
         """Give documents these labels, or those they have, without `drop` and with `add`. Return how many changed."""
 
-    def forget(self, which: Which, *, source: str = "") -> int:
+    def forget(self, which: Which, *, source: str = "", everything: bool = False) -> int:
         """Remove documents and all that the history knows of them but their ids, which cannot come back.
 
         After `vacuum` nothing of them is left in any file. Return how many went.

@@ -1,11 +1,17 @@
 """`denn store`: documents in and out of a living model."""
 
 import json
+import os
+import pty
 import shutil
+import subprocess
+import sys
+from contextlib import suppress
 
 import pytest
 
 import denn
+from denn.stores.address import open_store
 
 pytestmark = pytest.mark.slow  # whole commands on models
 
@@ -88,10 +94,14 @@ def test_documents_are_chosen_by_what_they_are_like(run, model):
     assert 0 < len(some) < 60
     shown = run("store", "remove", model, "--label", label, "--dry-run").out.splitlines()
     assert [json.loads(line)["id"] for line in shown] == some and listed(run, model) == everything
-    ran = run("store", "relabel", model, "--label", label, "--add", "renamed", "--drop", label, "--by", "me")
+    renamed = ("relabel", model, "--label", label, "--add", "renamed", "--drop", label, "--by", "me")
+    ran = run("store", *renamed)
+    assert ran.code == 2 and f"would relabel {len(some)} documents" in ran.err and "--yes" in ran.err
+    assert listed(run, model, "--label", label) == some
+    ran = run("store", *renamed, "--yes")
     assert f"relabelled {len(some)} documents" in ran.err and "New labels: renamed." in ran.err
     assert listed(run, model, "--label", "renamed") == listed(run, model, "--source", "me") == some
-    assert f"removed {len(some)} documents" in run("store", "remove", model, "--source", "me").err
+    assert f"removed {len(some)} documents" in run("store", "remove", model, "--source", "me", "-y").err
     assert listed(run, model, "--before", "2000-01-01") == []
 
 
@@ -107,6 +117,59 @@ def test_saying_nothing_or_too_much_is_an_error(run, model):
     assert info(run, model)["documents"] == 60
 
 
+@pytest.mark.parametrize("command", ["remove", "forget", "relabel"])
+def test_an_empty_value_changes_nothing(run, model, tmp_path, command):
+    empty = tmp_path / "empty.txt"
+    empty.write_text("")
+    labels = ["--add", "x"] if command == "relabel" else []
+    before = listed(run, model)
+    for filters in (["--text", ""], ["--source", ""], ["--label", ""], [""]):
+        ran = run("store", command, model, *filters, *labels, "--yes")
+        assert ran.code == 2 and "is empty" in ran.err
+    ran = run("store", command, model, "--from", empty, *labels)
+    assert ran.code == 0 and " 0 documents" in ran.err
+    assert listed(run, model) == before and len(run("store", "history", model).out.splitlines()) == 1
+    assert run("store", "list", model, "--text", "").code == 2
+
+
+def test_many_documents_by_a_file_of_ids_need_consent(run, model, tmp_path):
+    named = listed(run, model)[:7]  # more than a tenth of 60
+    ids = tmp_path / "ids.txt"
+    ids.write_text("\n".join(named))
+    ran = run("store", "forget", model, "--from", ids)
+    assert ran.code == 2 and "would forget 7 documents" in ran.err and info(run, model)["documents"] == 60
+    ids.write_text("\n".join(named[:6]))
+    assert run("store", "forget", model, "--from", ids).code == 0 and info(run, model)["documents"] == 54
+    assert run("store", "remove", model, *listed(run, model)[:7]).code == 0, "documents named one by one"
+
+
+@pytest.mark.parametrize("answer, left", [("n", 60), ("y", 0)])
+def test_a_terminal_is_asked(model, answer, left):
+    """On a real terminal the question is answered by the keyboard."""
+    command = [sys.executable, "-m", "denn", "store", "remove", str(model), "--since", "2000-01-01"]
+    ours, theirs = pty.openpty()
+    with subprocess.Popen(command, stdin=theirs, stdout=theirs, stderr=theirs, close_fds=True) as asked:
+        os.close(theirs)
+        said = b""
+        while b"Continue?" not in said:
+            said += os.read(ours, 1000)
+        os.write(ours, f"{answer}\n".encode())
+        with suppress(OSError):  # the other end is closed
+            while more := os.read(ours, 1000):
+                said += more
+    os.close(ours)
+    assert b"would remove 60 documents" in said
+    assert asked.returncode == (0 if answer == "y" else 2)
+    with open_store(model) as store:
+        assert len(store) == left
+
+
+@pytest.mark.parametrize("days", ["nan", "-1", "-0.001", "inf", "1e300"])
+def test_an_age_that_is_none_is_refused(run, model, days):
+    ran = run("store", "vacuum", model, "--keep", days)
+    assert ran.code == 2 and "expected a number of days" in ran.err
+
+
 def test_history_and_undo(run, model):
     run("store", "relabel", model, "train-4", "music", "--by", "alice")
     run("store", "remove", model, "train-5", "--by", "bob")
@@ -119,6 +182,8 @@ def test_history_and_undo(run, model):
     assert run("store", "undo", model, rows[0]["number"]).code == 0
     assert info(run, model)["documents"] == 60
     ran = run("store", "undo", model, 1)
+    assert ran.code == 2 and "would undo the change of 60 documents" in ran.err
+    ran = run("store", "undo", model, 1, "--yes")
     assert ran.code == 2 and "Undo that first" in ran.err
 
 

@@ -80,7 +80,7 @@ def found_of(similarity, labels):
     offsets = torch.tensor([0, *sizes]).cumsum(0)
     columns = torch.tensor([column for some in labels for column in some], dtype=torch.int64)
     ids = tuple(tuple(f"{row}-{place}" for place in range(len(values))) for row, values in enumerate(similarity))
-    return Neighbours(ids, torch.tensor(similarity), offsets, columns)
+    return Neighbours(ids, torch.tensor(similarity), offsets, columns, ("a", "b", "new"))
 
 
 def test_the_vote_is_the_softmax_of_negative_distances():
@@ -88,7 +88,7 @@ def test_the_vote_is_the_softmax_of_negative_distances():
     gone = float("-inf")
     found = found_of([[0.9, 0.5, gone], [gone, gone, gone]], [[0, 2], [1], [0], [0], [], [1]])
     known = torch.tensor([[0.2, 0.6], [0.7, 0.1]])
-    scores = shared_scores(known, found, ("a", "b", "new"), parameters)
+    scores = shared_scores(known, found, parameters)
     near, far = (math.exp(-2 * math.sqrt(2 - 2 * cosine) / 0.7) for cosine in (0.9, 0.5))
     first, second = near / (near + far), far / (near + far)
     expected = [[0.3 * first + 0.7 * 0.2, 0.3 * second + 0.7 * 0.6, first], [0.7, 0.1, 0.0]]

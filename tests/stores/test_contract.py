@@ -93,12 +93,54 @@ ODD = [
 
 def test_odd_labels_ids_and_texts_survive(make):
     store = make.create()
-    documents = [Document(odd, (odd, "common"), odd) for odd in ODD]
+    names = [odd for odd in ODD if odd.strip()]
+    documents = [Document(odd, ("common", *([odd] if odd in names else [])), odd) for odd in ODD]
     assert store.add(documents, vectors(len(ODD))) == ODD
     store = make.reopen()
     assert store.get(ODD) == documents
-    assert store.labels == (ODD[0], "common", *ODD[1:])
-    assert store.label_counts() == {odd: 1 for odd in ODD} | {"common": len(ODD)}
+    assert store.labels == ("common", *names)
+    assert store.label_counts() == {odd: 1 for odd in names} | {"common": len(ODD)}
+
+
+@pytest.mark.parametrize("blank", ["", " ", "\t\n", "\u3000"])
+def test_blank_labels_are_refused(make, blank):
+    store = make.create()
+    store.add([Document("a", ("x",), "a")], vectors(1))
+    before = everything(store)
+    for change in (
+        lambda: store.add([Document("b", ("y", blank), "b")], vectors(1)),
+        lambda: store.relabel("a", ["z", blank]),
+        lambda: store.relabel("a", add=[blank]),
+    ):
+        with pytest.raises(StoreError, match="visible character"):
+            change()
+    assert everything(store) == before
+
+
+def test_ids_that_a_store_makes_never_meet_given_ones(make):
+    store = make.create()
+    given = ["doc-999999999999999", "doc-1000000000000001", "doc-1000000000000003"]
+    for id in given:
+        store.add([Document(f"given {id}", id=id)], vectors(1))
+    store.add([Document("taken out", id="doc-1000000000000004")], vectors(1))
+    store.remove("doc-1000000000000004")
+    store.forget(store.add([Document("forgotten", id="doc-1000000000000006")], vectors(1)))
+    made = store.add([Document("new"), Document("mine", id="doc-1000000000000008"), Document("new")], vectors(3))
+    made += store.add([Document("new") for _ in range(3)], vectors(3))
+    assert len(set(made)) == 6 and not {*given, "doc-1000000000000004", "doc-1000000000000006"} & set(made)
+    assert [document.text for document in store.get(given)] == [f"given {id}" for id in given]
+
+
+def test_labels_found_keep_their_names_when_a_vacuum_renumbers_them(make):
+    store, other = make.create(labels=["first"]), make.open()
+    store.add([Document("a", ("goes",), "a"), Document("b", ("stays", "first"), "b")], torch.eye(3)[:2])
+    found = store.search(torch.eye(3)[1:2], 1)
+    other.remove("a")
+    other.vacuum(timedelta())
+    assert store.labels == ("first", "stays")
+    assert [found.names[column] for column in found.label_columns.tolist()] == ["stays", "first"]
+    again = store.search(torch.eye(3)[1:2], 1)
+    assert [again.names[column] for column in again.label_columns.tolist()] == ["stays", "first"]
 
 
 def test_text_that_is_not_unicode_is_an_error(make):

@@ -1,12 +1,13 @@
 """What every datastore promises of its changes: history, undo, forgetting, filters; the kinds are in kinds.py."""
 
 from datetime import UTC, datetime, timedelta
+from functools import partial
 
 import pytest
 import torch
 from kinds import everything, labels_of, vectors
 
-from denn.errors import StoreError
+from denn.errors import ConflictError, StoreError
 from denn.types import Datastore, Document, Where
 
 
@@ -36,12 +37,57 @@ def test_select(make):
     assert store.select(Where(labels=("y", "x"))) == ["a", "c"]
     assert store.select(Where(labels=("unheard of",))) == []
     assert store.select(Where(text="pple")) == ["a", "c"] and store.select(Where(text="apple")) == ["a"]
-    assert store.select(Where(source="alice")) == ["c"] and store.select(Where(source="")) == ["a", "b"]
+    assert store.select(Where(source="alice")) == ["c"] and store.select(Where(source="nobody")) == []
     assert store.select(Where(labels=("fruit",), text="two")) == ["b"]
     store.relabel("a", add=["z"], source="bob")
     assert store.select(Where(source="bob")) == ["a"]
     with pytest.raises(TypeError, match="list of strings"):
         Where(labels="fruit")
+
+
+@pytest.mark.parametrize("empty", [{"labels": ("fruit", "")}, {"text": ""}, {"source": ""}])
+def test_an_empty_value_describes_nothing(empty):
+    with pytest.raises(ValueError, match="got an empty"):
+        Where(**empty)
+
+
+def test_every_document_is_changed_only_on_request(make):
+    store = filled(make)
+    before = everything(store)
+    for change in (store.remove, store.forget, partial(store.relabel, add=["z"])):
+        with pytest.raises(StoreError, match="everything=True"):
+            change(Where())
+    assert everything(store) == before and store.remove([]) == store.forget([]) == 0
+    assert store.relabel(Where(), add=["z"], everything=True) == 3
+    assert store.remove(Where(), everything=True) == 3 and len(store) == 0
+
+
+def test_undoing_back_and_forth_ends_where_it_says(make):
+    store = filled(make)
+    number = store.history()[0].number  # the add of c
+    for undone in (True, False, True, False, True, False):
+        newest = store.history()[0].number
+        store.undo(newest)
+        assert ("c" not in store.ids()) == undone
+        if undone:
+            with pytest.raises(ConflictError, match="undone already"):
+                store.undo(number)
+    store.undo(number)
+    assert "c" not in store.ids()
+
+
+@pytest.mark.parametrize("keep", [timedelta(-1), timedelta.min])
+def test_a_negative_age_is_refused(make, keep):
+    store = filled(make)
+    with pytest.raises(StoreError, match="expected 0 or more"):
+        store.vacuum(keep)
+    store.undo(store.history()[0].number)
+
+
+def test_any_age_can_be_kept(make):
+    store = filled(make)
+    store.vacuum(timedelta.max)
+    store.undo(store.history()[0].number)
 
 
 def test_select_by_time(make):

@@ -202,20 +202,20 @@ def test_index_forgets_dead_slots_and_a_snapshot_keeps_them():
         put(index, row, f"id {row}", [row % 4] * (row % 3))
         expected[row] = (f"id {row}", row % 3)
     snapshot = index.snapshot()
-    before = snapshot.search(torch.eye(3), 40)
+    before = snapshot.search(torch.eye(3), 40, ())
     for row in range(0, 30, 2):
         index.drop([row, 1000 + row])
         del expected[row]
     for row in range(1, 30, 4):
         put(index, row, f"id {row}", [3])
         expected[row] = (f"id {row}", 1)
-    after = index.snapshot().search(torch.eye(3), 40)
+    after = index.snapshot().search(torch.eye(3), 40, ())
     assert index.ids() == [expected[row][0] for row in sorted(expected)]
     assert {id: int(after.offsets[place + 1] - after.offsets[place]) for place, id in enumerate(after.ids[0])} == dict(
         expected.values()
     )
     assert len(index.snapshot().rows) < 20  # 15 live; 53 were put
-    again = snapshot.search(torch.eye(3), 40)
+    again = snapshot.search(torch.eye(3), 40, ())
     assert again.ids == before.ids and torch.equal(again.label_columns, before.label_columns)
 
 

@@ -25,6 +25,8 @@ from denn.cli.store_options import (
     Since,
     Source,
     Text,
+    Yes,
+    agreed,
     check_keeps_one,
     chosen,
     opened,
@@ -83,6 +85,7 @@ def remove(
     since: Since = None,
     before: Before = None,
     dry_run: DryRun = False,
+    yes: Yes = False,
     by: By = None,
     quiet: Quiet = False,
     verbose: Verbose = False,
@@ -93,7 +96,8 @@ def remove(
         if dry_run:
             _show_only(store, which)
             return
-        log.info(f"removed {store.remove(which, source=whose(by))} documents; the datastore holds {len(store)}")
+        count = store.remove(agreed(store, which, "remove", yes=yes, named=bool(ids)), source=whose(by))
+        log.info(f"removed {count} documents; the datastore holds {len(store)}")
 
 
 @app.command()
@@ -110,6 +114,7 @@ def relabel(
     since: Since = None,
     before: Before = None,
     dry_run: DryRun = False,
+    yes: Yes = False,
     by: By = None,
     quiet: Quiet = False,
     verbose: Verbose = False,
@@ -126,7 +131,7 @@ def relabel(
             return
         known = len(store.labels)
         changed = store.relabel(
-            which,
+            agreed(store, which, "relabel", yes=yes, named=id is not None),
             parse_labels(labels) if labels else None,
             add=parse_labels(give or []),
             drop=parse_labels(drop or []),
@@ -150,6 +155,7 @@ def forget(
     since: Since = None,
     before: Before = None,
     dry_run: DryRun = False,
+    yes: Yes = False,
     by: By = None,
     quiet: Quiet = False,
     verbose: Verbose = False,
@@ -163,7 +169,8 @@ def forget(
         if dry_run:
             _show_only(store, which)
             return
-        log.info(f"forgot {store.forget(which, source=whose(by))} documents; the datastore holds {len(store)}")
+        count = store.forget(agreed(store, which, "forget", yes=yes, named=bool(ids)), source=whose(by))
+        log.info(f"forgot {count} documents; the datastore holds {len(store)}")
         log.info(f"Run `denn store vacuum {model}` to clear what is left of them on the disk.")
 
 

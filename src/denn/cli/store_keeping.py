@@ -12,9 +12,11 @@ from typing import Annotated
 import typer
 
 from denn.cli.options import Model, Quiet, Verbose
-from denn.cli.store_options import Address, By, opened, whose
+from denn.cli.store_options import Address, By, Yes, check_agreed, opened, whose
 
 log = logging.getLogger(__name__)
+
+MOST_DAYS = 36_525  # a century, which no history is older than
 
 
 def history(
@@ -44,12 +46,15 @@ def history(
 def undo(
     model: Address,
     number: Annotated[int, typer.Argument(metavar="NUMBER", help="The change's number in the history.")],
+    yes: Yes = False,
     by: By = None,
     quiet: Quiet = False,
     verbose: Verbose = False,
 ) -> None:
     """Bring the documents that a change touched to where they were before it; that can be undone too."""
     with opened(model) as store:
+        touched = next((change.documents for change in store.history() if change.number == number), 0)
+        check_agreed(store, touched, "undo the change of", yes=yes)
         log.info(f"{store.undo(number, source=whose(by))} documents are as they were; the datastore holds {len(store)}")
 
 
@@ -63,6 +68,8 @@ def vacuum(
     verbose: Verbose = False,
 ) -> None:
     """Clear what removed and forgotten documents left on the disk, and labels that no document carries any more."""
+    if keep is not None and not 0 <= keep <= MOST_DAYS:  # nan is not either
+        raise typer.BadParameter(f"got --keep {keep:g}, expected a number of days from 0 to {MOST_DAYS:,}")
     with opened(model) as store:
         before = store.info()["bytes"]
         store.vacuum(None if keep is None else timedelta(days=keep))

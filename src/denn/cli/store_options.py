@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import getpass
+import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime
@@ -12,8 +13,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from denn.types import Datastore, Where
+    from denn.types import Datastore, Where, Which
 
+MANY = 1000  # documents, above which a command asks before it changes them
+SHARE = 0.1  # of the datastore, likewise
 FORMATS = ["%Y-%m-%d", "%Y-%m-%dT%H:%M", "%Y-%m-%dT%H:%M:%S", "%Y-%m-%d %H:%M:%S"]
 
 Address = Annotated[
@@ -27,6 +30,7 @@ Source = Annotated[str | None, typer.Option("--source", help="Those that were la
 Since = Annotated[datetime | None, typer.Option(formats=FORMATS, help="Those that were last changed then or later.")]
 Before = Annotated[datetime | None, typer.Option(formats=FORMATS, help="Those that were last changed earlier.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Print the documents that are meant, and change nothing.")]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask before changing many documents.")]
 By = Annotated[str | None, typer.Option("--by", help="Who the history names for this; your login name unless given.")]
 
 
@@ -54,17 +58,48 @@ def chosen(
     """Return ids, or what the options describe; nothing at all is an error unless `everything` may be meant."""
     from denn.types import Where
 
+    for name, values in (("an ID", ids), ("--label", label), ("--text", [text]), ("--source", [source])):
+        if "" in (values or ()):
+            raise typer.BadParameter(f"{name} is empty. Is a shell variable not set? Give a value, or leave it out")
     named = list(ids or [])
     if file is not None:
         named += [line for line in file.read_text(encoding="utf-8", errors="replace").split("\n") if line]
     described = Where(tuple(label or ()), text, source, since, before)
-    if named and described != Where():
+    if (named or file is not None) and not described.matches_everything:
         raise typer.BadParameter("give either ids or --label, --text, --source, --since, --before, not both")
-    if not named and described == Where() and not everything:
+    if named or file is not None:
+        return named
+    if described.matches_everything and not everything:
         raise typer.BadParameter(
             "say which documents: an ID, --from FILE, --label, --text, --source, --since, --before"
         )
-    return named or described
+    return described
+
+
+def agreed(store: Datastore, which: Which, verb: str, *, yes: bool, named: bool) -> list[str]:
+    """Return the ids that are meant, once the user agrees to change them if they are many.
+
+    Documents that were named one by one on the command line may be a large share of a small store.
+    """
+    from denn.types import Where
+
+    ids = store.select(which) if isinstance(which, Where) else list(which)
+    check_agreed(store, len(ids), verb, yes=yes, share=1.0 if named else SHARE)
+    return ids
+
+
+def check_agreed(store: Datastore, count: int, verb: str, *, yes: bool, share: float = SHARE) -> None:
+    """Ask on a terminal before many documents change; elsewhere --yes is required."""
+    from denn.errors import StoreError
+
+    total = len(store)
+    if yes or (count <= MANY and count <= share * total):
+        return
+    what = f"This would {verb} {count} documents; the datastore holds {total}."
+    if not sys.stdin.isatty():
+        raise StoreError(f"{what} Nothing was changed: pass --yes if you mean it, or see them first with --dry-run.")
+    if not typer.confirm(f"{what} Continue?", err=True):
+        raise StoreError("Nothing was changed.")
 
 
 @contextmanager

@@ -20,6 +20,8 @@ def vote_sparse(similarity: Tensor, offsets: Tensor, label_columns: Tensor, widt
     The labels of neighbour j of text i are `label_columns[offsets[i * k + j] : offsets[i * k + j + 1]]`.
     """
     n, entries = len(similarity), len(label_columns)
+    if entries and not 0 <= int(label_columns.min()) <= int(label_columns.max()) < width:
+        raise IndexError(f"label columns are outside 0 to {width - 1}")  # else they would count for the next text
     per_neighbour = offsets.diff()  # (n·k,)
     per_text = per_neighbour.view(similarity.shape).sum(1)  # (n,)
     texts = torch.arange(n, device=similarity.device).repeat_interleave(per_text, output_size=entries)

@@ -151,15 +151,16 @@ class DENN(WithNeighbours):
         p = self.parameters
         embeddings = self.embed(texts)
         found = self.search(embeddings, p.k, own_ids)
-        return combined_scores(self.network.probabilities(embeddings), found, self.store.labels, p)
+        return combined_scores(self.network.probabilities(embeddings), found, p)
 
     def votes(self, found: Neighbours, labels: int) -> Tensor:
         """Let neighbours vote, Eq. 9-10."""
         return neighbour_votes(found, labels, self.parameters)
 
 
-def combined_scores(known: Tensor, found: Neighbours, names: tuple[str, ...], parameters: DennParameters) -> Scores:
+def combined_scores(known: Tensor, found: Neighbours, parameters: DennParameters) -> Scores:
     """Combine the classifier's (n,L₀) scores with the votes of neighbours, Eq. 9-13, by these parameters' τ₂ and γ."""
+    names = found.names
     votes = neighbour_votes(found, len(names), parameters)
     confidence = debiased_confidence(known, votes[:, : known.shape[1]], parameters.gamma)
     confidence = confidence.where(found.similarity.isfinite().any(1), 0.0)

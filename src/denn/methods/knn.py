@@ -76,15 +76,16 @@ class KNN(WithNeighbours):
         p = self.parameters
         embeddings = self.embed(texts)
         found = self.search(embeddings, p.k, own_ids)
-        return shared_scores(self.network.probabilities(embeddings), found, self.store.labels, p)
+        return shared_scores(self.network.probabilities(embeddings), found, p)
 
     def votes(self, found: Neighbours, labels: int) -> Tensor:
         """Let neighbours vote, β = softmax(−d/τ)."""
         return neighbour_votes(found, labels, self.parameters)
 
 
-def shared_scores(known: Tensor, found: Neighbours, names: tuple[str, ...], parameters: KnnParameters) -> Scores:
+def shared_scores(known: Tensor, found: Neighbours, parameters: KnnParameters) -> Scores:
     """Combine the classifier's (n,L₀) scores with the votes of neighbours in fixed shares."""
+    names = found.names
     votes = neighbour_votes(found, len(names), parameters)
     share = found.similarity.isfinite().any(1) * parameters.vote_share  # (n,)
     parts = {"classifier": F.pad(known, (0, len(names) - known.shape[1])), "neighbours": votes}

@@ -86,7 +86,9 @@ class NewLabels:
         samples = [_spread(ids, limit) for ids, limit in groups]
         judged = [id for sample in samples for id in sample]
         found = self.method.search(store.vectors(judged), k, judged)
-        votes = torch.split(self._votes(found, store.labels.index(name)), [len(sample) for sample in samples])
+        if name not in found.names:  # it went with its last document between two looks at the store
+            return self.fallbacks
+        votes = torch.split(self._votes(found, found.names.index(name)), [len(sample) for sample in samples])
         if not (votes[0] > GRID[0]).any():  # none finds another one: nothing to learn from
             return self.fallbacks
         every = torch.cat([_for_all(some, len(ids)) for some, (ids, _) in zip(votes, groups, strict=True)])

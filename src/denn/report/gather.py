@@ -131,7 +131,7 @@ class _Searched:
         k, store = self.method.parameters.k, self.method.store
         found = store.search(embeddings, max(*KS, k))
         known = self.method.network.probabilities(embeddings)
-        return replace(combined_scores(known, found.nearest(k), store.labels, self.method.parameters), neighbours=found)
+        return replace(combined_scores(known, found.nearest(k), self.method.parameters), neighbours=found)
 
     def neighbourhood(self, threshold: float) -> Neighbourhood:
         """Sweep k, γ and the datastore, and draw its map."""

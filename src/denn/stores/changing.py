@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from denn.stores import ledger
 from denn.stores.replica import Replica
-from denn.stores.rules import given_ids, place
+from denn.stores.rules import check_labels, given_ids, place
 from denn.types import Document
 
 
@@ -31,7 +31,7 @@ class Changing:
         ledger.check_not_forgotten(self.writer, given_ids(documents))
         last = self.writer.execute("SELECT max(seq) FROM sqlite_sequence WHERE name = 'documents'").fetchone()[0] or 0
         index = self.replica.index
-        placed = place(documents, last, index.row)
+        placed = place(documents, last, index.row, self._is_taken)
         ledger.keep(self.writer, self.number, (row for row, id in placed if id in index))
         ledger.keep_absent(self.writer, self.number, ((row, id) for row, id in placed if id not in index))
         columns = self._columns([document.labels for document in documents])
@@ -72,9 +72,13 @@ class Changing:
         self.documents = ledger.undo(self.writer, number, self.number)
         self.undoes = number
 
+    def _is_taken(self, id: str) -> bool:
+        return id in self.replica.index or ledger.is_past(self.writer, id) or ledger.is_forgotten(self.writer, id)
+
     def _columns(self, labels: Sequence[Sequence[str]]) -> list[bytes]:
         """Return the label columns of each document as stored, appending the labels that are new."""
         known = self.replica.columns
+        check_labels(name for names in labels for name in names if name not in known)
         fresh = dict.fromkeys(name for names in labels for name in names if name not in known)
         new = {name: column for column, name in enumerate(fresh, len(known))}
         self.writer.executemany("INSERT INTO labels(name, column) VALUES (?, ?)", new.items())

@@ -20,16 +20,18 @@ from denn.stores.changing import Changing
 from denn.stores.keeper import Index, Keeper, keep
 from denn.stores.memory import unit_rows
 from denn.stores.replica import Replica
-from denn.stores.rules import as_ids, check_dimension, label_names, relabelled
+from denn.stores.rules import as_ids, check_dimension, check_meant, checked_age, label_names, relabelled
 from denn.stores.sqlite import (
     check_file,
     clean,
     connect,
+    connect_reader,
     explained,
     prepare_writer,
     read_meta,
     set_meta,
     transaction,
+    undisturbed,
     write_schema,
 )
 from denn.stores.vectors import matrix
@@ -53,13 +55,14 @@ class EmbeddedStore:
         self._write_lock = threading.RLock()  # held for a whole change
         with explained(self.path), ExitStack() as opened:
             # Two connections, so that searches go on while a long add is being written.
-            reader = opened.enter_context(closing(connect(self.path, patience)))
-            reader.execute("PRAGMA query_only = ON")
+            reader = connect_reader(self.path, patience)
+            opened.callback(reader.close)
             self._dimension = check_file(reader, self.path, read_only)
             self._writer = None if read_only else opened.enter_context(closing(connect(self.path, patience)))
             if self._writer is not None:
                 prepare_writer(self._writer)
             self._replica = Replica(reader, self.path, self._dimension, device, private=False)
+            opened.callback(lambda: self._replica.reader.close())  # it may be another one by then
             self._keeper = keep(self._replica, self.path, self._dimension, device, index, builds=not read_only)
             self.refresh()
             self._opened = opened.pop_all()
@@ -152,9 +155,14 @@ class EmbeddedStore:
         }
 
     def select(self, where: Where) -> list[str]:
-        """List the ids of the documents that are meant, oldest first."""
-        with self._replica.reading():
-            return ledger.select(self._replica.reader, where, self._replica.columns.get)
+        """List the ids of the documents that are meant, oldest first; searches go on meanwhile."""
+        if where == Where(labels=where.labels):  # memory knows
+            with self._replica.reading():
+                columns = self._replica.columns
+                wanted = [columns[label] for label in where.labels if label in columns]
+                return self._replica.index.carrying(wanted) if where.labels else self._replica.index.ids()
+        with explained(self.path), self._apart() as reader:
+            return ledger.select(reader, where)
 
     def get(self, ids: Sequence[str]) -> list[Document]:
         """Return stored documents in the order of the ids; an unknown id is an error."""
@@ -184,7 +192,8 @@ class EmbeddedStore:
         rows = unit_rows(queries, self._dimension)
         if self._keeper is not None:
             self._keeper.look()
-        return self._replica.snapshot(exclude).search(rows, k)
+        snapshot, names = self._replica.snapshot(exclude)
+        return snapshot.search(rows, k, names)
 
     def build_index(self) -> None:
         """Build the approximate index of a store that may have one now, and return when searches use it.
@@ -218,8 +227,9 @@ class EmbeddedStore:
         with self._changing("add", source) as change:
             return change.put(documents, vectors)
 
-    def remove(self, which: Which, *, source: str = "") -> int:
+    def remove(self, which: Which, *, source: str = "", everything: bool = False) -> int:
         """Remove documents, all or none; an unknown id is an error. Return how many went."""
+        check_meant(which, everything)
         with self._changing("remove", source) as change:
             change.take_out(list(self._rows(which)))
         return change.documents
@@ -232,8 +242,10 @@ class EmbeddedStore:
         add: Sequence[str] = (),
         drop: Sequence[str] = (),
         source: str = "",
+        everything: bool = False,
     ) -> int:
         """Give documents these labels, or those they have, without `drop` and with `add`. Return how many changed."""
+        check_meant(which, everything)
         new, more, less = None if labels is None else label_names(labels), label_names(add), label_names(drop)
         with self._changing("relabel", source) as change:
             rows = self._rows(which)
@@ -242,8 +254,9 @@ class EmbeddedStore:
             change.relabel({row: names for row, has, names in wanted if names != has})
         return change.documents
 
-    def forget(self, which: Which, *, source: str = "") -> int:
+    def forget(self, which: Which, *, source: str = "", everything: bool = False) -> int:
         """Remove documents, in the history too, but for their ids; after `vacuum` nothing of them is in the file."""
+        check_meant(which, everything)
         with self._changing("forget", source) as change:
             change.forget(self._ids(which))
         return change.documents
@@ -259,10 +272,11 @@ class EmbeddedStore:
 
         The other processes read the store anew after it.
         """
+        until = None if keep is None else datetime.now(UTC) - checked_age(keep)
         with self._writing() as writer:
             with transaction(writer):
-                if keep is not None:
-                    ledger.prune(writer, datetime.now(UTC) - keep)
+                if until is not None:
+                    ledger.prune(writer, until)
                 meta = read_meta(writer)
                 ledger.drop_unused_labels(writer, meta["given"])
                 writer.execute("DELETE FROM removed")
@@ -275,8 +289,9 @@ class EmbeddedStore:
     @contextmanager
     def _apart(self) -> Iterator[sqlite3.Connection]:
         """Hold the store still for one long reading, without holding anybody up."""
-        with closing(connect(self.path, 10.0)) as reader, transaction(reader, "DEFERRED"):
-            yield reader
+        with closing(connect_reader(self.path, 10.0)) as reader:
+            with undisturbed(reader, self.path), transaction(reader, "DEFERRED"):
+                yield reader
 
     @contextmanager
     def _writing(self) -> Iterator[sqlite3.Connection]:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 
 import numpy as np
 
 from denn.errors import ConflictError
-from denn.stores.rules import check_undoable, check_untouched
+from denn.stores.rules import check_undoable, check_untouched, undone_after
 from denn.types import Change, Where
 
 
@@ -77,12 +77,14 @@ def undo(writer: sqlite3.Connection, number: int, new: int) -> int:
         "INSERT OR REPLACE INTO documents(changed, row, id, labels, embedding, text) VALUES (?, ?, ?, ?, ?, ?)",
         ((new, *state) for state in before if state[2] is not None),
     )
-    # To undo an undo is to do again what it undid.
-    writer.execute("UPDATE changes SET undone = 1 WHERE number = ?", (number,))
-    writer.execute(
-        "UPDATE changes SET undone = 0 WHERE number = (SELECT undoes FROM changes WHERE number = ?)", (number,)
-    )
+    state = undone_after(number, lambda one: _undoes(writer, one))
+    writer.executemany("UPDATE changes SET undone = ? WHERE number = ?", ((undone, n) for n, undone in state.items()))
     return len(before)
+
+
+def _undoes(reader: sqlite3.Connection, number: int) -> int | None:
+    found = reader.execute("SELECT undoes FROM changes WHERE number = ?", (number,)).fetchone()
+    return None if found is None else found[0]
 
 
 def _check_undoable(writer: sqlite3.Connection, number: int) -> None:
@@ -109,6 +111,11 @@ def forget(writer: sqlite3.Connection, ids: Sequence[str], number: int) -> None:
 def is_past(reader: sqlite3.Connection, id: str) -> bool:
     """Say whether the history holds a document of this id."""
     return reader.execute("SELECT 1 FROM past WHERE id = ? LIMIT 1", (id,)).fetchone() is not None
+
+
+def is_forgotten(reader: sqlite3.Connection, id: str) -> bool:
+    """Say whether a document of this id was forgotten."""
+    return reader.execute("SELECT 1 FROM forgotten WHERE id = ?", (id,)).fetchone() is not None
 
 
 def check_not_forgotten(writer: sqlite3.Connection, ids: Iterable[str]) -> None:
@@ -148,7 +155,7 @@ def drop_unused_labels(writer: sqlite3.Connection, given: int) -> None:
     writer.executemany("INSERT INTO labels(column, name) VALUES (?, ?)", enumerate(names[column] for column in kept))
 
 
-def select(reader: sqlite3.Connection, where: Where, column_of: Callable[[str], int | None]) -> list[str]:
+def select(reader: sqlite3.Connection, where: Where) -> list[str]:
     """List the ids of the documents that are meant, oldest first."""
     tests: dict[str, object] = {
         "instr(text, ?) > 0": where.text,
@@ -164,5 +171,6 @@ def select(reader: sqlite3.Connection, where: Where, column_of: Callable[[str], 
     )
     if not where.labels:
         return [id for id, _ in found]
-    wanted = {column for name in where.labels if (column := column_of(name)) is not None}
+    columns = (reader.execute("SELECT column FROM labels WHERE name = ?", (name,)).fetchone() for name in where.labels)
+    wanted = {column for (column,) in filter(None, columns)}
     return [id for id, blob in found if not wanted.isdisjoint(np.frombuffer(blob, "<i4").tolist())]

@@ -73,10 +73,11 @@ class Snapshot:
     offsets: Integers  # (N + 1,) into columns
     columns: NDArray[np.int32]  # of labels
 
-    def search(self, queries: Tensor, k: int) -> Neighbours:
+    def search(self, queries: Tensor, k: int, names: tuple[str, ...]) -> Neighbours:
         """Find the k nearest by cosine for each of the (n,d) unit queries, or all where fewer can be found.
 
-        Equal similarities come in row order; where a tie straddles the k-th place, which of its rows are in is open.
+        `names` are the labels that the columns count. Equal similarities come in row order; where a tie straddles the
+        k-th place, which of its rows are in is open.
         """
         exact = len(self.slots) - len(self.hidden)
         k = min(k, exact + (self.covered.visible if self.covered else 0))
@@ -91,7 +92,8 @@ class Snapshot:
         offsets, columns = gathered(self.offsets, self.columns, slots.ravel())
         ids = tuple(tuple([self.ids[slot] for slot in places]) for places in slots.tolist())
         columns = columns.astype(np.int64)
-        return Neighbours(ids, torch.from_numpy(similarity), torch.from_numpy(offsets), torch.from_numpy(columns))
+        tensors = torch.from_numpy(similarity), torch.from_numpy(offsets), torch.from_numpy(columns)
+        return Neighbours(ids, *tensors, names)
 
     def _nearest(self, queries: Tensor, k: int, exact: int) -> tuple[Matrix, Integers]:
         """Return similarities and slots, both (n,k), by similarity descending, then row ascending."""
@@ -167,6 +169,14 @@ class MemoryIndex:
         """Return the ids in row order."""
         live = self._live()
         return [self._ids[slot] for slot in live[self._rows[live].argsort()].tolist()]
+
+    def carrying(self, columns: Sequence[int]) -> list[str]:
+        """Return the ids of the documents with at least one of these label columns, in row order."""
+        live = self._live().numpy()
+        offsets, found = gathered(self._offsets.numpy(), self._columns.numpy(), live)
+        owners = np.repeat(live, np.diff(offsets))[np.isin(found, columns)]
+        slots = np.unique(owners)
+        return [self._ids[slot] for slot in slots[self._rows.numpy()[slots].argsort()].tolist()]
 
     def label_counts(self, width: int) -> list[int]:
         """Count the documents of each of `width` label columns."""

@@ -26,7 +26,7 @@ from denn.stores.postgres_schema import (
     migrate_tables,
 )
 from denn.stores.postgres_search import State, by_index, nearest
-from denn.stores.rules import label_names, relabelled
+from denn.stores.rules import check_meant, checked_age, label_names, relabelled
 from denn.types import Change, Document, Neighbours, Where, Which
 
 log = logging.getLogger(__name__)
@@ -201,8 +201,9 @@ class PostgresStore:
                 log.warning("the index of the nearest neighbours was not made: %s", error)
         return ids
 
-    def remove(self, which: Which, *, source: str = "") -> int:
+    def remove(self, which: Which, *, source: str = "", everything: bool = False) -> int:
         """Remove documents, all or none; an unknown id is an error. Return how many went."""
+        check_meant(which, everything)
 
         def work(writing: Writing) -> int:
             rows = read.rows_of(writing.connection, self._where, which).values()
@@ -220,8 +221,10 @@ class PostgresStore:
         add: Sequence[str] = (),
         drop: Sequence[str] = (),
         source: str = "",
+        everything: bool = False,
     ) -> int:
         """Give documents these labels, or those they have, without `drop` and with `add`. Return how many changed."""
+        check_meant(which, everything)
         new, more, less = None if labels is None else label_names(labels), label_names(add), label_names(drop)
 
         def work(writing: Writing) -> int:
@@ -235,8 +238,9 @@ class PostgresStore:
 
         return self._change("relabel", source, work)
 
-    def forget(self, which: Which, *, source: str = "") -> int:
+    def forget(self, which: Which, *, source: str = "", everything: bool = False) -> int:
         """Remove documents, in the history too, but for their ids; after `vacuum` nothing of them is in the tables."""
+        check_meant(which, everything)
         return self._change("forget", source, lambda writing: postgres_undo.forget(writing, which))
 
     def undo(self, number: int, *, source: str = "") -> int:
@@ -249,12 +253,13 @@ class PostgresStore:
         It is for the owner of the tables. Meanwhile others wait for each table in turn.
         """
         self._check_writable()
+        age = None if keep is None else checked_age(keep)
 
         def work(connection: Connection) -> None:
             if not is_owner(connection):
                 raise StoreError(f"only the owner of the tables of {self.address} can vacuum. Connect as that role.")
             with connection.transaction():
-                postgres_undo.prune(connection, keep, self._patience)
+                postgres_undo.prune(connection, age, self._patience)
             postgres_undo.rewrite(connection, self._patience)
             self._state = self._state.renewed(connection)
             if self._lacks_index():

@@ -21,11 +21,12 @@ from denn.stores.postgres_link import (
 )
 from denn.stores.postgres_read import digests
 from denn.stores.postgres_search import State
-from denn.stores.rules import given_ids, place
+from denn.stores.rules import check_labels, given_ids, place
 from denn.types import Document
 
 LABELS = "ARRAY(SELECT label FROM document_labels l WHERE l.row = d.row ORDER BY place)"
 DOCUMENT_TABLES = ("documents", "vectors", "document_labels")
+ID_TABLES = ("documents", "past", "forgotten")
 FEW = 100  # rows up to which single inserts are faster than a copy
 Result = TypeVar("Result")
 
@@ -108,11 +109,15 @@ class Writing:
     def place(self, documents: Sequence[Document]) -> list[tuple[int, str]]:
         """Return row number and id of each document: those it has, or new ones. A forgotten id is an error."""
         rows = self._known(given_ids(documents))
-        placed = place(documents, self.last_row, rows.get)
+        placed = place(documents, self.last_row, rows.get, self._is_taken)
         self.last_row = max([self.last_row, *(row for row, _ in placed)])
         self.keep(rows.values())
         self.take_out(rows.values())
         return placed
+
+    def _is_taken(self, id: str) -> bool:
+        places = " UNION ALL ".join(f"SELECT FROM {table} WHERE sha256(id) = %(id)b" for table in ID_TABLES)
+        return self.connection.execute(places, {"id": digests([id])[0]}).fetchone() is not None
 
     def _known(self, ids: Sequence[str]) -> dict[str, int]:
         """Return the rows of those ids that are stored."""
@@ -133,6 +138,7 @@ class Writing:
     def numbered(self, labels: Sequence[Sequence[str]]) -> list[list[int]]:
         """Return the numbers of label names, appending the labels that are new."""
         known = self.state.labels.number_of
+        check_labels(name for names in labels for name in names if name not in known)
         fresh = list(dict.fromkeys(name for names in labels for name in names if name not in known))
         if fresh:
             self.connection.execute(

@@ -7,6 +7,7 @@ from typing import Any
 
 from denn.errors import StoreError
 from denn.stores.postgres_link import Address, Connection, errors, prepare, sql, wait_at_most
+from denn.stores.rules import check_labels
 
 WIDEST = 16_000  # of pgvector's type
 WIDEST_INDEXED = 4_000  # of its HNSW index over half-precision vectors
@@ -76,6 +77,7 @@ MIGRATIONS = (TABLES,)  # step n brings a store from n - 1 to n; steps are added
 
 def create_tables(connection: Connection, address: Address, dimension: int, labels: Sequence[str]) -> None:
     """Make extension, schema and an empty store in one transaction; a schema that holds anything is an error."""
+    check_labels(labels)
     names = [name.encode() for name in dict.fromkeys(labels)]
     schema = sql.Identifier(address.schema)
     holds = "SELECT oid, EXISTS(SELECT FROM pg_class WHERE relnamespace = n.oid) FROM pg_namespace n WHERE nspname = %s"

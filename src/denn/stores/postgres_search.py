@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate
@@ -144,7 +144,7 @@ def nearest(
         if epoch != state.epoch:
             state = state.renewed(connection)
         try:
-            return _neighbours(found, len(queries), width, state.labels.column_of), state, documents
+            return _neighbours(found, len(queries), width, state.labels), state, documents
         except KeyError:  # a label was made since the state was read, or taken out between two statements
             state = state.reread(connection)
 
@@ -155,8 +155,9 @@ def _statement(dimension: int, k: int, exact: bool) -> str:
     return SEARCH.format(candidates=candidates, k=k, fresh=0 if exact else FRESH)
 
 
-def _neighbours(found: Sequence[tuple[Any, ...]], n: int, width: int, column_of: Mapping[int, int]) -> Neighbours:
+def _neighbours(found: Sequence[tuple[Any, ...]], n: int, width: int, labels: Labels) -> Neighbours:
     # Without torch's operations, which cost more than the work on so few numbers.
+    column_of = labels.column_of
     columns = [column_of[number] for row in found for number in row[5]]
     distances = np.array([row[3] for row in found], np.float32)
     ids = [row[4].decode() for row in found]
@@ -165,4 +166,5 @@ def _neighbours(found: Sequence[tuple[Any, ...]], n: int, width: int, column_of:
         torch.from_numpy(np.clip(-distances, -1, 1).reshape(n, width)),
         torch.tensor([0, *accumulate(len(row[5]) for row in found)]),
         torch.tensor(columns, dtype=torch.int64),
+        labels.names,
     )

@@ -10,7 +10,7 @@ from denn.errors import StoreError
 from denn.stores.postgres_changes import Writing
 from denn.stores.postgres_link import Connection, errors, wait_at_most
 from denn.stores.postgres_read import check_known, digests, select
-from denn.stores.rules import as_ids, check_undoable, check_untouched
+from denn.stores.rules import as_ids, check_undoable, check_untouched, undone_after
 from denn.types import Where, Which
 
 TRANSACTION_NUMBERS = 2**32  # they are stored modulo this
@@ -56,13 +56,15 @@ def undo(writing: Writing, number: int) -> int:
     writing.connection.execute("UPDATE documents SET changed = %s WHERE row = ANY(%s)", (writing.number, relabelled))
     back = [writing.connection.execute(statement, values).rowcount for statement in RESTORE]
     writing.more += back[0]
-    # To undo an undo is to do again what it undid.
-    writing.connection.execute("UPDATE changes SET undone = true WHERE number = %(old)s", values)
-    writing.connection.execute(
-        "UPDATE changes SET undone = false WHERE number = (SELECT undoes FROM changes WHERE number = %(old)s)", values
-    )
+    for one, undone in undone_after(number, lambda one: _undoes(writing.connection, one)).items():
+        writing.connection.execute("UPDATE changes SET undone = %s WHERE number = %s", (undone, one))
     writing.undoes = number
     return writing.touch(len(before))
+
+
+def _undoes(connection: Connection, number: int) -> int | None:
+    found = connection.execute("SELECT undoes FROM changes WHERE number = %s", (number,)).fetchone()
+    return found[0] if found else None
 
 
 def _check_undoable(connection: Connection, number: int) -> None:

@@ -15,10 +15,11 @@ from torch import Tensor
 from denn.errors import UnknownError
 from denn.stores.approximate import Approximate
 from denn.stores.memory import MemoryIndex, Snapshot
-from denn.stores.sqlite import explained, read_meta
+from denn.stores.sqlite import connect_reader, explained, is_outdated, read_meta, undisturbed
 from denn.stores.vectors import matrix, read_vectors
 
 READ_ROWS = 2048  # documents taken into memory at one time
+REOPEN_PATIENCE = 10.0  # seconds
 
 
 class Replica:
@@ -46,23 +47,39 @@ class Replica:
             if self._private:
                 yield self._catch_up()
                 return
-            self.reader.execute("BEGIN")
-            try:
-                yield self._catch_up()
-            finally:
-                self.reader.rollback()
+            if is_outdated(self.reader, self._path):
+                self._reopen()
+            with undisturbed(self.reader, self._path):
+                self.reader.execute("BEGIN")
+                try:
+                    yield self._catch_up()
+                finally:
+                    self.reader.rollback()
 
-    def snapshot(self, exclude: Collection[str]) -> Snapshot:
-        """Return the newest committed state for a search."""
+    def snapshot(self, exclude: Collection[str]) -> tuple[Snapshot, tuple[str, ...]]:
+        """Return the newest committed state for a search, and the label names of the same moment."""
         with self.lock:
             if self._private or self._behind():
                 with self.reading():
                     pass
-            return self.index.snapshot(exclude)
+            return self.index.snapshot(exclude), self.labels
 
     def _behind(self) -> bool:
         with explained(self._path):
+            if is_outdated(self.reader, self._path):
+                return True
             return bool(self.reader.execute("PRAGMA data_version").fetchone()[0] != self._data_version)
+
+    def _reopen(self) -> None:
+        """Read a file again that changed under a frozen connection."""
+        self.reader.close()
+        self.reader = connect_reader(self._path, REOPEN_PATIENCE)
+        self._start_over()
+        self._data_version = -1
+
+    def _start_over(self) -> None:
+        self.index = MemoryIndex(self._dimension, self._device)
+        self.labels, self.columns, self.version = (), {}, 0
 
     def adopt(self, main: Approximate | None) -> None:
         """Search with another approximate index, or exactly; to be called inside `reading`."""
@@ -85,8 +102,7 @@ class Replica:
             return False
         meta = read_meta(self.reader)
         if meta["epoch"] != self.epoch:  # a vacuum gave the labels other columns and dropped word of removed rows
-            self.index = MemoryIndex(self._dimension, self._device)
-            self.labels, self.columns, self.version = (), {}, 0
+            self._start_over()
         news = bool(meta["version"] != self.version or meta["epoch"] != self.epoch)
         if news or not self.labels:
             self._take_changes()

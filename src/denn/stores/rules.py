@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from datetime import timedelta
 
 from denn.errors import ConflictError, StoreError, UnknownError
-from denn.types import Document
+from denn.types import Document, Where, Which
 
+CENTURY = timedelta(days=36_525)  # longer than any history, and within what every clock can count
 MADE = re.compile(r"doc-([0-9]{1,15})")  # ids that a store may make
+MOST_COUNTED = 10**15 - 1
 
 
 def check_dimension(dimension: int) -> None:
@@ -23,9 +26,31 @@ def as_ids(which: str | Sequence[str]) -> list[str]:
     return [which] if isinstance(which, str) else list(dict.fromkeys(which))
 
 
+def check_meant(which: Which, everything: bool) -> None:
+    """Refuse to change every document where nothing says that all of them are meant."""
+    if isinstance(which, Where) and which.matches_everything and not everything:
+        raise StoreError("got no condition, which means every document. Give one, or say everything=True.")
+
+
 def label_names(given: Sequence[str]) -> tuple[str, ...]:
-    """Return labels as a document has them, each once; one string is an error."""
-    return Document("", given if isinstance(given, str) else tuple(given)).labels  # type: ignore[arg-type]
+    """Return labels as a document has them, each once; one string, or a blank label, is an error."""
+    names = Document("", given if isinstance(given, str) else tuple(given)).labels  # type: ignore[arg-type]
+    check_labels(names)
+    return names
+
+
+def check_labels(names: Iterable[str]) -> None:
+    """Refuse labels that are nothing but white space."""
+    for name in names:
+        if not name.strip():
+            raise StoreError(f"got the label {name!r}, expected a name with at least one visible character.")
+
+
+def checked_age(keep: timedelta) -> timedelta:
+    """Return for how long the past is kept, at most a century; a negative time is an error."""
+    if keep < timedelta():
+        raise StoreError(f"got {keep.total_seconds() / 86400:g} days of history to keep, expected 0 or more.")
+    return min(keep, CENTURY)
 
 
 def relabelled(
@@ -45,17 +70,39 @@ def given_ids(documents: Sequence[Document]) -> list[str]:
     return list(given)
 
 
-def place(documents: Sequence[Document], last: int, row_of: Callable[[str], int | None]) -> list[tuple[int, str]]:
-    """Return row number and id of each document: those it has, or new ones, where `last` is the highest row so far."""
+def place(
+    documents: Sequence[Document], last: int, row_of: Callable[[str], int | None], is_taken: Callable[[str], bool]
+) -> list[tuple[int, str]]:
+    """Return row number and id of each document: those it has, or new ones, where `last` is the highest row so far.
+
+    `is_taken` says whether an id is or was that of a document.
+    """
     # A row number never comes twice, so an id made of it does not either, once it is above all given ones like it.
-    last = max([last, *(int(number[1]) for id in given_ids(documents) if (number := MADE.fullmatch(id)))])
+    # Those with more digits than MADE are too long to count up to, and passed over one by one instead.
+    given = given_ids(documents)
+    last = max([last, *(int(number[1]) for id in given if (number := MADE.fullmatch(id)))])
     placed = []
     for document in documents:
         row = None if document.id is None else row_of(document.id)
         if row is None:
             row = last = last + 1
+        while document.id is None and row > MOST_COUNTED and (is_taken(f"doc-{row}") or f"doc-{row}" in given):
+            row = last = last + 1
         placed.append((row, f"doc-{row}" if document.id is None else document.id))
     return placed
+
+
+def undone_after(number: int, undoes: Callable[[int], int | None]) -> dict[int, bool]:
+    """Return which changes count as undone once change `number` is.
+
+    To undo an undo is to do again what it undid, so every other change of the chain that `undoes` follows is in force.
+    """
+    state, undone = {}, True
+    following: int | None = number
+    while following is not None:
+        state[following] = undone
+        following, undone = undoes(following), not undone
+    return state
 
 
 def check_undoable(number: int, found: tuple[str, bool, bool] | None) -> None:

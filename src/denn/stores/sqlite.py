@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import os
 import sqlite3
+import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 from denn.errors import StoreError, UnavailableError
+from denn.stores.rules import check_labels
 
 FORMAT = 2
+CLOCK_GRAIN = 0.05  # seconds; file systems keep times to a few milliseconds
 
 # A row number is given once and never again. `changed` is the number of the last change of a row, so a reader takes in
 # only what is newer than what it has; `removed` tells it which rows to drop.
@@ -65,12 +68,81 @@ REASONS = {
 }
 
 
+class Frozen(sqlite3.Connection):
+    """A connection to a file as it was when it was opened.
+
+    In a folder that this process cannot write to, SQLite can follow other processes only while one of them keeps the
+    log and its index open there. Otherwise the file is read as it is, and whether it changed shows in its signature.
+    """
+
+    signature: tuple[object, ...] = ()
+
+
 def connect(path: Path, patience: float, mode: str = "rw") -> sqlite3.Connection:
-    """Open a connection whose transactions are begun and ended by hand."""
+    """Open a connection whose transactions are begun and ended by hand; a frozen one where there is no other way."""
     uri = f"{path.absolute().as_uri()}?mode={mode}"
-    if not os.access(path.parent, os.W_OK) and not path.with_name(path.name + "-wal").exists():
-        uri += "&immutable=1"  # on a read-only disk SQLite cannot make the files it coordinates processes with
-    return sqlite3.connect(uri, uri=True, timeout=patience, isolation_level=None, check_same_thread=False)
+    connection = sqlite3.connect(uri, uri=True, timeout=patience, isolation_level=None, check_same_thread=False)
+    try:
+        connection.execute("SELECT 1 FROM sqlite_master").close()  # looks for the log, or makes it
+        return connection
+    except sqlite3.OperationalError as error:
+        connection.close()
+        if error.sqlite_errorcode & 0xFF not in (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN):
+            raise
+        if not os.access(path, os.R_OK) or os.access(path.parent, os.W_OK):
+            raise
+        return _freeze(path)
+
+
+def connect_reader(path: Path, patience: float) -> sqlite3.Connection:
+    """Open a connection that cannot change anything."""
+    reader = connect(path, patience)
+    reader.execute("PRAGMA query_only = ON")
+    return reader
+
+
+def _freeze(path: Path) -> Frozen:
+    """Open a file that nobody is writing to, without the files that would tell of changes."""
+    signature = settled_signature(path)
+    log = path.with_name(path.name + "-wal")
+    if log.exists() and log.stat().st_size:
+        raise UnavailableError(
+            f"cannot use the datastore {path}: its last changes are in the log beside it, which cannot be read without "
+            "write access to the folder. Open it once with write access."
+        )
+    uri = f"{path.absolute().as_uri()}?mode=ro&immutable=1"
+    connection = sqlite3.connect(uri, uri=True, isolation_level=None, check_same_thread=False, factory=Frozen)
+    connection.signature = signature
+    return connection
+
+
+def signature_of(path: Path) -> tuple[object, ...]:
+    """Return what changes when a file or its log does."""
+    found = path.stat()
+    log = path.with_name(path.name + "-wal")
+    return found.st_ino, found.st_size, found.st_mtime_ns, log.exists()
+
+
+def settled_signature(path: Path) -> tuple[object, ...]:
+    """Return the signature once the last change is older than the clock's grain, so that the next one will show."""
+    while time.time() - path.stat().st_mtime < CLOCK_GRAIN:
+        time.sleep(CLOCK_GRAIN / 10)
+    return signature_of(path)
+
+
+def is_outdated(connection: sqlite3.Connection, path: Path) -> bool:
+    """Say whether a frozen connection shows a file that has changed since."""
+    return isinstance(connection, Frozen) and connection.signature != signature_of(path)
+
+
+@contextmanager
+def undisturbed(connection: sqlite3.Connection, path: Path) -> Iterator[None]:
+    """Refuse what was read through a frozen connection while the file changed: it may be of two moments."""
+    try:
+        yield
+    finally:
+        if is_outdated(connection, path):
+            raise UnavailableError(f"the datastore {path} was changed while it was read. Try again.")
 
 
 def prepare_writer(writer: sqlite3.Connection) -> None:
@@ -87,16 +159,15 @@ def prepare_writer(writer: sqlite3.Connection) -> None:
 
 def version(path: Path) -> int:
     """Return how many changes a store has seen; the bulk add that fills it is one."""
-    connection = connect(path, 1.0, "ro")
-    try:
+    with explained(path), closing(connect(path, 1.0, "ro")) as connection:
+        check_file(connection, path, read_only=False)
         return read_meta(connection)["version"]
-    finally:
-        connection.close()
 
 
 def write_schema(connection: sqlite3.Connection, path: Path, dimension: int, labels: Sequence[str]) -> None:
     """Fill a new file in one transaction; a file that holds anything is an error."""
     names = list(dict.fromkeys(labels))
+    check_labels(names)
     with transaction(connection):
         if connection.execute("SELECT count(*) FROM sqlite_master").fetchone() != (0,):
             raise StoreError(f"there is a file at {path} already. Open it, or choose another path.")

@@ -269,7 +269,7 @@ def test_a_search_sees_one_moment_of_the_store(store):
     moment = store._replica.index.snapshot()
     store.add([Document("moved", id="d0")], -first)
     store.build_index()
-    found = moment.search(first, 1)
+    found = moment.search(first, 1, store.labels)
     assert found.ids == (("d0",),) and torch.allclose(found.similarity, torch.ones(1, 1))  # as it was
     assert store.search(-first, 1).ids == (("d0",),)
 
