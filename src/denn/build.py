@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import json
 import logging
 import shutil
 from collections import Counter
-from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from collections.abc import Mapping
+from contextlib import ExitStack
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,7 @@ from denn import bundle
 from denn.config import Recipe, make_recipe
 from denn.errors import DataError, TrainingError
 from denn.evaluation import evaluate, tune, untuned
+from denn.locks import alone
 from denn.model import Model, load
 from denn.stores.address import ELSEWHERE, FILE
 from denn.stores.sqlite import version
@@ -61,7 +61,10 @@ def train(
     folder, shown = Path(out).resolve(), progress or Silent()
     recipe = make_recipe(method, parameters)
     _check(corpus)
-    with _alone(folder):
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with alone(folder.with_name(f".{folder.name}.lock")) as free:
+        if not free:
+            raise TrainingError(f"Another training writes to {folder}. Wait for it, or give another --out.")
         _check_place(folder, replace)
         return _train(corpus, recipe, folder, shown, restart)
 
@@ -97,22 +100,6 @@ def _check(corpus: Corpus) -> None:
     ids = Counter(document.id for document in corpus.train if document.id is not None)
     if repeated := [id for id, count in ids.items() if count > 1]:
         raise DataError(f"Got the id {repeated[0]!r} twice in the training documents, ids must differ.")
-
-
-@contextmanager
-def _alone(folder: Path) -> Iterator[None]:
-    """Keep other trainings away from a folder; the lock ends with the process, however it ends."""
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    path = folder.with_name(f".{folder.name}.lock")
-    with path.open("w") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            raise TrainingError(f"Another training writes to {folder}. Wait for it, or give another --out.") from error
-        try:
-            yield
-        finally:
-            path.unlink(missing_ok=True)
 
 
 def _check_place(folder: Path, replace: bool) -> None:

@@ -1,0 +1,46 @@
+"""Locks between processes: files that the kernel unlocks when their holder ends, however it ends."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+
+@contextmanager
+def alone(path: Path) -> Iterator[bool]:
+    """Try to take the lock of this file without waiting, and yield whether it was free.
+
+    The holder removes the file before it unlocks it. A process that opened the file before that and locks it afterwards
+    has the lock of a file without a name, which keeps nobody away, so it tries again.
+    """
+    descriptor = _lock(path)
+    if descriptor is None:
+        yield False
+        return
+    try:
+        yield True
+    finally:
+        path.unlink(missing_ok=True)
+        os.close(descriptor)
+
+
+def _lock(path: Path) -> int | None:
+    """Lock the file that has this name now, and return its descriptor; None where another holds it."""
+    while True:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if os.path.samestat(os.fstat(descriptor), path.stat()):
+                return descriptor
+        except BlockingIOError:
+            os.close(descriptor)
+            return None
+        except FileNotFoundError:
+            pass  # its holder removed it after we opened it
+        except BaseException:
+            os.close(descriptor)
+            raise
+        os.close(descriptor)
