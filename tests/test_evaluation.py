@@ -124,3 +124,11 @@ def test_batches_are_joined_even_when_labels_are_added_between_them():
     assert joined.parts["part"].shape == (4, 4)
     assert joined.confidence.tolist() == pytest.approx([1.0, 0.5, 0.0, 0.3])
     assert concatenate([Scores(FINAL, ("a", "b", "c"))]).confidence is None
+
+
+def test_batches_are_joined_by_names_when_a_vacuum_renumbers_labels_between_them():
+    before = Scores(torch.tensor([[0.1, 0.2, 0.3]]), ("a", "goes", "stays"))
+    after = Scores(torch.tensor([[0.4, 0.5, 0.6]]), ("a", "stays", "new"))
+    joined = concatenate([before, after])
+    assert joined.names == ("a", "goes", "stays", "new")
+    torch.testing.assert_close(joined.final, torch.tensor([[0.1, 0.2, 0.3, 0.0], [0.4, 0.0, 0.5, 0.6]]))

@@ -119,6 +119,12 @@ def test_equal_neighbours_do_not_round_past_one():
     assert vote_sparse(similarity, *sparse(labels), 1, 0.05).item() <= 1
 
 
+@pytest.mark.parametrize("column", [-1, 2, 3])
+def test_a_column_that_is_no_label_votes_for_nobody_else(column):
+    with pytest.raises(IndexError, match="0 to 1"):
+        vote_sparse(torch.ones(2, 1), torch.tensor([0, 1, 2]), torch.tensor([column, 0]), 2, 0.05)
+
+
 def test_a_text_without_neighbours_gets_no_votes():
     similarity = torch.tensor([[-math.inf, -math.inf], [0.5, -math.inf]])
     labels = torch.ones(2, 2, 3)

@@ -87,8 +87,8 @@ def build(
     ivf = _empty(centroids, training[shuffled[:ENCODER_SAMPLE]])
     trial = Trial(known[shuffled[:held]], training[shuffled[:held]])
     del training, parts
-    index_file.begin(file)
-    covered = _fill(ivf, centroids, rows, read, file, trial, check)
+    body = index_file.Body(file)
+    covered = _fill(ivf, centroids, rows, read, body, trial, check)
     if len(covered) < MINIMUM:
         return None
     file.flush()
@@ -97,7 +97,7 @@ def build(
     index = Approximate(ivf, vectors, covered, *facts, probes=1, recall=0.0, sample=len(trial.rows), seconds=0.0)
     probes, recall = _fewest_probes(index, trial, check)
     index = replace(index, probes=probes, recall=recall, seconds=time.perf_counter() - begun)
-    index_file.finish(index, file)
+    index_file.finish(index, body)
     return index
 
 
@@ -131,7 +131,13 @@ def _empty(centroids: Tensor, training: Tensor) -> Any:
 
 
 def _fill(
-    ivf: Any, centroids: Tensor, rows: Tensor, read: Read, file: BinaryIO, trial: Trial, check: Callable[[], None]
+    ivf: Any,
+    centroids: Tensor,
+    rows: Tensor,
+    read: Read,
+    body: index_file.Body,
+    trial: Trial,
+    check: Callable[[], None],
 ) -> Tensor:
     """Add the documents, writing their vectors and showing them to the trial; return the rows that were still there."""
     library = faiss()
@@ -143,7 +149,7 @@ def _fill(
         assigned = (vectors @ centroids.T).argmax(1)
         arrays = (vectors.numpy(), positions.numpy(), assigned.numpy())
         ivf.add_core(len(found), *(library.swig_ptr(array) for array in arrays))
-        file.write(vectors.numpy().astype("<f4", copy=False).data)
+        body.write(vectors.numpy().astype("<f4", copy=False).data)
         trial.see(found, vectors, positions)
         covered.append(found)
         count += len(found)

@@ -10,7 +10,6 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Self
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -23,10 +22,12 @@ from denn.stores.replica import Replica
 from denn.stores.rules import as_ids, check_dimension, check_meant, checked_age, label_names, relabelled
 from denn.stores.sqlite import (
     check_file,
+    check_types,
     clean,
     connect,
     connect_reader,
     explained,
+    label_columns,
     prepare_writer,
     read_meta,
     set_meta,
@@ -336,4 +337,5 @@ class EmbeddedStore:
 
 
 def _document(id: str, text: str, columns: bytes, names: Sequence[str]) -> Document:
-    return Document(text, tuple(names[column] for column in np.frombuffer(columns, "<i4")), id)
+    check_types((id, text), str)
+    return Document(text, tuple(names[column] for column in label_columns([columns], len(names))), id)

@@ -6,6 +6,7 @@ import hashlib
 import json
 import logging
 import mmap
+import os
 from dataclasses import fields
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -18,7 +19,7 @@ from denn.stores.memory import Matrix
 
 log = logging.getLogger(__name__)
 
-MAGIC = b"denn index 2\n"
+MAGIC = b"denn index 3\n"
 BLOCK = 4096  # bytes of the header, filled up with spaces
 FACTS = [field.name for field in fields(Approximate) if field.name not in ("ivf", "vectors", "rows")]
 
@@ -41,9 +42,18 @@ def read_header(path: Path) -> dict[str, Any]:
     return header if whole and numbers else {}
 
 
-def begin(file: BinaryIO) -> None:
-    """Leave room for the header; vectors are written next, in the order of the rows."""
-    file.write(b" " * BLOCK)
+class Body:
+    """What follows the header of a new file: vectors, rows and index, digested as they are written."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        """Leave room for the header; vectors come next, in the order of the rows."""
+        self.file, self.digest = file, hashlib.sha256()
+        file.write(b" " * BLOCK)
+
+    def write(self, data: bytes | memoryview) -> int:
+        """Append bytes."""
+        self.digest.update(data)
+        return self.file.write(data)
 
 
 def mapped(file: BinaryIO, count: int, dimension: int) -> Matrix:
@@ -56,9 +66,9 @@ def mapped(file: BinaryIO, count: int, dimension: int) -> Matrix:
     return vectors
 
 
-def finish(index: Approximate, file: BinaryIO) -> None:
-    """Write what comes after the vectors, and the header."""
-    body = _Summing(file)
+def finish(index: Approximate, body: Body) -> None:
+    """Write what comes after the vectors, and the header; all of it is on the disk when this returns."""
+    file = body.file
     body.write(index.rows.numpy().astype("<i8").tobytes())
     writer = faiss().PyCallbackIOWriter(body.write)
     faiss().write_index(index.ivf, writer)
@@ -68,6 +78,8 @@ def finish(index: Approximate, file: BinaryIO) -> None:
     header |= {"digest": body.digest.hexdigest()}
     file.seek(0)
     file.write((MAGIC + json.dumps(header).encode()).ljust(BLOCK))
+    file.flush()
+    os.fsync(file.fileno())
 
 
 def load(path: Path) -> Approximate | None:
@@ -78,8 +90,9 @@ def load(path: Path) -> Approximate | None:
     after = BLOCK + 4 * header["covered"] * header["dimension"]
     try:
         with path.open("rb") as file:
-            file.seek(after)
+            file.seek(BLOCK)
             if hashlib.file_digest(file, "sha256").hexdigest() != header.get("digest"):
+                log.warning("the index %s is damaged; it will be built again", path.name)
                 return None
             file.seek(after)
             rows = np.frombuffer(bytearray(file.read(8 * header["covered"])), "<i8")
@@ -92,14 +105,3 @@ def load(path: Path) -> Approximate | None:
         return None
     facts = {name: header[name] for name in FACTS}
     return Approximate(ivf, vectors, torch.from_numpy(rows.astype(np.int64)), **facts)
-
-
-class _Summing:
-    """A file that sums up what is written to it."""
-
-    def __init__(self, file: BinaryIO) -> None:
-        self._file, self.digest = file, hashlib.sha256()
-
-    def write(self, data: bytes) -> int:
-        self.digest.update(data)
-        return self._file.write(data)

@@ -21,11 +21,12 @@ import torch
 from torch import Tensor
 
 from denn.errors import StoreError
+from denn.locks import alone
 from denn.stores import index_file
 from denn.stores.approximate import Approximate, faiss
 from denn.stores.building import MINIMUM, Moment, build
 from denn.stores.replica import Replica
-from denn.stores.sqlite import connect, read_meta, transaction
+from denn.stores.sqlite import connect, read_meta, sync_folder, transaction
 from denn.stores.vectors import read_present
 
 log = logging.getLogger(__name__)
@@ -37,6 +38,7 @@ FRESH, FRESH_SHARE = 16_384, 0.05  # documents searched exactly beside an index,
 DEAD_SHARE = 0.1  # of an index
 LOOK = 1.0  # seconds between two looks at what is due
 NICENESS = 10  # of building; searches beside it took twice as long without
+SAMPLE = 64  # vectors of an index that are compared with the store's when it is loaded
 RETRY = 600.0  # seconds after a build that failed
 
 
@@ -121,7 +123,18 @@ class Keeper:
         if self._seen is None or not self._fits(index_file.read_header(self._file)) or find_spec("faiss") is None:
             return None
         index = index_file.load(self._file)
-        return index if index is not None and index.ivf.d == self._dimension else None
+        return index if index is not None and index.ivf.d == self._dimension and self._agrees(index) else None
+
+    def _agrees(self, index: Approximate) -> bool:
+        """Compare a sample of the index's vectors with the store's own, of documents that did not change since."""
+        places = torch.arange(0, len(index.rows), max(1, len(index.rows) // SAMPLE))
+        with self._replica.lock:
+            rows, vectors = read_present(self._replica.reader, self._dimension, index.rows[places], index.version)
+        kept = torch.searchsorted(index.rows, rows)
+        agrees = torch.equal(torch.from_numpy(index.vectors[kept.numpy()]), vectors)
+        if not agrees:
+            log.warning("the index of %s holds other vectors than the datastore; it will be built again", self._path)
+        return agrees
 
     def look(self) -> None:
         """Begin in the background what is due: take an index that another process built, or build one."""
@@ -250,24 +263,16 @@ class Keeper:
     def _publish(self) -> None:
         try:
             self._new().replace(self._file)
+            sync_folder(self._file.parent)
             self._seen = self._signature()
         except OSError as error:
             log.warning("the index of %s is for this process alone: %s", self._path, error)
 
     @contextmanager
     def _alone(self) -> Iterator[bool]:
-        """Say whether this is the only process that builds; SQLite's locks end with their process."""
-        file = self._file.with_name(self._file.name + ".lock")
-        with closing(sqlite3.connect(file, timeout=0, isolation_level=None)) as lock:
-            try:
-                lock.execute("BEGIN EXCLUSIVE")
-            except sqlite3.OperationalError:
-                yield False
-                return
-            try:
-                yield True
-            finally:
-                file.unlink(missing_ok=True)
+        """Say whether this is the only process that builds."""
+        with alone(self._file.with_name(self._file.name + ".lock")) as mine:
+            yield mine
 
     def _fits(self, header: dict[str, Any]) -> bool:
         """Say whether an index is one of this store, of after its last vacuum, and newer than the one in use."""

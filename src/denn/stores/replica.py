@@ -8,14 +8,21 @@ from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from denn.errors import UnknownError
 from denn.stores.approximate import Approximate
 from denn.stores.memory import MemoryIndex, Snapshot
-from denn.stores.sqlite import connect_reader, explained, is_outdated, read_meta, undisturbed
+from denn.stores.sqlite import (
+    check_types,
+    connect_reader,
+    explained,
+    is_outdated,
+    label_columns,
+    read_meta,
+    undisturbed,
+)
 from denn.stores.vectors import matrix, read_vectors
 
 READ_ROWS = 2048  # documents taken into memory at one time
@@ -113,6 +120,7 @@ class Replica:
         known = (len(self.labels),)
         names = self.reader.execute("SELECT name FROM labels WHERE column >= ? ORDER BY column", known).fetchall()
         if names:
+            check_types((name for (name,) in names), str)
             self.labels += tuple(name for (name,) in names)
             self.columns = {name: column for column, name in enumerate(self.labels)}
         seen = (self.version,)
@@ -134,11 +142,14 @@ class Replica:
 
     def _take(self, chunk: Sequence[tuple[int, str, int, bytes, bytes | None]]) -> None:
         rows, ids, changed, labels, embeddings = zip(*chunk, strict=True)
+        check_types(ids, str)
+        check_types((*rows, *changed), int)
+        columns = label_columns(labels, len(self.labels))
         self.index.put(
             torch.tensor(rows),
             ids,
             None if embeddings[0] is None else matrix(embeddings, self._dimension),
             torch.tensor([len(blob) // 4 for blob in labels]),
-            torch.from_numpy(np.frombuffer(bytearray().join(labels), "<i4")),
+            torch.from_numpy(columns),
             torch.tensor(changed),
         )

@@ -5,12 +5,15 @@ from __future__ import annotations
 import os
 import sqlite3
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
 
+import numpy as np
+from numpy.typing import NDArray
+
 from denn.errors import StoreError, UnavailableError
-from denn.stores.rules import check_labels
+from denn.stores.rules import check_dimension, check_labels
 
 FORMAT = 2
 CLOCK_GRAIN = 0.05  # seconds; file systems keep times to a few milliseconds
@@ -189,12 +192,43 @@ def check_file(reader: sqlite3.Connection, path: Path, read_only: bool) -> int:
             f"the datastore {path} has the format {meta.get('format')}, expected {FORMAT}. "
             "Open it with the version of denn that wrote it, or build it again from the corpus."
         )
+    check_dimension(meta["dimension"])
     return meta["dimension"]
+
+
+def label_columns(stored: Sequence[bytes], width: int) -> NDArray[np.int32]:
+    """Return the stored label columns of documents end to end; all must be among the first `width`."""
+    check_types(stored, bytes)
+    if not any(len(blob) % 4 for blob in stored):
+        columns = np.frombuffer(bytearray().join(stored), "<i4")
+        if not len(columns) or 0 <= columns.min() <= columns.max() < width:
+            return columns
+    raise StoreError("the datastore is damaged: a document has a label that there is not. Restore it from a copy.")
+
+
+def check_types(values: Iterable[object], kind: type) -> None:
+    """Refuse values of another type than their column has: SQLite itself takes any."""
+    if not {type(value) for value in values} <= {kind}:
+        raise StoreError(f"the datastore is damaged: expected values of type {kind.__name__}. Restore it from a copy.")
+
+
+def sync_folder(folder: Path) -> None:
+    """Make the names in a folder outlive a power cut."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def read_meta(connection: sqlite3.Connection) -> dict[str, int]:
     """Return the store's numbers: format, dimension, version, epoch (counts vacuums), given (labels at creation)."""
-    return dict(connection.execute("SELECT key, value FROM meta"))
+    meta = dict(connection.execute("SELECT key, value FROM meta"))
+    check_types(meta.values(), int)
+    needed = {"format", "dimension", "version"} | ({"epoch", "given"} if meta.get("format") == FORMAT else set())
+    if missing := needed - meta.keys():
+        raise StoreError(f"the datastore is damaged: it lacks its {missing.pop()}. Restore it from a copy.")
+    return meta
 
 
 def set_meta(connection: sqlite3.Connection, **values: int) -> None:

@@ -11,21 +11,30 @@ import torch
 from torch import Tensor
 
 from denn.errors import StoreError
+from denn.stores.sqlite import check_types
+
+UNIT_TOLERANCE = 1e-3  # of the squared length of a stored vector, which is 1 but for rounding
 
 
 def matrix(embeddings: Sequence[bytes], dimension: int) -> Tensor:
     """Return embeddings as they are stored as (n,d) vectors."""
-    vectors = np.frombuffer(bytearray().join(embeddings), "<f4")
-    if len(vectors) != len(embeddings) * dimension:
+    check_types(embeddings, bytes)
+    if any(len(blob) != 4 * dimension for blob in embeddings):
         raise StoreError(f"the datastore holds embeddings of another width than {dimension}. Restore it from a copy.")
-    return torch.from_numpy(vectors.reshape(len(embeddings), dimension))
+    vectors = np.frombuffer(bytearray().join(embeddings), "<f4").reshape(len(embeddings), dimension)
+    squares = np.einsum("nd,nd->n", vectors, vectors)
+    if not ((np.abs(squares - 1) < UNIT_TOLERANCE) | (squares == 0)).all():  # nan is neither
+        raise StoreError("the datastore is damaged: it holds an embedding not of length 1. Restore it from a copy.")
+    return torch.from_numpy(vectors)
 
 
-def read_present(connection: sqlite3.Connection, dimension: int, rows: Tensor) -> tuple[Tensor, Tensor]:
-    """Return those of the ascending rows that are stored, with their vectors."""
+def read_present(
+    connection: sqlite3.Connection, dimension: int, rows: Tensor, until: int = 2**63 - 1
+) -> tuple[Tensor, Tensor]:
+    """Return those of the ascending rows that are stored, with their vectors, unless changed after change `until`."""
     # CROSS JOIN keeps the order of the rows.
-    select = "SELECT row, embedding FROM json_each(?) CROSS JOIN documents ON row = value"
-    found = connection.execute(select, (json.dumps(rows.tolist()),)).fetchall()
+    select = "SELECT row, embedding FROM json_each(?) CROSS JOIN documents ON row = value WHERE changed <= ?"
+    found = connection.execute(select, (json.dumps(rows.tolist()), until)).fetchall()
     kept = torch.tensor([row for row, _ in found], dtype=torch.int64)
     return kept, matrix([blob for _, blob in found], dimension)
 

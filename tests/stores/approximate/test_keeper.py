@@ -1,5 +1,6 @@
 """The approximate index of the embedded datastore: when it is loaded, renewed, thrown away; what it must not keep."""
 
+import hashlib
 import json
 import sqlite3
 import tempfile
@@ -50,7 +51,8 @@ def test_opening_uses_the_index_on_the_disk(store, path, monkeypatch):
 def test_opening_reads_no_vector_that_the_index_covers(store, path):
     store.close()
     with closing(sqlite3.connect(path)) as connection, connection:
-        connection.execute("UPDATE documents SET embedding = x'00000000' WHERE id != 'd0'")
+        step = 3000 // keeper.SAMPLE  # of the sample that is compared
+        connection.execute("UPDATE documents SET embedding = x'00000000' WHERE (row - 1) % ? != 0", (step,))
     with EmbeddedStore.open(path) as again:
         assert len(again) == 3000
     with pytest.raises(StoreError, match="another width"):
@@ -67,6 +69,21 @@ def flip(file):
     file.write_bytes(whole)
 
 
+def zero_vectors(file):
+    """Zero the vectors, as a disk that lost a write would."""
+    whole = bytearray(file.read_bytes())
+    header = json.loads(whole[len(index_file.MAGIC) : index_file.BLOCK])
+    end = index_file.BLOCK + 4 * header["covered"] * header["dimension"]
+    whole[index_file.BLOCK : end] = bytes(end - index_file.BLOCK)
+    file.write_bytes(whole)
+
+
+def other_vectors(file):
+    """Put in other vectors, with the right digest."""
+    zero_vectors(file)
+    rewrite(file, digest=hashlib.sha256(file.read_bytes()[index_file.BLOCK :]).hexdigest())
+
+
 def rewrite(file, **facts):
     whole = file.read_bytes()
     header = json.loads(whole[len(index_file.MAGIC) : index_file.BLOCK]) | facts
@@ -80,6 +97,8 @@ DAMAGE = {
     "foreign": lambda file: file.write_bytes(b"my notes " * 1000),
     "truncated": truncate,
     "changed": flip,
+    "vectors lost": zero_vectors,
+    "other vectors": other_vectors,
     "other store": lambda file: rewrite(file, stamp=123),
     "older epoch": lambda file: rewrite(file, epoch=-1),
     "of the future": lambda file: rewrite(file, version=10**6),
