@@ -68,6 +68,12 @@ def synthetic_documents(part: str, count: int, seed: int) -> list[denn.Document]
     return documents
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _own_settings(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Leave the user's settings alone, in commands that tests run too."""
+    os.environ["DENN_CONFIG"] = str(tmp_path_factory.mktemp("settings"))
+
+
 @pytest.fixture(scope="session")
 def tiny_corpus() -> denn.Corpus:
     """Sixty documents to learn from, twenty to validate and twenty to test."""

@@ -6,25 +6,46 @@ import sys
 import traceback
 from collections.abc import Sequence
 from types import TracebackType
+from typing import TYPE_CHECKING
 
 from denn.errors import DennError
+
+if TYPE_CHECKING:
+    from denn.stores.trust import UntrustedError
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run a command and exit: 0 done, 2 for what the user can mend, 1 for our own faults, 130 when interrupted."""
     from denn.cli.app import command
     from denn.cli.show import complain, listen
+    from denn.stores.trust import UntrustedError
 
     sys.excepthook = _fault  # what is caught nowhere is our own fault, and Python then exits with 1
     listen()
     try:
-        command()(arguments, prog_name="denn")
+        try:
+            command()(arguments, prog_name="denn")
+        except UntrustedError as error:
+            _ask_to_trust(error)
+            command()(arguments, prog_name="denn")
     except (DennError, OSError, MemoryError, RuntimeError) as error:
         sentence = _mendable(error)
         if sentence is None:
             raise
         complain(sentence)
         sys.exit(2)
+
+
+def _ask_to_trust(error: UntrustedError) -> None:
+    """Let a person at a terminal allow the datastore that a model names; the error stands in any other case."""
+    import typer
+
+    from denn.stores.trust import trust
+
+    what = f"The model {error.folder} uses the datastore {error.address!r}. Opening it may send your database password."
+    if not sys.stdin.isatty() or not typer.confirm(f"{what}\nDo you trust this address?", err=True):
+        raise error
+    trust(error.address)
 
 
 def _mendable(error: BaseException) -> str | None:

@@ -7,6 +7,7 @@ from typing import Any
 
 from denn.errors import StoreError
 from denn.registry import STORES, lookup
+from denn.stores.trust import UntrustedError, is_trusted, trust
 from denn.types import Datastore
 
 FILE = "store.sqlite"  # in the folder `store` of a model
@@ -41,10 +42,13 @@ def open_store(address: str | Path, read_only: bool = False, **options: Any) -> 
 
 
 def of_model(folder: Path) -> str | Path:
-    """Return where the datastore of a model is."""
+    """Return where the datastore of a model is; one outside its folder must have been allowed on this machine."""
     elsewhere = folder / "store" / ELSEWHERE
     if elsewhere.is_file():
-        return elsewhere.read_text(encoding="utf-8").strip()
+        address = _read_address(elsewhere)
+        if not is_trusted(address):
+            raise UntrustedError(folder, address)
+        return address
     if not (folder / "store").is_dir():
         raise StoreError(f"the folder {folder} has no datastore. Expected a model of a method that keeps one.")
     return folder / "store" / FILE
@@ -53,14 +57,18 @@ def of_model(folder: Path) -> str | Path:
 def use(folder: Path, address: str | Path | None) -> None:
     """Let a model use the store at an address from the next loading on; None is the one in its own folder.
 
-    The store must have the model's width and begin with its labels.
+    The store must have the width of the model's own and begin with its labels. The one that was used so far is not
+    asked: it may be gone.
     """
-    elsewhere = folder / "store" / ELSEWHERE
-    own = folder / "store" / FILE
-    with open_store(own if address is None else address, read_only=True) as new, open_store(folder, True) as old:
+    elsewhere, own = folder / "store" / ELSEWHERE, folder / "store" / FILE
+    if address is None and not own.is_file():
+        raise StoreError(f"the folder {folder} has no datastore of its own any more. Copy one to {own} first.")
+    with open_store(own if address is None else address, read_only=True) as new:
+        if address is not None and own.is_file():
+            with open_store(own, read_only=True, index="exact") as old:
+                if new.dimension != old.dimension:
+                    raise StoreError(f"got a datastore of width {new.dimension}, expected {old.dimension}.")
         trained = (folder / "labels.txt").read_text(encoding="utf-8").split("\n")[:-1]
-        if new.dimension != old.dimension:
-            raise StoreError(f"got a datastore of width {new.dimension}, expected {old.dimension}. Copy the model's.")
         if list(new.labels[: len(trained)]) != trained:
             raise StoreError(
                 "the datastore does not begin with the model's labels. Copy the model's store there first."
@@ -68,6 +76,19 @@ def use(folder: Path, address: str | Path | None) -> None:
     if address is None:
         elsewhere.unlink(missing_ok=True)
         return
+    written = str(address) if "://" in str(address) else str(Path(address).resolve())
+    trust(written)
     beside = elsewhere.with_name(ELSEWHERE + ".part")
-    beside.write_text(f"{address if '://' in str(address) else Path(address).resolve()}\n", encoding="utf-8")
+    beside.write_text(f"{written}\n", encoding="utf-8")
     beside.replace(elsewhere)
+
+
+def _read_address(file: Path) -> str:
+    """Read the one line that says where a model's datastore is."""
+    try:
+        lines = file.read_text(encoding="utf-8").splitlines()
+    except UnicodeDecodeError:
+        lines = []
+    if len(lines) != 1 or not lines[0].isprintable() or not lines[0].strip():
+        raise StoreError(f"{file} is damaged, expected one address. Set it with `denn store use`.")
+    return lines[0].strip()

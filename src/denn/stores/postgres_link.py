@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -67,6 +68,10 @@ class Address:
                 "the address of a datastore holds no password, as it is written into models. "
                 "Use PGPASSWORD, PGPASSFILE or a service file (PGSERVICEFILE)."
             )
+        if "require_auth" in parts:
+            raise StoreError(
+                "the address of a datastore cannot say how passwords are sent. Use PGREQUIREAUTH for that."
+            )
         schema = unquote(next((pair for pair in pairs if pair.startswith("schema=")), "schema=denn")[len("schema=") :])
         if not 0 < len(schema.encode()) < 64 or "\0" in schema:
             raise StoreError(f"got the schema {schema!r}, expected a name of 1 to 63 bytes.")
@@ -76,6 +81,13 @@ class Address:
         """Return the parameters of a connection that the address leaves open."""
         given = conninfo_to_dict(self.server)
         wanted = {"connect_timeout": int(REACH), "application_name": "denn"}
+        if "PGREQUIREAUTH" not in os.environ:
+            if psycopg.pq.version() < 160_000:
+                raise StoreError(
+                    "to send no password in the clear, denn needs libpq 16. Install 'psycopg[binary]', or set "
+                    "PGREQUIREAUTH."
+                )
+            wanted["require_auth"] = "!password,!md5"  # SCRAM, a certificate, Kerberos, or no password at all
         return {"autocommit": True} | {name: value for name, value in wanted.items() if name not in given}
 
     def place(self, connection: Connection) -> str:
