@@ -9,9 +9,11 @@ import random
 import sys
 import threading
 import zlib
+from contextlib import suppress
 
 import torch
 
+from denn.errors import StoreError
 from denn.stores.address import open_store
 from denn.types import Document
 
@@ -23,6 +25,11 @@ def batch_of(name: str) -> tuple[list[Document], torch.Tensor]:
     documents = [Document(f"{name} text {i} " * 40, (f"label {i % 5}", name), f"{name}/{i}") for i in range(BATCH)]
     generator = torch.Generator().manual_seed(zlib.crc32(name.encode()))
     return documents, torch.randn(BATCH, DIMENSION, generator=generator)
+
+
+def ids_of(name: str) -> list[str]:
+    """Return the ids of a batch."""
+    return [str(document.id) for document in batch_of(name)[0]]
 
 
 def say(line: str) -> None:
@@ -41,17 +48,28 @@ def change_until_killed(address: str, run: str) -> None:
     store, chance, mine = open_store(address, patience=60.0), random.Random(run), []
     threading.Thread(target=search_for_ever, args=(store,), daemon=True).start()
     for number in range(10**9):
-        if len(mine) > 2 and chance.random() < 0.4:
-            name = mine.pop(chance.randrange(len(mine)))
-            say(f"{run} removing {name}")
-            store.remove([document.id for document in batch_of(name)[0]])
-            say(f"{run} removed {name}")
-        else:
+        wanted = chance.choices(("add", "remove", "forget", "relabel", "vacuum"), (20, 6, 6, 6, 1))[0]
+        if wanted == "vacuum":
+            say(f"{run} vacuuming {run}.{number}")
+            with suppress(StoreError):  # another process may be reading
+                store.vacuum()
+            say(f"{run} vacuumed {run}.{number}")
+        elif wanted == "add" or not mine:
             name = f"{run}.{number}"
             say(f"{run} adding {name}")
             store.add(*batch_of(name))
             say(f"{run} added {name}")
             mine.append(name)
+        elif wanted == "relabel":
+            name = chance.choice(mine)
+            say(f"{run} relabelling {name}")
+            store.relabel(ids_of(name), add=[f"again {name}"])
+            say(f"{run} relabelled {name}")
+        else:
+            name = mine.pop(chance.randrange(len(mine)))
+            say(f"{run} {'removing' if wanted == 'remove' else 'forgetting'} {name}")
+            (store.remove if wanted == "remove" else store.forget)(ids_of(name))
+            say(f"{run} {'removed' if wanted == 'remove' else 'forgot'} {name}")
 
 
 def main() -> None:

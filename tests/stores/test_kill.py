@@ -1,8 +1,10 @@
-"""Kill -9 at random moments of adding, removing and searching by two processes at once.
+"""Kill -9 at random moments of adding, relabelling, removing, forgetting, vacuuming and searching by two processes.
 
-Nothing acknowledged is lost, nothing removed comes back, no batch is halved, no store is broken.
+Nothing acknowledged is lost, nothing removed or forgotten comes back, no batch is halved, no store is broken.
+`make soak` kills a thousand of each kind and writes how often what was killed.
 """
 
+import json
 import os
 import random
 import signal
@@ -10,20 +12,26 @@ import sqlite3
 import subprocess
 import sys
 import threading
+import time
+from collections import Counter
 from contextlib import closing, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
 from itertools import count
 from pathlib import Path
 
 import postgres_server
 import pytest
 import torch
-from kill_worker import BATCH, DIMENSION, batch_of
+from kill_worker import BATCH, DIMENSION, batch_of, ids_of
 
+from denn.errors import ConflictError
 from denn.stores.address import create_store, open_store
 from denn.types import Datastore
 
-KILLS = int(os.environ.get("DENN_KILLS", "40"))
+KILLS = int(os.environ.get("DENN_KILLS", "20"))
+CROWDED = 100  # batches, beyond which a store is emptied, so that looking at all of it stays quick
+DONE = {"added", "removed", "forgot", "relabelled", "vacuumed"}
 
 
 @dataclass
@@ -32,12 +40,25 @@ class Told:
 
     there: set[str] = field(default_factory=set)  # acknowledged, and not about to be removed
     gone: set[str] = field(default_factory=set)  # acknowledged as removed
+    forgotten: set[str] = field(default_factory=set)  # acknowledged as forgotten
     open: set[str] = field(default_factory=set)  # begun, and not acknowledged
+    relabelled: set[str] = field(default_factory=set)  # acknowledged as relabelled
+    relabelling: set[str] = field(default_factory=set)  # begun, and not acknowledged
+    doing: dict[str, str] = field(default_factory=dict)  # by run, what was begun last
+    kills: Counter[str] = field(default_factory=Counter)  # by what was going on
 
-    def hear(self, said: str, name: str) -> None:
-        for batches in (self.there, self.gone, self.open):
-            batches.discard(name)
-        {"adding": self.open, "added": self.there, "removing": self.open, "removed": self.gone}[said].add(name)
+    def hear(self, run: str, said: str, name: str) -> None:
+        self.doing[run] = "searching" if said in DONE else said
+        if said in ("relabelling", "relabelled"):
+            (self.relabelling if said == "relabelling" else self.relabelled).add(name)
+        elif not said.startswith("vacuum"):
+            for batches in (self.there, self.gone, self.forgotten, self.open):
+                batches.discard(name)
+            done = {"added": self.there, "removed": self.gone, "forgot": self.forgotten}
+            done.get(said, self.open).add(name)
+
+    def killed(self, run: str) -> None:
+        self.kills[self.doing.pop(run, "opening")] += 1
 
 
 def kill(pid: int) -> None:
@@ -57,9 +78,10 @@ def run_and_kill(
             threading.Timer(left[run], kill, (int(what),)).start()
         elif said == "ended":
             assert what in ends
+            told.killed(run)
             del left[run]
         else:
-            told.hear(said, what)
+            told.hear(run, said, what)
 
 
 def check(store: Datastore, told: Told, looked_at: set[str]) -> None:
@@ -69,18 +91,35 @@ def check(store: Datastore, told: Told, looked_at: set[str]) -> None:
     assert len(ids) == BATCH * len(present), "a batch is halved"
     assert told.there <= present, f"lost: {told.there - present}"
     assert not told.gone & present, f"came back: {told.gone & present}"
+    assert not told.forgotten & present, f"were not forgotten: {told.forgotten & present}"
     assert present <= told.there | told.open
     counts = store.label_counts()
     assert {name: counts[name] for name in present} == dict.fromkeys(present, BATCH)
+    for name in present:
+        again = counts.get(f"again {name}", 0)
+        allowed = {BATCH} if name in told.relabelled else {0, BATCH} if name in told.relabelling else {0}
+        assert again in allowed, f"{name} has its second label {again} times"
     for name in looked_at & present:
         documents, embeddings = batch_of(name)
-        assert store.get([document.id for document in documents]) == documents
+        more = (f"again {name}",) if counts.get(f"again {name}") else ()
+        assert store.get([document.id for document in documents]) == [
+            replace(document, labels=(*document.labels, *more)) for document in documents
+        ]
         found = store.search(embeddings, 1)
         assert [nearest for (nearest,) in found.ids] == [document.id for document in documents]
         assert torch.allclose(found.similarity, torch.ones(BATCH, 1), atol=1e-5)
 
 
-def survive(address: str, longest: float, after_each=lambda: None, strike=None, seed: int = 0) -> Told:
+def check_forgotten(store: Datastore, told: Told, some: random.Random) -> None:
+    """See that a forgotten document cannot come back, even by name."""
+    for name in some.sample(sorted(told.forgotten), min(3, len(told.forgotten))):
+        document = batch_of(name)[0][0]
+        assert not store.history(id=document.id)
+        with pytest.raises(ConflictError, match="was forgotten"):
+            store.add([document], torch.ones(1, DIMENSION))
+
+
+def survive(address: str, longest: float, after_each=lambda: None, strike=None, every: int = 1, seed: int = 0) -> Told:
     """Kill children of a worker many times and check the store after each; `strike` hits the server under them.
 
     On a slow machine children do less before they are killed, and more of them are.
@@ -89,45 +128,64 @@ def survive(address: str, longest: float, after_each=lambda: None, strike=None, 
     moments, told = random.Random(seed), Told()
     command = [sys.executable, Path(__file__).with_name("kill_worker.py"), address]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as worker:
-        for round_ in count(0, 2):
-            if round_ >= KILLS and len(told.there) > KILLS / 2 and len(told.gone) > KILLS / 8:
+        for round_ in count():
+            done = told.kills.total() >= KILLS and (not strike or told.kills["server"] >= KILLS / every)
+            if done and len(told.gone) + len(told.forgotten) > KILLS / 16:
                 break
-            assert round_ < 4 * KILLS, f"only {len(told.there)} adds and {len(told.gone)} removals"
             before = set(told.there)
             runs, delays = [f"{round_}a", f"{round_}b"], [moments.uniform(0, longest) for _ in range(2)]
-            struck = threading.Timer(moments.uniform(0, longest), strike) if strike and round_ % 8 == 6 else None
+            struck = threading.Timer(moments.uniform(0, longest), strike) if strike and round_ % every == 0 else None
             if struck:
                 struck.start()
             # a child whose server is gone for too long may end by itself
             run_and_kill(worker, runs, delays, told, {str(-signal.SIGKILL), "1"} if struck else {str(-signal.SIGKILL)})
             if struck:
                 struck.join()
+                told.kills["server"] += 1
             after_each()
             with open_store(address, patience=60.0) as store:
                 check(store, told, set(list(told.there - before)[-2:]))
+                check_forgotten(store, told, moments)
+                if len(told.there) > CROWDED:
+                    store.remove([id for name in told.there for id in ids_of(name)])
+                    told.gone |= told.there
+                    told.there.clear()
         worker.stdin.close()
     with open_store(address) as store:
         check(store, told, told.there)
     return told
 
 
+def note(kind: str, told: Told, seconds: float) -> None:
+    """Write how often what was killed, where a long run asks for it."""
+    if folder := os.environ.get("DENN_SOAK"):
+        from denn.bench.machine import machine
+
+        acknowledged = {"there": len(told.there), "removed": len(told.gone), "forgotten": len(told.forgotten)}
+        facts = {"kills": dict(told.kills), "batches": acknowledged | {"of": BATCH}, "lost": 0, "returned": 0}
+        facts |= {"seconds": round(seconds), "machine": machine(), "date": datetime.now(UTC).date().isoformat()}
+        (Path(folder) / f"kills-{kind}.json").write_text(json.dumps(facts, indent=1) + "\n")
+
+
 @pytest.mark.slow
 def test_killed_while_two_processes_change_the_file(tmp_path):
-    path = tmp_path / "store.sqlite"
+    path, begun = tmp_path / "store.sqlite", time.monotonic()
 
     def whole() -> None:
         with closing(sqlite3.connect(path)) as connection:
             assert connection.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
 
-    assert survive(str(path), 0.4, whole).there
+    note("embedded", survive(str(path), 0.4, whole), time.monotonic() - begun)
 
 
 @pytest.mark.slow
 def test_killed_while_two_processes_change_the_database(tmp_path):
-    server = postgres_server.server()
+    server, begun = postgres_server.server(), time.monotonic()
 
     def strike() -> None:
         server.kill()
         server.start()
 
-    assert survive(postgres_server.address_of(tmp_path / "address", fresh=True), 0.8, strike=strike).there
+    address = postgres_server.address_of(tmp_path / "address", fresh=True)
+    every = 1 if os.environ.get("DENN_SOAK") else 4  # rounds between two kills of the server itself
+    note("postgres", survive(address, 0.8, strike=strike, every=every), time.monotonic() - begun)
