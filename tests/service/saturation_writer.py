@@ -19,7 +19,9 @@ from denn.stores.address import open_store
 from denn.types import Datastore, Document
 
 LIVE = 60  # documents that a writer keeps at most
-KINDS, OFTEN = ("add", "relabel", "remove", "forget", "vacuum"), (8, 4, 3, 3, 2)
+KINDS = ("add", "relabel", "remove", "forget", "vacuum")
+OFTEN = (8, 4, 3, 3, 2)
+OFTEN_OF_FIRST = (4, 1, 4, 4, 8)  # the first writer renumbers labels most of the time
 
 
 class Writer:
@@ -31,7 +33,7 @@ class Writer:
         with self.log.open("w") as out:
             while not self.log.with_name("stop").exists():
                 begun = time.monotonic()
-                states = self.change(self.chance.choices(KINDS, OFTEN)[0])
+                states = self.change(self.chance.choices(KINDS, OFTEN if self.number else OFTEN_OF_FIRST)[0])
                 row = {"begun": begun, "done": time.monotonic(), "states": states}
                 out.write(json.dumps(row) + "\n")
                 out.flush()
@@ -65,7 +67,7 @@ class Writer:
         return dict(states)
 
     def some_labels(self) -> list[str]:
-        own = f"later {self.number}-{self.count // 7}"  # labels come, and go with their documents
+        own = f"later {self.number}-{self.count // 3}"  # labels come, and go with their documents
         return [own, *self.chance.sample(self.trained, min(2, len(self.trained)))]
 
 

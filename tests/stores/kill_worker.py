@@ -44,8 +44,13 @@ def search_for_ever(store) -> None:
 
 
 def change_until_killed(address: str, run: str) -> None:
-    say(f"{run} started {os.getpid()}")
-    store, chance, mine = open_store(address, patience=60.0), random.Random(run), []
+    chance, mine = random.Random(run), []
+    early = chance.random() < 0.1  # to be killed while it opens the store; most are killed while they change it
+    if early:
+        say(f"{run} started {os.getpid()}")
+    store = open_store(address, patience=60.0)
+    if not early:
+        say(f"{run} started {os.getpid()}")
     threading.Thread(target=search_for_ever, args=(store,), daemon=True).start()
     for number in range(10**9):
         wanted = chance.choices(("add", "remove", "forget", "relabel", "vacuum"), (20, 6, 6, 6, 1))[0]
