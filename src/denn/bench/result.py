@@ -116,6 +116,7 @@ def select(results: Iterable[Result], corpus: str | None = None, recipe: str | N
 def _matrix(columns: list[list[int]], width: int) -> Tensor:
     """Turn the columns of each row into (n,width) bool."""
     rows = torch.zeros(len(columns), width, dtype=torch.bool)
-    for row, members in enumerate(columns):
-        rows[row, members] = True
+    sizes = torch.tensor([len(members) for members in columns])
+    members = torch.tensor([column for members in columns for column in members], dtype=torch.int64)
+    rows[torch.arange(len(columns)).repeat_interleave(sizes), members] = True
     return rows
