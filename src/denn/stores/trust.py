@@ -32,14 +32,14 @@ def trust(address: str) -> None:
     """Allow models to use the datastore at an address from now on."""
     if is_trusted(address):
         return
-    file = _file()
     try:
+        file = _file()
         file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         with file.open("a", encoding="utf-8") as out:
             out.write(f"{address}\n")
-    except OSError as error:
+    except (OSError, RuntimeError) as error:
         raise StoreError(
-            f"cannot remember in {file} that {address} is allowed: {error.strerror}. Set {VARIABLE}={address} instead."
+            f"cannot remember that {address} is allowed ({error}). Set {VARIABLE}={address} instead."
         ) from error
 
 
@@ -49,7 +49,7 @@ def is_trusted(address: str) -> bool:
         return True
     try:
         return address in _file().read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError):  # none was allowed yet
+    except (OSError, UnicodeDecodeError, RuntimeError):  # none was allowed yet; the last: there is no home folder
         return False
 
 
