@@ -23,7 +23,7 @@ from denn.bench import paper
 from denn.bench.result import Result, read_all, select
 from denn.bench.significance import METRICS, pooled_bootstrap
 from denn.core.metrics import multilabel_scores
-from denn.data.files import open_bytes
+from denn.data.compressed import open_bytes
 from machine import report
 
 

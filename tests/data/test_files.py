@@ -90,18 +90,13 @@ def test_a_zst_file_of_several_frames_is_read_to_its_end(tmp_path):
     assert read_documents(write(tmp_path, "a.jsonl.zst", frames))[0] == DOCUMENTS
 
 
-@pytest.mark.parametrize("compression", [".gz", ".xz", ".zst"])
+@pytest.mark.parametrize("compression", [".gz", ".xz", ".zst", ".lz4"])
 @pytest.mark.parametrize("keep", [0.3, 0.9])
 def test_a_truncated_file_is_named(tmp_path, compression, keep):
     whole = COMPRESSIONS[compression](as_jsonl())
     path = write(tmp_path, f"a.jsonl{compression}", whole[: int(len(whole) * keep)])
     with pytest.raises(DataError, match=rf"a\.jsonl{compression}: the compressed file is truncated"):
         read_documents(path)
-
-
-def test_a_truncated_lz4_file_is_named(tmp_path):
-    with pytest.raises(DataError, match=r"a\.jsonl\.lz4: cannot be read \(Truncated"):
-        read_documents(write(tmp_path, "a.jsonl.lz4", as_lz4(as_jsonl())[:-20]))
 
 
 @pytest.mark.parametrize("compression", [".gz", ".xz", ".zst", ".lz4"])
@@ -165,7 +160,7 @@ GOOD = b'{"text": "x", "labels": ["y"]}\n'
         (b'{"text": "a", "labels": [', "not JSON"),
         (b"[1, 2]", "expected a JSON object"),
         (b"[" * 100_000, "not JSON"),
-        (b'{"text": ' + b"9" * 5000 + b"}", "not JSON"),
+        (b'{"text": ' + b"9" * 5000 + b"}", "a number of more than 4,300 digits"),
         (b'{"text": 3, "labels": []}', r"the text is a number \(3\)"),
         (b'{"text": "a", "labels": 3}', "label column of the wrong type"),
     ],

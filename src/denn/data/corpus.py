@@ -9,7 +9,7 @@ from pathlib import Path
 
 from denn.data.files import read_table, read_text
 from denn.data.frames import read_rows
-from denn.data.rows import Columns, Table, find_separator, missing, parse_labels, split_labels
+from denn.data.rows import Columns, Table, find_separator, missing, parse_labels, short, split_labels
 from denn.data.split import stratified_split
 from denn.errors import DataError
 from denn.types import Corpus, Document, LabelSpace
@@ -72,20 +72,19 @@ def _read(
         raise DataError("the separator is empty, expected a character such as | or none to have it found.")
     table = read_table(source, columns) if isinstance(source, str | Path) else read_rows(source, part, columns)
     parsed, bad = _parse(table, columns)
-    rows = len(parsed) + len(bad)
+    rows = len(parsed) + bad.count
     if not rows:
         raise DataError(f"{table.name}: there are no rows, expected at least one document.")
     joined = (row.labels for row in parsed if isinstance(row.labels, str))
     mark = separator or usual_separator or find_separator(joined)
     documents = _finish(table, parsed, bad, part, lambda labels: split_labels(labels, mark, separator is not None))
-    bad.sort()
-    reasons = tuple(f"{table.place(number)}: {reason}" for number, reason in bad[:REASONS_SHOWN])
-    if bad and (not skip_bad or not documents):
-        raise DataError(_bad_rows(reasons, len(bad), rows))
+    reasons = tuple(f"{table.place(number)}: {reason}" for number, reason in bad.first)
+    if bad.count and (not skip_bad or not documents):
+        raise DataError(_bad_rows(reasons, bad.count, rows))
     report = ReadReport(
         name=table.name,
         rows=rows,
-        bad=len(bad),
+        bad=bad.count,
         reasons=reasons,
         unlabelled=sum(not document.labels for document in documents),
         empty=sum(not document.text for document in documents),
@@ -104,10 +103,24 @@ class _Parsed:
     id: str | None
 
 
-def _parse(table: Table, columns: Columns) -> tuple[list[_Parsed], list[tuple[int, str]]]:
-    """Read all rows into those that are well-formed and the numbers and reasons of those that are not."""
+class _Bad:
+    """Bad rows: how many, and the numbers and reasons of the first; a file may hold nothing else."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.first: list[tuple[int, str]] = []
+
+    def add(self, number: int, reason: str) -> None:
+        """Count a row; each pass over the rows adds in their order."""
+        self.count += 1
+        if len(self.first) < REASONS_SHOWN or number < max(self.first)[0]:
+            self.first = sorted([*self.first, (number, reason)])[:REASONS_SHOWN]
+
+
+def _parse(table: Table, columns: Columns) -> tuple[list[_Parsed], _Bad]:
+    """Read all rows into those that are well-formed and those that are not."""
     parsed: list[_Parsed] = []
-    bad: list[tuple[int, str]] = []
+    bad = _Bad()
     found: dict[str, None] = {}
     for ordinal, (number, row) in enumerate(table.rows, 1):
         try:
@@ -117,14 +130,14 @@ def _parse(table: Table, columns: Columns) -> tuple[list[_Parsed], list[tuple[in
             parsed.append(_Parsed(number, ordinal, text, parse_labels(row.get(columns.labels)), identity))
             found.update(dict.fromkeys(row))
         except DataError as error:
-            bad.append((number, str(error)))
+            bad.add(number, str(error))
     if parsed and columns.needs_labels and columns.labels not in found:
         raise DataError(f"{table.name}: {missing(columns.labels, found)}.")
     return parsed, bad
 
 
 def _finish(
-    table: Table, parsed: list[_Parsed], bad: list[tuple[int, str]], part: str, split: Callable[[str], tuple[str, ...]]
+    table: Table, parsed: list[_Parsed], bad: _Bad, part: str, split: Callable[[str], tuple[str, ...]]
 ) -> list[Document]:
     """Split label strings and settle ids; of rows with the same id the first stays, the others join the bad ones."""
     documents: list[Document] = []
@@ -135,10 +148,10 @@ def _finish(
             labels = split(row.labels) if isinstance(row.labels, str) else row.labels
             if identity in owner:
                 raise DataError(
-                    f"the id {identity!r} is that of {table.unit} {owner[identity]} already, ids must differ"
+                    f"the id {short(identity)} is that of {table.unit} {owner[identity]} already, ids must differ"
                 )
         except DataError as error:
-            bad.append((row.number, str(error)))
+            bad.add(row.number, str(error))
             continue
         owner[identity] = row.number
         documents.append(Document(row.text, labels, identity))

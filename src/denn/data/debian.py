@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 import re
 import shutil
@@ -13,8 +12,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
+from denn.data.compressed import open_bytes, read_lines
 from denn.data.corpus import read_documents, split_documents
-from denn.data.files import open_bytes
 from denn.errors import DataError
 from denn.types import Corpus, Document
 
@@ -99,22 +98,26 @@ def read_lists(folder: Path) -> list[Document]:
 
 def paragraphs(path: Path, wanted: Iterable[str]) -> Iterator[dict[str, str]]:
     """Yield the wanted fields of each paragraph of a deb822 file; continuation lines are stripped and joined."""
-    entry: dict[str, str] = {}
+    entry: dict[str, list[str]] = {}
     field = ""
-    with open_bytes(path) as stream, io.TextIOWrapper(stream, "utf-8", "replace", newline="\n") as lines:
-        for line in lines:
+    with open_bytes(path) as stream:
+        for line in (line.decode(errors="replace") for line in read_lines(stream, path)):
             if line[0] in " \t":
                 if field in entry:
-                    entry[field] += f"\n{line.strip()}"
+                    entry[field].append(line.strip())
             elif line != "\n":
                 field, _, value = line.partition(":")
                 if field in wanted:
-                    entry[field] = value.strip()
+                    entry[field] = [value.strip()]
             elif entry:
-                yield entry
+                yield _joined(entry)
                 entry, field = {}, ""
     if entry:
-        yield entry
+        yield _joined(entry)
+
+
+def _joined(entry: dict[str, list[str]]) -> dict[str, str]:
+    return {field: "\n".join(lines) for field, lines in entry.items()}
 
 
 def tags(field: str) -> tuple[str, ...]:

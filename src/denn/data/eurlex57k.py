@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from denn.data.files import open_bytes
+from denn.data.compressed import read_whole
 from denn.data.published import Layout, jsonl, read_published
 from denn.errors import DataError
 from denn.types import Corpus, Document
@@ -59,10 +59,8 @@ def _read_law(path: Path, names: Mapping[str, str]) -> Document:
 
 
 def _read_object(path: Path) -> dict[str, Any]:
-    with open_bytes(path) as stream:
-        content = stream.read()
     try:
-        value = json.loads(content)
+        value = json.loads(read_whole(path))
     except (ValueError, RecursionError) as error:
         raise DataError(f"{path}: not JSON ({error}). Get the file again.") from None
     if not isinstance(value, dict):

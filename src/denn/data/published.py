@@ -8,8 +8,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from denn.data import compressed
+from denn.data.compressed import open_bytes
 from denn.data.corpus import read_corpus, split_documents
-from denn.data.files import open_bytes
 from denn.data.known import KNOWN, PARTS, Edition, Statistics, files_of
 from denn.errors import DataError
 from denn.types import Corpus, Document
@@ -95,16 +96,16 @@ def find_file(folder: Path, name: str) -> Path | None:
 
 def read_lines(path: Path) -> list[str]:
     """Read the lines of a UTF-8 file; only \\n ends a line."""
+    found = []
     with open_bytes(path) as stream:
-        content = stream.read()
-    try:
-        lines = content.decode("utf-8-sig").split("\n")
-    except UnicodeDecodeError as error:
-        line = content.count(b"\n", 0, error.start) + 1
-        raise DataError(
-            f"{path}, line {line}: byte {content[error.start]:#04x} is not UTF-8. Save the file in UTF-8."
-        ) from None
-    return [line.removesuffix("\r") for line in lines[: None if lines[-1] else -1]]
+        for number, line in enumerate(compressed.read_lines(stream, path), 1):
+            try:
+                found.append(line.decode().removesuffix("\n").removesuffix("\r"))
+            except UnicodeDecodeError as error:
+                raise DataError(
+                    f"{path}, line {number}: byte {line[error.start]:#04x} is not UTF-8. Save the file in UTF-8."
+                ) from None
+    return found
 
 
 def _read_pair(text_path: Path, label_path: Path) -> list[Document]:

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from denn.data.files import open_bytes
+from denn.data.compressed import read_whole
 from denn.data.published import Layout, jsonl, read_published
 from denn.errors import DataError
 from denn.types import Corpus, Document
@@ -43,9 +43,7 @@ def _read_sgml(found: Mapping[str, Path]) -> dict[str, list[Document]]:
 
 def _stories(path: Path) -> Iterator[tuple[str, Document]]:
     """Yield the stories that the topics' editors have seen, each with its part."""
-    with open_bytes(path) as stream:
-        content = stream.read().decode("latin-1")
-    stories = STORY.findall(content)
+    stories = STORY.findall(read_whole(path).decode("latin-1"))
     if not stories:
         raise DataError(f"{path}: there are no stories in <REUTERS …> and </REUTERS>. Get the file again.")
     for head, story in stories:

@@ -6,10 +6,13 @@ import difflib
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 
 from denn.errors import DataError
 
 SEPARATORS = ("|", ";", ",")
+SHOWN = 40  # characters of a value in a message
+NAMES_SHOWN = 20
 
 # A reader yields the error of a row that cannot be read, and raises the error of a source that cannot be read.
 Row = Mapping[str, object] | DataError
@@ -53,14 +56,19 @@ class Table:
 
 def missing(column: str, found: Iterable[str]) -> str:
     """Say that a column is missing, which were found, and which of them may have been meant."""
-    names = [str(name) for name in found]
+    names = [str(name) for name in islice(found, NAMES_SHOWN + 1)]
     close = difflib.get_close_matches(column.lower(), [name.lower() for name in names], n=1)
     meant = next((f" Did you mean {name!r}?" for name in names if close and name.lower() == close[0]), "")
-    listed = ", ".join(map(repr, names)) or "none"
+    listed = ", ".join(map(short, names[:NAMES_SHOWN])) or "none"
     return (
-        f"there is no column {column!r}; found: {listed}.{meant} "
+        f"there is no column {column!r}; found: {listed}{' and more' * (len(names) > NAMES_SHOWN)}.{meant} "
         "Rename it, or name it by text_column, labels_column or id_column (--text-column …)"
     )
+
+
+def short(text: str) -> str:
+    """Quote a text for a message, cut where it is long."""
+    return repr(text if len(text) <= SHOWN else text[: SHOWN - 1] + "…")
 
 
 def describe(value: object) -> str:
@@ -68,8 +76,13 @@ def describe(value: object) -> str:
     kinds = {type(None): "null", bool: "a boolean", int: "a number", float: "a number", str: "a string"}
     kinds |= {list: "a list", tuple: "a list", dict: "an object", bytes: "bytes"}
     kind = kinds.get(type(value), f"a {type(value).__name__}")
-    shown = repr(value)
-    return kind if value is None or len(shown) > 40 else f"{kind} ({shown})"
+    if value is None or (isinstance(value, list | tuple | dict | str | bytes) and len(value) > SHOWN):
+        return kind
+    try:
+        shown = repr(value)
+    except (RecursionError, ValueError):  # nested too deeply, or a number of too many digits
+        return kind
+    return kind if len(shown) > SHOWN else f"{kind} ({shown})"
 
 
 def parse_text(value: object) -> str:
@@ -137,7 +150,7 @@ def _clean(labels: Iterable[str]) -> tuple[str, ...]:
     for label in stripped:
         _storable(label, "a label")
         if len(label.splitlines()) > 1:
-            raise DataError(f"the label {label!r} has a line break in it, expected a name on one line")
+            raise DataError(f"the label {short(label)} has a line break in it, expected a name on one line")
     return tuple(label for label in stripped if label)
 
 

@@ -1,0 +1,118 @@
+"""Parquet files row by row; a process of its own with little memory decodes them, as their sizes are only declared."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, Any, BinaryIO, cast
+
+from denn.data.compressed import COMPRESSIONS, LONGEST_ROW, PIECE, TOO_LONG, Expansion, open_bytes
+from denn.data.rows import Columns, Row, Rows
+from denn.errors import DataError
+
+DECODER = Path(__file__).with_name("parquet_decoder.py")
+MEMORY = 3 << 29  # bytes that the decoder may use
+SECONDS = 60  # of its processor time, and one more for each MiB
+BIGGEST_COPY = 4 << 30  # bytes of a compressed file, which is decompressed to disk
+ROW_COST = 32  # bytes that a row counts at least: billions of empty rows fit into a small file
+HEADER = 1 << 24  # bytes of what the decoder says first
+# One arena and the system's own allocator reserve no more addresses than they use.
+ENVIRONMENT = {"ARROW_DEFAULT_MEMORY_POOL": "system", "MALLOC_ARENA_MAX": "1", "OMP_NUM_THREADS": "1"}
+
+
+def parquet_rows(path: Path, columns: Columns) -> Rows:
+    """Yield the rows of a Parquet file, itself compressed or not."""
+    import pyarrow
+
+    with open_bytes(path) as stream, _seekable(path, stream) as file, _decoding(file, columns) as decoder:
+        said = cast(IO[bytes], decoder.stdout)
+        try:
+            if header := said.readline(HEADER):
+                yield from enumerate(_rows(path, columns, json.loads(header), said), 1)
+        except (pyarrow.ArrowException, OSError, ValueError):
+            said.close()  # the decoder broke off, or does so now
+        _check_end(path, decoder)
+
+
+def _rows(path: Path, columns: Columns, header: dict[str, Any], said: IO[bytes]) -> Iterator[Row]:
+    import pyarrow
+
+    columns.among(header["names"], str(path))
+    expansion = Expansion(path)
+    expansion.add(ROW_COST * header["rows"])
+    with pyarrow.ipc.open_stream(said) as batches:
+        for batch in batches:
+            expansion.add(batch.nbytes)
+            for row in range(batch.num_rows):
+                yield _row(batch, row)
+
+
+def _row(batch: Any, row: int) -> Row:
+    try:
+        return {name: column[row].as_py() for name, column in zip(batch.schema.names, batch.columns, strict=True)}
+    except UnicodeDecodeError as error:
+        return DataError(f"byte {error.object[error.start]:#04x} at position {error.start + 1} is not UTF-8")
+
+
+@contextmanager
+def _seekable(path: Path, stream: BinaryIO) -> Iterator[BinaryIO]:
+    """Decompress a compressed file to a temporary one, as Parquet is read from its end."""
+    if path.suffix.lower() not in COMPRESSIONS:
+        yield stream
+        return
+    with tempfile.TemporaryFile() as copy:
+        while piece := stream.read(PIECE):
+            if copy.tell() + len(piece) > BIGGEST_COPY:
+                raise DataError(
+                    f"{path}: it decompresses to more than {BIGGEST_COPY >> 30} GiB, the limit of a compressed Parquet "
+                    "file. Decompress it first; Parquet compresses its columns itself."
+                )
+            try:
+                copy.write(piece)
+            except OSError as error:
+                raise DataError(
+                    f"{path}: it cannot be decompressed to {tempfile.gettempdir()} ({error.strerror}). Make room "
+                    "there, or decompress it first."
+                ) from None
+        copy.seek(0)
+        yield cast(BinaryIO, copy)
+
+
+@contextmanager
+def _decoding(file: BinaryIO, columns: Columns) -> Iterator[subprocess.Popen[bytes]]:
+    """Start the decoder on an open file, and end it at the latest when its rows are no longer wanted."""
+    seconds = SECONDS + os.fstat(file.fileno()).st_size // 2**20
+    order = {
+        "columns": [columns.text, columns.labels, columns.id],
+        "memory": MEMORY,
+        "seconds": seconds,
+        "longest": LONGEST_ROW,
+        "too_long": TOO_LONG,
+    }
+    command = [sys.executable, "-P", str(DECODER), json.dumps(order)]
+    environment = os.environ | ENVIRONMENT | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdin=file.fileno(), stdout=pipe, stderr=pipe, env=environment) as decoder:
+        try:
+            yield decoder
+        finally:
+            decoder.kill()
+
+
+def _check_end(path: Path, decoder: subprocess.Popen[bytes]) -> None:
+    """Raise what the decoder ended with."""
+    complaint = cast(IO[bytes], decoder.stderr).read(HEADER).decode(errors="replace").strip()
+    code = decoder.wait()
+    if code == 2:
+        raise DataError(f"{path}: {complaint}.")
+    if code == -signal.SIGXCPU:
+        raise DataError(f"{path}: decoding it takes longer than a file of its size may. Write it again with pyarrow.")
+    if code:
+        raise DataError(f"{path}: not a Parquet file, or truncated or damaged.")

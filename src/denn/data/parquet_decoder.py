@@ -1,0 +1,121 @@
+"""A program that reads Parquet from stdin and writes Arrow batches to stdout, with little memory; see parquet.py.
+
+What it is told comes as JSON in its only argument. It writes a line of JSON first: the names of all columns and the
+number of rows. It exits with 2 and a sentence on stderr where the file cannot be read.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import sys
+from collections.abc import Iterator
+from contextlib import suppress
+from typing import Any
+
+ROWS_AT_ONCE = 1024
+BYTES_AT_ONCE = 16 << 20  # of rows of usual size
+BUFFER = 1 << 20  # bytes read at once; otherwise all of a column in a group of rows
+MOST_COLUMNS = 10_000
+
+
+def main() -> None:
+    """Decode, or say why not."""
+    order = json.loads(sys.argv[1])
+    limit(resource.RLIMIT_CORE, 0)
+    limit(resource.RLIMIT_CPU, order["seconds"])
+    limit(resource.RLIMIT_AS, order["memory"])
+    import pyarrow
+
+    try:
+        decode(order)
+    except MemoryError:
+        complain(f"decoding it needs more than {order['memory'] / 2**30:g} GiB of memory, the limit")
+    except (pyarrow.ArrowException, OSError, UnicodeError) as error:
+        complain(f"not a Parquet file, or truncated or damaged ({(str(error).splitlines() or ['?'])[0][:200]})")
+
+
+def limit(what: int, most: int) -> None:
+    """Limit what this process may use, no more than it is limited already."""
+    hard = resource.getrlimit(what)[1]
+    with suppress(ValueError, OSError):  # not every system limits everything
+        resource.setrlimit(what, (most if hard == resource.RLIM_INFINITY else min(most, hard), hard))
+
+
+def complain(sentence: str) -> None:
+    """End with a sentence."""
+    sys.stderr.write(sentence)
+    sys.stderr.flush()
+    os._exit(2)  # at once, whatever state the library is in
+
+
+def decode(order: dict[str, Any]) -> None:
+    """Write the wanted columns batch by batch."""
+    import pyarrow
+    from pyarrow import parquet
+
+    file = parquet.ParquetFile(
+        os.fdopen(0, "rb"), buffer_size=BUFFER, pre_buffer=False, page_checksum_verification=True
+    )
+    if len(file.schema_arrow) > MOST_COLUMNS:
+        complain(f"it has {len(file.schema_arrow):,} columns, the limit is {MOST_COLUMNS:,}")
+    names = file.schema_arrow.names
+    wanted = [name for name in dict.fromkeys(order["columns"]) if names.count(name) == 1]
+    schema = pyarrow.schema([(name, plain_type(name, file.schema_arrow.field(name).type)) for name in wanted])
+    out = sys.stdout.buffer
+    out.write(json.dumps({"names": names, "rows": max(0, file.metadata.num_rows)}).encode() + b"\n")
+    out.flush()
+    batches = file.iter_batches(batch_size(file.metadata, wanted), columns=wanted, use_threads=False)
+    with pyarrow.ipc.new_stream(out, schema) as stream:
+        for batch in batches:
+            for piece in pieces(batch, order["longest"]):
+                plain = piece.cast(schema)
+                if plain.nbytes > order["longest"]:
+                    complain(f"a row is too long: {order['too_long']}")
+                stream.write_batch(plain)
+
+
+def plain_type(name: str, kind: Any) -> Any:
+    """Return a type without dictionaries; only texts, numbers and lists of these have a meaning here."""
+    import pyarrow
+    from pyarrow import types
+
+    lists = (types.is_list, types.is_large_list, types.is_fixed_size_list, types.is_list_view)
+    is_list = any(test(kind) for test in lists)
+    inner = kind.value_type if is_list else kind
+    value = inner.value_type if types.is_dictionary(inner) else inner
+    tests = (
+        types.is_string, types.is_large_string, types.is_string_view, types.is_binary, types.is_large_binary,
+        types.is_binary_view, types.is_fixed_size_binary, types.is_integer, types.is_floating, types.is_boolean,
+        types.is_null,
+    )  # fmt: skip
+    if not any(test(value) for test in tests):
+        complain(f"the column {name!r} has the type {str(kind)[:60]}, expected strings or lists of strings")
+    if inner is value:
+        return kind
+    return pyarrow.large_list(value) if is_list else value
+
+
+def batch_size(metadata: Any, wanted: list[str]) -> int:
+    """Return how many rows fit into a batch by what the file says of them."""
+    most = 1
+    for number in range(metadata.num_row_groups):
+        group = metadata.row_group(number)
+        columns = (group.column(place) for place in range(group.num_columns))
+        size = sum(one.total_uncompressed_size for one in columns if one.path_in_schema.split(".")[0] in wanted)
+        most = max(most, size // max(1, group.num_rows))
+    return max(1, min(ROWS_AT_ONCE, BYTES_AT_ONCE // most))
+
+
+def pieces(batch: Any, longest: int) -> Iterator[Any]:
+    """Cut a batch into rows where it is large, or may be without its dictionaries."""
+    dictionaries = sum(column.dictionary.nbytes for column in batch.columns if hasattr(column, "dictionary"))
+    if batch.nbytes + dictionaries * batch.num_rows <= longest:
+        yield batch
+    else:
+        yield from (batch.slice(row, 1) for row in range(batch.num_rows))
+
+
+if __name__ == "__main__":
+    main()
