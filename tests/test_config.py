@@ -95,3 +95,18 @@ def test_an_override_without_a_key_or_value(setting):
 def test_numbers_without_end_are_refused():
     with pytest.raises(ConfigError, match="Got gamma = inf, expected a finite number"):
         make_recipe("denn", {"gamma": float("inf")})
+
+
+@pytest.mark.parametrize("content", ["epochs = " + "9" * 5000, "epochs = " + "[" * 5000, "learning_rate = nan"])
+def test_recipes_with_numbers_and_brackets_without_end_are_refused(tmp_path, content):
+    (tmp_path / "recipe.toml").write_text(f"[parameters]\n{content}\n")
+    with pytest.raises(ConfigError) as caught:
+        make_recipe("denn", read_recipe(tmp_path / "recipe.toml")[1])
+    assert len(str(caught.value)) < 400
+
+
+def test_every_number_of_a_list_is_checked_and_shown_short():
+    for value in (float("nan"), [1.0, float("inf")], 10**5000, "9" * 5000, "x" * 5000):
+        with pytest.raises(ConfigError) as caught:
+            make_recipe("denn", {"epochs": value})
+        assert len(str(caught.value)) < 300

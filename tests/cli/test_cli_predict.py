@@ -70,7 +70,7 @@ def test_each_batch_is_written_before_the_next_is_read(run, dummy, tmp_path, mon
 
     monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=lines(), isatty=lambda: False))
     with (tmp_path / "out").open("wb") as out, pytest.raises(SystemExit) as stop:
-        monkeypatch.setattr(sys, "stdout", SimpleNamespace(buffer=out))
+        monkeypatch.setattr(sys, "stdout", SimpleNamespace(buffer=out, flush=out.flush))
         main(["predict", str(dummy)])
     assert not stop.value.code
     assert seen == [0, BATCH, 2 * BATCH]

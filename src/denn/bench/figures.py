@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import io
 import json
 from collections.abc import Callable, Sequence
@@ -12,6 +11,7 @@ from typing import Any
 
 from denn.bench.map import KIND
 from denn.bench.result import Result
+from denn.data.spreadsheets import write_table
 from denn.errors import ConfigError, DataError, MissingExtraError
 from denn.registry import did_you_mean
 
@@ -54,14 +54,9 @@ def draw(name: str, results: Sequence[Result], out: Path, folder: Path = Path("r
     with matplotlib.rc_context(STYLE):
         drawing = maker(read_maps(folder) if name == "map" else results)
         pictures = {suffix: _picture(drawing.figure, suffix) for suffix in ("svg", "png")}
-    table = io.StringIO()
-    writer = csv.writer(table, lineterminator="\n")
-    writer.writerows([drawing.columns, *([_plain(cell) for cell in row] for row in drawing.rows)])
+    table = write_table([drawing.columns, *([_plain(cell) for cell in row] for row in drawing.rows)])
     out.mkdir(parents=True, exist_ok=True)
-    return [
-        _write(out / f"{name}.{suffix}", content)
-        for suffix, content in (*pictures.items(), ("csv", table.getvalue().encode()))
-    ]
+    return [_write(out / f"{name}.{suffix}", content) for suffix, content in (*pictures.items(), ("csv", table))]
 
 
 def read_maps(folder: Path) -> list[dict[str, Any]]:

@@ -16,24 +16,35 @@ if TYPE_CHECKING:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run a command and exit: 0 done, 2 for what the user can mend, 1 for our own faults, 130 when interrupted."""
-    from denn.cli.app import command
+    from denn.cli.output import drop_stdout, flush_stdout
     from denn.cli.show import complain, listen
-    from denn.stores.trust import UntrustedError
 
     sys.excepthook = _fault  # what is caught nowhere is our own fault, and Python then exits with 1
     listen()
     try:
         try:
-            command()(arguments, prog_name="denn")
-        except UntrustedError as error:
-            _ask_to_trust(error)
-            command()(arguments, prog_name="denn")
+            _run(arguments)
+        finally:
+            flush_stdout()  # a full disk is found out here, where it can be said
     except (DennError, OSError, MemoryError, RuntimeError) as error:
         sentence = _mendable(error)
         if sentence is None:
             raise
+        drop_stdout()
         complain(sentence)
         sys.exit(2)
+
+
+def _run(arguments: Sequence[str] | None) -> None:
+    """Run a command; again where a person allows the datastore that a model names."""
+    from denn.cli.app import command
+    from denn.stores.trust import UntrustedError
+
+    try:
+        command()(arguments, prog_name="denn")
+    except UntrustedError as error:
+        _ask_to_trust(error)
+        command()(arguments, prog_name="denn")
 
 
 def _ask_to_trust(error: UntrustedError) -> None:
@@ -52,9 +63,13 @@ def _mendable(error: BaseException) -> str | None:
     """Return the sentence for an error that the user can mend, None for any other."""
     if isinstance(error, OSError) and error.filename is not None:
         return f"{error.filename}: {error.strerror}."
-    if isinstance(error, DennError | OSError):
+    if isinstance(error, OSError):
+        return f"{error.strerror or error}."
+    if isinstance(error, DennError):
         return str(error)
-    if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":  # the second is torch's
+    # Torch says the second, or on a CPU the third.
+    said = isinstance(error, MemoryError), type(error).__name__ == "OutOfMemoryError", "allocate memory" in str(error)
+    if any(said):
         return "The memory is used up. Give other parameters, such as --set batch_size=8 or --set max_length=128."
     return None
 

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from denn.cli.options import DataDir, Quiet, Verbose
+from denn.cli.options import DataDir, Quiet, Verbose, finite
+from denn.config import check_seed
 from denn.errors import DennError
 
 if TYPE_CHECKING:
@@ -31,9 +32,12 @@ def _names(text: str) -> list[str]:
 
 def _seeds(text: str) -> list[int]:
     try:
-        return [int(part) for part in _names(text)]
+        seeds = [int(part) for part in _names(text)]
     except ValueError as error:
-        raise typer.BadParameter(f"got {text!r}, expected numbers such as 0,1,2") from error
+        raise typer.BadParameter(f"got {text[:60]!r}, expected numbers such as 0,1,2") from error
+    for seed in seeds:
+        check_seed(seed)
+    return seeds
 
 
 @app.command()
@@ -52,7 +56,10 @@ def run(
         list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Set a parameter of every recipe.")
     ] = None,
     share: Annotated[
-        float, typer.Option(min=0.001, max=1, help="Of the training documents; <1: the recipe's name gets it in %.")
+        float,
+        typer.Option(
+            min=0.001, max=1, callback=finite, help="Of the training documents; <1: the recipe's name gets it in %."
+        ),
     ] = 1.0,
     sweeps: Annotated[bool, typer.Option("--sweeps", help="Try other k, γ and datastore sizes too.")] = False,
     keep_models: Annotated[bool, typer.Option("--keep-models", help="Leave the models in the work folder.")] = False,
@@ -72,6 +79,7 @@ def run(
     What has its result already is left out; the same command takes up what was interrupted.
     """
     from denn.bench.run import clear, digest, on_share, plan, take_share
+    from denn.cli.output import check_folder
     from denn.cli.show import complain, interruptible
     from denn.cli.sources import Reading, data_folder, open_corpus
     from denn.config import parse_settings
@@ -79,6 +87,8 @@ def run(
     runs = plan(recipes_dir, _names(corpora), _names(recipes), _seeds(seeds), parse_settings(settings or []))
     runs = [on_share(one, share) for one in runs]
     folder = work or data_folder(None) / "bench"
+    check_folder(results, "--results")
+    check_folder(folder, "--work")
     for one in runs if restart else ():
         clear(one, folder)
     failures: dict[str, str | None] = {}  # None: a fault of ours
@@ -107,7 +117,7 @@ def run(
 def time_recipes(
     corpora: Annotated[str, typer.Argument(metavar="CORPUS[,CORPUS]", help="Names from `denn data list`.")],
     recipes: Annotated[str, typer.Argument(metavar="RECIPE[,RECIPE]", help="Names of files in the recipes' folder.")],
-    seconds: Annotated[float, typer.Option(min=1, help="How long to train each.")] = 10.0,
+    seconds: Annotated[float, typer.Option(min=1, callback=finite, help="How long to train each.")] = 10.0,
     recipes_dir: Annotated[
         Path, typer.Option("--recipes", metavar="DIR", help="Where <corpus>/<recipe>.toml lie.")
     ] = Path("recipes"),
@@ -122,10 +132,12 @@ def time_recipes(
     """
     from denn.bench.run import digest, plan
     from denn.bench.timing import measure_costs
+    from denn.cli.output import check_folder
     from denn.cli.progress import watching
     from denn.cli.sources import Reading, open_corpus
 
     runs = plan(recipes_dir, _names(corpora), _names(recipes), [0])
+    check_folder(results / "costs", "--results")
     for name, members in groupby(runs, key=lambda run: run.corpus):
         corpus = open_corpus(name, data_dir, Reading())
         checksum = digest(corpus)
@@ -210,9 +222,11 @@ def page(
     """Write every table of a page anew, and leave its prose alone."""
     from denn.bench.pages import fill
     from denn.bench.result import read_all
-    from denn.cli.output import writing
+    from denn.cli.output import check_file, writing
     from denn.errors import DataError
 
+    if not check:
+        check_file(file, "FILE")
     try:
         old = file.read_text(encoding="utf-8")
     except OSError as error:
@@ -238,7 +252,9 @@ def figure(
     """Draw a figure as SVG and PNG, with its data, and print where the files are."""
     from denn.bench.figures import draw
     from denn.bench.result import read_all
+    from denn.cli.output import check_folder
 
+    check_folder(out, "--out")
     for path in draw(name, read_all(results), out, results):
         typer.echo(path)
 
@@ -254,8 +270,10 @@ def embedding_map(
 ) -> None:
     """Place test texts of one label set among training documents on a plane, for `denn bench figure map`."""
     from denn.bench.map import run as make
+    from denn.cli.output import check_file
     from denn.cli.sources import Reading, open_corpus
 
+    check_file(out, "--out", make_folder=True)
     make(model, open_corpus(corpus, data_dir, Reading()), out)
     log.info(f"Next: denn bench figure map --out figures --results {out.parent}")
 

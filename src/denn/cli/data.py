@@ -105,7 +105,7 @@ def get(
     verbose: Verbose = False,
 ) -> None:
     """Write a corpus that can be fetched as one file of JSON lines."""
-    from denn.cli.output import writing
+    from denn.cli.output import check_file, writing
     from denn.cli.sources import data_folder
     from denn.data.debian import load_debian
     from denn.data.known import files_of, folder_of
@@ -116,8 +116,9 @@ def get(
     folder = folder_of(name, data_folder(data_dir))
     if name != "debian":
         raise DataError(f"{name} cannot be fetched by denn. Put its files into {folder}: {files_of(name)}.")
-    tagged, untagged = load_debian(folder)
     path = out or Path(f"{name}.jsonl")
+    check_file(path, "--out")
+    tagged, untagged = load_debian(folder)
     with writing(path) as file:
         for document in tagged:
             row = {"id": document.id, "text": document.text, "labels": document.labels}

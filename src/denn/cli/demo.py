@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from denn.cli import show
-from denn.cli.output import writing
+from denn.cli.output import check_folder, writing
 from denn.types import Corpus, Document, Prediction
 
 if TYPE_CHECKING:
@@ -102,6 +102,7 @@ def run(
     from denn.build import Silent, train
     from denn.cli.progress import watching
 
+    check_folder(out, "--out")
     begun = time.monotonic()
     stages: dict[str, float] = {}
 
@@ -126,7 +127,8 @@ def run(
         reached("suggestions")
         _show_suggestions(suggestions, model.card.thresholds["final"].overall)
         report = _report(model, corpus, len(untagged), comparison, suggestions) | {"seed": seed, "seconds": stages}
-    (out / "report.json").write_text(json.dumps(report, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    with writing(out / "report.json") as file:
+        file.write(json.dumps(report, indent=1, ensure_ascii=False).encode() + b"\n")
     _show_end(out, sum(stages.values()))
 
 

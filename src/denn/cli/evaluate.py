@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import json
 import logging
 from pathlib import Path
@@ -53,9 +52,11 @@ def evaluate(
 ) -> None:
     """Measure a model on labelled documents it has not seen."""
     from denn.cli import show
+    from denn.cli.output import check_file
     from denn.cli.sources import Reading, open_documents
     from denn.model import load
 
+    check_file(per_label, "--per-label")
     with show.interruptible("interrupted"), load(model) as loaded:
         reading = Reading(text_column, labels_column, id_column, separator, skip_bad)
         documents = open_documents(corpus, data_dir, reading, "train" if stored else "document")
@@ -71,8 +72,10 @@ def evaluate(
 
 def _write_labels(path: Path, found: Evaluation) -> None:
     """Write one line per label, with a header."""
-    rows = found.as_dict()["per_label"]
-    with path.open("w", encoding="utf-8", newline="") as file:
-        writer = csv.DictWriter(file, ["label", *vars(found.table)], dialect="excel-tab", lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(rows)
+    from denn.cli.output import writing
+    from denn.data.spreadsheets import write_table
+
+    columns = ["label", *vars(found.table)]
+    rows = ([row[column] for column in columns] for row in found.as_dict()["per_label"])
+    with writing(path) as file:
+        file.write(write_table([columns, *rows], "\t"))

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from denn.cli.options import IdColumn, MinLabels, Model, Quiet, TextColumn, Verbose
+from denn.cli.options import IdColumn, MinLabels, Model, Quiet, TextColumn, Verbose, finite
 from denn.errors import DataError
 
 if TYPE_CHECKING:
@@ -25,9 +25,10 @@ def predict(
     model: Model,
     file: Annotated[str, typer.Argument(metavar="[FILE|-]", help="Texts; - is the standard input.")] = "-",
     evidence: Annotated[bool, typer.Option("--evidence", help="Show the documents that speak for the labels.")] = False,
-    neighbours: Annotated[int, typer.Option(min=1, help="How many of them.")] = 3,
+    neighbours: Annotated[int, typer.Option(min=1, max=10**4, help="How many of them.")] = 3,
     threshold: Annotated[
-        float | None, typer.Option(min=0, max=1, help="The score that makes a label; else the tuned one.")
+        float | None,
+        typer.Option(min=0, max=1, callback=finite, help="The score that makes a label; else the tuned one."),
     ] = None,
     per_label: Annotated[bool, typer.Option("--per-label", help="Use the threshold tuned for each label.")] = False,
     min_labels: MinLabels = 0,
@@ -44,11 +45,12 @@ def predict(
     """
     if per_label and threshold is not None:
         raise typer.BadParameter("give either --threshold or --per-label")
-    from denn.cli.output import writing
+    from denn.cli.output import check_file, writing
     from denn.cli.show import interruptible
     from denn.data.files import iterate_texts
     from denn.model import load
 
+    check_file(output, "--output")
     if file == "-" and sys.stdin.isatty():
         log.info("Type or paste texts, one a line; end with Ctrl-D.")
     source = sys.stdin.buffer if file == "-" else file

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import tempfile
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -37,6 +36,7 @@ def report(
 ) -> None:
     """Write one HTML page on a model: scores, curves, labels, errors and their neighbours."""
     from denn.cli import show
+    from denn.cli.output import check_file
     from denn.cli.progress import watching
     from denn.cli.sources import Reading, open_corpus, open_documents, read_file
     from denn.errors import ConfigError
@@ -44,7 +44,7 @@ def report(
     from denn.registry import CORPORA
     from denn.report.page import warnings, write
 
-    _check_out(out)
+    check_file(out, "--out", make_folder=True)
     reading = Reading(text_column, labels_column, id_column, separator, skip_bad)
     with show.interruptible(f"interrupted; {out} is as it was"), load(model) as loaded:
         if corpus in CORPORA and not Path(corpus).is_file():
@@ -64,24 +64,3 @@ def report(
     headline = found.evaluation.headline
     scores = f"micro F1 {100 * headline['micro_f1']:.1f} %, macro F1 {100 * headline['macro_f1']:.1f} %"
     typer.echo(f"{out}: {scores} on {len(documents):,} texts")
-
-
-def _check_out(out: Path) -> None:
-    """Complain before any work where the page cannot be written."""
-    from denn.errors import ConfigError
-
-    if out.is_dir():
-        raise ConfigError(f"Got the folder {out}, expected a file to write the page to, such as {out / 'report.html'}.")
-    if out.exists() and not out.is_file():
-        raise ConfigError(f"Got {out}, which is no ordinary file, expected a file to write the page to.")
-    folder = next(place for place in out.parents if place.exists())
-    if not folder.is_dir():
-        raise ConfigError(f"The page {out} cannot be written, as {folder} is not a folder; give another --out.")
-    try:
-        with tempfile.TemporaryFile(dir=folder):
-            pass
-    except OSError as error:
-        raise ConfigError(
-            f"The page {out} cannot be written, as nothing can be written to the folder {folder} ({error.strerror}); "
-            "give another --out."
-        ) from error

@@ -21,6 +21,7 @@ from denn.cli.options import (
     TextColumn,
     Verbose,
     duration,
+    finite,
 )
 
 if TYPE_CHECKING:
@@ -33,7 +34,7 @@ def train(
     corpus: Annotated[str, typer.Argument(metavar="CORPUS", help="A file, or a name from `denn data list`.")],
     out: Annotated[Path, typer.Option(help="The folder to write the model to.")],
     valid: Annotated[Path | None, typer.Option(help="A file to validate on; else a share of CORPUS.")] = None,
-    valid_share: Annotated[float, typer.Option(help="The share of CORPUS to validate on.")] = 0.1,
+    valid_share: Annotated[float, typer.Option(callback=finite, help="The share of CORPUS to validate on.")] = 0.1,
     method: Method = None,
     encoder: Annotated[str | None, typer.Option(help="A name or folder of encoder weights.")] = None,
     recipe: Annotated[Path | None, typer.Option(help="A TOML file of method and parameters.")] = None,

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from denn.config import check_seed
 from denn.data.files import read_table, read_text
 from denn.data.frames import read_rows
 from denn.data.rows import Columns, Table, find_separator, missing, parse_labels, short, split_labels
@@ -187,6 +188,7 @@ def read_corpus(
     """
     if not 0 <= valid_share < 1:
         raise DataError(f"valid_share is {valid_share}, expected at least 0 and less than 1.")
+    check_seed(seed)
     columns = Columns(text_column, labels_column, id_column)
     usual_separator: str | None = None
     documents: dict[str, list[Document]] = {}

@@ -11,6 +11,7 @@ from typing import IO
 from denn.data.compressed import COMPRESSIONS, LONGEST_ROW, TOO_LONG, open_bytes, read_lines
 from denn.data.parquet import parquet_rows
 from denn.data.rows import Columns, Row, Rows, Table, describe, missing, parse_id, parse_text
+from denn.data.spreadsheets import is_ours, restore
 from denn.errors import DataError
 
 
@@ -136,6 +137,8 @@ def _csv_rows(path: Path, columns: Columns, delimiter: str = ",") -> Rows:
         except (StopIteration, csv.Error) as error:
             got = "the file is empty" if isinstance(error, StopIteration) else f"not well-formed CSV ({error})"
             raise DataError(f"{path}: {got}, expected a header line with the column names.") from None
+        ours = is_ours(header)
+        header = list(map(restore, header)) if ours else header
         columns.among(header, str(path))
         while True:
             number = record.start(reader.line_num + 1)
@@ -147,7 +150,7 @@ def _csv_rows(path: Path, columns: Columns, delimiter: str = ",") -> Rows:
                 yield number, DataError(f"not well-formed CSV ({error})")
                 fields = []
             if fields:
-                yield number, _csv_row(header, fields)
+                yield number, _csv_row(header, list(map(restore, fields)) if ours else fields)
 
 
 class _Record:

@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 from acting import Page, expect, marks, run_batch
 
+from denn.data.corpus import read_documents
+
 pytestmark = marks
 
 
@@ -41,6 +43,46 @@ def test_batch_csv_with_quotes_newlines_and_semicolons(opened, service) -> None:
         scores = [one["score"] for one in said["scores"] if one["chosen"]]
         assert [float(score) for score in row[4].split("|") if score] == pytest.approx(scores, abs=1e-4)
     assert rows[-1][3:] == ["", ""]
+
+
+def test_batch_csv_holds_no_formulas_and_is_read_back(opened, service, tmp_path) -> None:
+    texts = ["=1+1 goal", "+match", "-team", "@orbit", "\trocket", "\rgoal", "'=quoted", "'plain'", "a=b", "＝1"]
+    source = io.StringIO()
+    csv.writer(source).writerows(
+        [
+            ["text", "-nr"],
+            *([text, number] for text, number in zip(texts, "-1 -0.5 +2e3 -a".split() + [""] * 6, strict=True)),
+        ]
+    )
+    page = opened("#/batch")
+
+    def answer(route) -> None:
+        labels = [
+            {"label": "=HYPERLINK(1)", "score": 0.9, "chosen": True},
+            {"label": "-b", "score": 0.8, "chosen": True},
+        ]
+        asked = route.request.post_data_json["texts"]
+        sent.extend(asked)
+        route.fulfill(json={"predictions": [{"labels": ["=HYPERLINK(1)", "-b"], "scores": labels} for _ in asked]})
+
+    sent: list[str] = []
+    page.route("**/v1/predict/batch", answer)
+    run_batch(page, "news.csv", source.getvalue().encode())
+    expect(page.locator("#batch-status")).to_contain_text("Done: 10 rows")
+    _, content = download(page)
+    header, *rows = csv.reader(io.StringIO(content.decode(), newline=""))
+    assert header == ["text", "'-nr", "labels", "scores"]
+    assert [row[0] for row in rows] == [text if text in ("'plain'", "a=b") else f"'{text}" for text in texts]
+    assert [row[1] for row in rows[:4]] == ["-1", "-0.5", "+2e3", "'-a"]
+    assert {row[2] for row in rows} == {"'=HYPERLINK(1)|-b"}
+    (tmp_path / "news.tagged.csv").write_bytes(content)
+    documents, _ = read_documents(tmp_path / "news.tagged.csv")
+    assert [document.text for document in documents] == texts
+    assert {document.labels for document in documents} == {("=HYPERLINK(1)", "-b")}
+    sent.clear()
+    run_batch(page, "news.tagged.csv", content)
+    expect(page.locator("#batch-status")).to_contain_text("Done: 10 rows")
+    assert sent == texts
 
 
 def test_batch_jsonl_keeps_what_it_was(opened, service) -> None:

@@ -17,13 +17,24 @@ export function parseCsv(text, separator) {
   return { rows, separator: used, newline: /\r?\n|\r/.exec(unquoted(body))?.[0] ?? "\n", bom };
 }
 
-/** Write rows; what `parseCsv` reads back is the same. */
+/** Write rows; what `parseCsv` reads back and `restore` restores is the same. */
 export function writeCsv(rows, { separator = ",", newline = "\n", bom = false } = {}) {
   const special = new RegExp(`["\\r\\n${separator === "\t" ? "\\t" : `\\${separator}`}]|^\\s|\\s$`);
-  const field = (value) => (special.test(value) ? `"${value.replaceAll('"', '""')}"` : value);
+  const quoted = (value) => (special.test(value) ? `"${value.replaceAll('"', '""')}"` : value);
+  const field = (value) => quoted(protect(value));
   // A row of one empty field must not look like a blank line, which means nothing.
   const line = (row) => (row.length === 1 && row[0] === "" ? '""' : row.map(field).join(separator));
   return (bom ? "\uFEFF" : "") + rows.map((row) => line(row) + newline).join("");
+}
+
+/** Put an apostrophe before what a spreadsheet would run as a formula, as OWASP advises; numbers stay numbers. */
+export function protect(cell) {
+  return /^'*[=+\-@\t\r\n＝＋－＠]/.test(cell) && !/^[+-]?\d+(\.\d+)?([eE][+-]?\d+)?$/.test(cell) ? `'${cell}` : cell;
+}
+
+/** Undo `protect`. */
+export function restore(cell) {
+  return /^'+[=+\-@\t\r\n＝＋－＠]/.test(cell) ? cell.slice(1) : cell;
 }
 
 /** The separator that gives the first records the same number of fields, the more the better; a comma if none does. */

@@ -1,5 +1,5 @@
 /** Files of many texts: CSV and JSON lines, read into rows and written back with what was found. */
-import { parseCsv, writeCsv } from "./csv.js";
+import { parseCsv, restore, writeCsv } from "./csv.js";
 
 /**
  * A file of texts.
@@ -25,7 +25,8 @@ export function readTexts(name, content, { header = true } = {}) {
 }
 
 function table(content, header) {
-  const { rows: all, ...format } = parseCsv(content);
+  const { rows: read, ...format } = parseCsv(content);
+  const all = header && isOurs(read[0]) ? read.map((row) => row.map(restore)) : read;
   const rows = header ? all.slice(1) : all;
   const width = all[0]?.length ?? 0;
   const wide = all.findIndex((row) => row.length > width);
@@ -48,6 +49,11 @@ function table(content, header) {
       return writeCsv([...first, ...rows.map((row, place) => [...padded(row), ...cells(results[place])])], format);
     },
   };
+}
+
+/** Tell a file that this page wrote, by its last two columns; in other files an apostrophe means itself. */
+function isOurs(header = []) {
+  return header.slice(-2).map((name) => name.replace(/^predicted_/, "")).join() === "labels,scores";
 }
 
 function jsonLines(content) {
