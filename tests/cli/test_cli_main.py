@@ -93,12 +93,6 @@ def test_what_the_user_can_mend_is_one_message_and_exit_code_2(run, tmp_path, mo
     assert ran.out == ""
 
 
-def test_a_file_that_cannot_be_written_is_named(run, dummy, files, tmp_path):
-    ran = run("evaluate", dummy, files / "test.jsonl", "--per-label", tmp_path / "no" / "labels.tsv")
-    assert ran.code == 2
-    assert ran.err.splitlines()[-1] == f"denn: {tmp_path}/no/labels.tsv: No such file or directory."
-
-
 FAULT = "import denn.cli.show as s; s.table = lambda *_, **__: [][0]; from denn.cli import main; main({})"
 
 

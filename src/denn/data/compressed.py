@@ -21,6 +21,7 @@ LONGEST_ROW = 32 << 20  # bytes of a line, of a row, or of a file that is read w
 TOO_LONG = f"there are more than {LONGEST_ROW >> 20} MiB in it, the limit of a row"
 EXPANSION = 1000  # of a compressed file: what it may grow by, past FREE
 FREE = 1 << 30  # bytes to which any file may expand
+ROW_COST = 256  # bytes that a row counts beyond its own: what is small in a file is larger in memory
 DECODER_MEMORY = 192 << 20  # bytes; xz -9 and zstd --ultra -22 stay below it, zstd refuses windows above 128 MiB itself
 
 
@@ -80,7 +81,7 @@ class _Decompressed(io.RawIOBase):
 
     def readinto(self, buffer: Any) -> int:
         while not self._rest and (piece := next(self._pieces, None)) is not None:
-            self._expansion.add(len(piece))
+            self._expansion.add(len(piece) + ROW_COST * piece.count(b"\n"))
             self._rest = memoryview(piece)
         size = min(len(buffer), len(self._rest))
         buffer[:size], self._rest = self._rest[:size], self._rest[size:]

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any, BinaryIO, cast
 
-from denn.data.compressed import COMPRESSIONS, LONGEST_ROW, PIECE, TOO_LONG, Expansion, open_bytes
+from denn.data.compressed import COMPRESSIONS, LONGEST_ROW, PIECE, ROW_COST, TOO_LONG, Expansion, open_bytes
 from denn.data.rows import Columns, Row, Rows
 from denn.errors import DataError
 
@@ -21,7 +21,6 @@ DECODER = Path(__file__).with_name("parquet_decoder.py")
 MEMORY = 3 << 29  # bytes that the decoder may use
 SECONDS = 60  # of its processor time, and one more for each MiB
 BIGGEST_COPY = 4 << 30  # bytes of a compressed file, which is decompressed to disk
-ROW_COST = 32  # bytes that a row counts at least: billions of empty rows fit into a small file
 HEADER = 1 << 24  # bytes of what the decoder says first
 # One arena and the system's own allocator reserve no more addresses than they use.
 ENVIRONMENT = {"ARROW_DEFAULT_MEMORY_POOL": "system", "MALLOC_ARENA_MAX": "1", "OMP_NUM_THREADS": "1"}
