@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 import denn
+from denn.cli import _mendable
 from denn.errors import ConfigError
 
 NOWHERE = "no model"  # loading it would be complained of
@@ -171,6 +172,14 @@ def test_times_and_shares_are_checked(run, files, tmp_path, value):
         refused(run("bench", "run", "tiny", "denn", "--share", value))
         refused(run("bench", "time", "tiny", "denn", "--seconds", value))
     assert not list(tmp_path.iterdir())
+
+
+def test_memory_that_is_used_up_is_no_fault():
+    error = RuntimeError(
+        "[enforce fail at alloc_cpu.cpp:121] DefaultCPUAllocator: can't allocate memory: you tried to …"
+    )
+    assert _mendable(error).startswith("The memory is used up.")
+    assert _mendable(RuntimeError("something else")) is None
 
 
 def test_labels_of_the_table_are_no_formulas(run, files, tmp_path):
