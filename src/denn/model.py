@@ -43,6 +43,7 @@ class Model:
 
     def close(self) -> None:
         """Release the datastore."""
+        self._new.close()
         if hasattr(self.method, "store"):
             self.method.store.close()
 
@@ -105,6 +106,10 @@ class Model:
         """Return each part's thresholds for the labels of these scores that came after training, in their order."""
         known = len(self.labels)
         return self._new.thresholds(scores.final[:, known:], scores.names[known:])
+
+    def defer_estimates(self, seconds: float, share: float) -> None:
+        """Never keep anybody waiting for thresholds of later labels, as a service must not; see `NewLabels.defer`."""
+        self._new.defer(seconds, share)
 
     def label_counts(self) -> dict[str, int]:
         """Count the documents of each label: in the datastore, or in the training where there is none."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Protocol
@@ -11,6 +13,7 @@ from torch import Tensor
 
 from denn.core.thresholds import GRID, tune_per_label
 from denn.errors import StoreError
+from denn.methods.backlog import Backlog
 from denn.types import Datastore, Neighbours, Where
 
 POSITIVES = 64  # documents of a label that are judged
@@ -33,45 +36,126 @@ class Voting(Protocol):
         ...
 
 
+class Allowance:
+    """Seconds that may be spent now: some at a stretch, and a share of the time in the long run."""
+
+    def __init__(self, seconds: float, share: float) -> None:
+        self._most, self._share = seconds, share
+        self._left, self._seen = seconds, time.monotonic()
+
+    def __bool__(self) -> bool:
+        now = time.monotonic()
+        self._left = min(self._most, self._left + self._share * (now - self._seen))
+        self._seen = now
+        return self._left > 0
+
+    def spend(self, seconds: float) -> None:
+        """Take off what was spent, though that be more than was left."""
+        self._left -= seconds
+
+
 class NewLabels:
-    """The thresholds of labels without validation data, kept until the number of a label's documents has changed."""
+    """The thresholds of labels without validation data, kept until the number of a label's documents has changed.
+
+    They are estimated when they are asked for, so that the answer depends on the datastore alone. After `defer` an
+    answer is what is known by then, and a thread estimates the rest.
+    """
 
     def __init__(self, method: Voting, fallbacks: Mapping[str, float]) -> None:
         self.method = method
         self.fallbacks = fallbacks  # score → the threshold of all labels, towards which a new one is drawn
         self._found: dict[str, tuple[int, Mapping[str, float]]] = {}  # label → its documents then, its thresholds
+        self._changing = threading.Condition()  # held to look at or change the two sets, not to estimate
+        self._estimating: set[str] = set()
+        self._backlog: Backlog | None = None
+        self._allowance: Allowance | None = None
+
+    def defer(self, seconds: float, share: float) -> None:
+        """Estimate in the background, but for some seconds at a stretch and a share of the time in `thresholds`."""
+        self._allowance = Allowance(seconds, share)
+        self._backlog = Backlog(self._catch_up, "denn-thresholds")
+
+    def close(self) -> None:
+        """End what is under way in the background."""
+        if self._backlog is not None:
+            self._backlog.close()
 
     def thresholds(self, votes: Tensor, names: Sequence[str]) -> dict[str, Tensor]:
         """Return each score's (m,) thresholds for labels with these (n,m) votes.
 
         Those are looked for that can decide something; a label without a vote above the grid gets the fallback.
         """
-        voted = (votes > GRID[0]).any(0).nonzero().flatten()
-        counts = self.method.store.label_counts() if len(voted) else {}
-        found = [self._thresholds(names[column], counts.get(names[column], 0)) for column in voted.tolist()]
+        most = votes.amax(0) if len(votes) else votes.new_zeros(len(names))
+        voted = (most > GRID[0]).nonzero().flatten()
+        ranked = voted[most[voted].argsort(descending=True)].tolist()  # what is voted for most, is estimated first
+        found = self._all([names[column] for column in ranked], self._allowance)
         cuts = {}
         for score, fallback in self.fallbacks.items():
             cuts[score] = torch.full((len(names),), fallback, dtype=torch.float32)
-            cuts[score][voted] = torch.tensor([cut[score] for cut in found], dtype=torch.float32)
+            cuts[score][ranked] = torch.tensor([cut[score] for cut in found], dtype=torch.float32)
         return cuts
 
     def of(self, names: Sequence[str]) -> dict[str, float]:
         """Return the thresholds of some labels, whether anything votes for them or not."""
-        counts = self.method.store.label_counts() if names else {}
-        return {name: self._thresholds(name, counts.get(name, 0))["final"] for name in names}
+        return {name: cuts["final"] for name, cuts in zip(names, self._all(names, None), strict=True)}
 
-    def _thresholds(self, name: str, count: int) -> Mapping[str, float]:
-        """Return a label's thresholds, estimated anew where its number of documents is not what it was."""
-        if count < 2:  # nobody can judge the only one
+    def _all(self, names: Sequence[str], allowance: Allowance | None) -> list[Mapping[str, float]]:
+        """Return the thresholds of labels: all estimated, or, where that is deferred, as many as the allowance lets."""
+        counts = self.method.store.label_counts() if names else {}
+        if self._backlog is None:
+            return [self._current(name, counts) for name in names]
+        found, late = [], []
+        for name in names:
+            if self._is_known(name, counts):
+                found.append(self._known(name, counts))
+            elif allowance:
+                begun = time.monotonic()
+                found.append(self._current(name, counts))
+                allowance.spend(time.monotonic() - begun)
+            else:
+                found.append(self._known(name, counts))
+                late.append(name)
+        self._backlog.put(late[::-1])  # the first is the next to be worked on
+        return found
+
+    def _known(self, name: str, counts: Mapping[str, int]) -> Mapping[str, float]:
+        """Return the thresholds that were estimated last, the fallbacks where there are none."""
+        if counts.get(name, 0) < 2:  # nobody can judge the only one
             return self.fallbacks
-        then, cuts = self._found.get(name, (0, self.fallbacks))
-        if abs(count - then) > TOLERANCE * then:
-            try:
-                cuts = self._estimate(name)
-            except StoreError:  # a document went between two looks at the store: the next call tries again
-                return cuts
-            self._found[name] = count, cuts
-        return cuts
+        return self._found.get(name, (0, self.fallbacks))[1]
+
+    def _is_known(self, name: str, counts: Mapping[str, int]) -> bool:
+        """Say whether a label needs no estimate: its number of documents is about what it was then."""
+        count, then = counts.get(name, 0), self._found.get(name, (0, None))[0]
+        return count < 2 or abs(count - then) <= TOLERANCE * then
+
+    def _current(self, name: str, counts: Mapping[str, int]) -> Mapping[str, float]:
+        """Return a label's thresholds, estimated anew where need be; never by two threads at once."""
+        with self._changing:
+            self._changing.wait_for(lambda: name not in self._estimating)
+            if self._is_known(name, counts):
+                return self._known(name, counts)
+            self._estimating.add(name)
+        try:
+            self._keep(name, self._estimate(name), counts)
+        except StoreError:  # a document went between two looks at the store: the next call tries again
+            pass
+        finally:
+            with self._changing:
+                self._estimating.discard(name)
+                self._changing.notify_all()
+        return self._known(name, counts)
+
+    def _keep(self, name: str, cuts: Mapping[str, float], counts: Mapping[str, int]) -> None:
+        """Keep an estimate, and let go of labels that the datastore no longer knows."""
+        with self._changing:
+            self._found[name] = counts[name], cuts
+            for gone in self._found.keys() - counts.keys():
+                del self._found[gone]
+
+    def _catch_up(self, name: str) -> None:
+        """Estimate one label, in the background."""
+        self._current(name, self.method.store.label_counts())
 
     def _estimate(self, name: str) -> Mapping[str, float]:
         """Tune on documents of the label and on those near them without it, each left out of its own vote.
@@ -81,6 +165,8 @@ class NewLabels:
         """
         store, k = self.method.store, self.method.parameters.k
         carriers = store.select(Where(labels=(name,)))
+        if not carriers:  # they went between two looks
+            return self.fallbacks
         others = _by_nearness(store.search(store.vectors(_spread(carriers, POSITIVES)), k, carriers))
         groups = [(carriers, POSITIVES), (others[:CLOSE], CLOSE), (others[CLOSE:], FAR)]
         samples = [_spread(ids, limit) for ids, limit in groups]

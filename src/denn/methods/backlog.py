@@ -1,0 +1,63 @@
+"""Work that can wait: done by one brief thread, each item once at a time, the newest first."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable
+
+from denn.errors import DennError
+
+
+class Backlog:
+    """Items that wait for one thread, which starts with the first of them and ends with the last.
+
+    A thread that has worked with torch keeps helpers of its own for as long as it lives, so none stays without work.
+    """
+
+    def __init__(self, work: Callable[[str], None], name: str) -> None:
+        self._work, self._name = work, name
+        self._lock = threading.Lock()
+        self._waiting: dict[str, None] = {}  # a set in the order in which they came
+        self._thread: threading.Thread | None = None
+        self._closed = False
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def put(self, items: Iterable[str]) -> None:
+        """Have the items worked on; one that waits already moves to the front."""
+        with self._lock:
+            for item in items:
+                self._waiting.pop(item, None)
+                self._waiting[item] = None
+            if self._waiting and self._thread is None and not self._closed:
+                self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
+                self._thread.start()
+
+    def close(self) -> None:
+        """Drop what waits, and return when nothing is worked on."""
+        with self._lock:
+            self._closed, thread = True, self._thread
+            self._waiting.clear()
+        if thread is not None:
+            thread.join()
+
+    def _run(self) -> None:
+        try:
+            while (item := self._next()) is not None:
+                try:
+                    self._work(item)
+                except DennError:  # the datastore may be away; whoever needs the item puts it in again
+                    continue
+        except BaseException:  # a fault of our own, which Python reports: the next item starts another thread
+            with self._lock:
+                self._thread = None
+            raise
+
+    def _next(self) -> str | None:
+        """Take the newest item; where there is none the thread ends, and the next item starts another."""
+        with self._lock:
+            if not self._waiting:
+                self._thread = None
+                return None
+            return self._waiting.popitem()[0]
