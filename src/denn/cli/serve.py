@@ -45,6 +45,16 @@ def serve(
     queue: Annotated[int, typer.Option(min=1, help="Texts that may wait; then 503.")] = 1024,
     batch_tokens: Annotated[int, typer.Option(min=1, help="Of texts scored together, about.")] = 8192,
     seconds: Annotated[float, typer.Option(min=0.1, help="A request may take.")] = 60.0,
+    connections: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            metavar="N",
+            show_default=False,
+            help="Maximum number of open connections before returning 503; default: 1000, or fewer if the process may "
+            "not open that many files.",
+        ),
+    ] = None,
     label_uri: Annotated[str, typer.Option(metavar="PREFIX", help="Of labels, for Annif's clients.")] = (
         "urn:denn:label:"
     ),
@@ -66,10 +76,18 @@ def serve(
         origins=tuple(allow_origin or ()),
         label_uri=label_uri,
     )
-    run(model, host, port, settings, secret, log)
+    run(model, host, port, settings, secret, log, connections)
 
 
-def run(folder: Path, host: str, port: int, settings: Settings, secret: str | None = None, log: str = "json") -> None:
+def run(
+    folder: Path,
+    host: str,
+    port: int,
+    settings: Settings,
+    secret: str | None = None,
+    log: str = "json",
+    connections: int | None = None,
+) -> None:
     """Serve a model until told to stop."""
     from denn.errors import MissingExtraError
     from denn.model import load
@@ -78,16 +96,17 @@ def run(folder: Path, host: str, port: int, settings: Settings, secret: str | No
         import uvicorn
 
         from denn.service.app import make_app
-        from denn.service.wire import Wire
+        from denn.service.wire import Wire, connection_limit
     except ImportError as error:
         raise MissingExtraError("The service", "fastapi", "serve") from error
+    wire = Wire.limited(connection_limit(connections))
     listening = _listen(host, port)
     with ThreadPoolExecutor(1) as loading:  # a thread that ends: see denn.service.threads
         model = loading.submit(load, folder).result()
     _log(log)
     config = uvicorn.Config(
         make_app(model, settings),
-        http=Wire,
+        http=wire,
         ws="none",
         log_config=None,
         access_log=False,
