@@ -13,6 +13,9 @@ JSON = "Content-Type: application/json"
 PREDICT = "POST /v1/predict"
 ADD = "POST /v1/documents"
 STREAM = "POST /v1/predict/stream"
+UNDO = "POST /v1/history/1/undo?confirm=true"
+REMOVE = "DELETE /v1/documents/train-1"
+DOCUMENT = {"text": "x", "labels": ["sport"]}
 
 
 @dataclass(frozen=True)
@@ -76,7 +79,7 @@ def predicted(**options: object) -> str:
 
 
 def added(**document: object) -> str:
-    return json.dumps({"documents": [{"text": "x", "labels": ["sport"], **document}]})
+    return json.dumps({"documents": [{**DOCUMENT, **document}]})
 
 
 def raw(head: str, body: bytes = b"") -> bytes:
@@ -119,6 +122,10 @@ BODIES = (
     Case("no texts", 422, "POST /v1/predict/batch", '{"texts": []}'),
     Case("a body of 9 MB", 413, body=predicted(text="x" * 9_000_000)),
     Case("300,000 empty lists", 422, body='{"text": [' + "[]," * 300_000 + "[]]}"),
+    Case("a million numbers for texts", 422, "POST /v1/predict/batch", '{"texts": [' + "1," * 1_000_000 + "1]}"),
+    Case("a million empty documents", 422, ADD, '{"documents": [' + "{}," * 1_000_000 + "{}]}"),
+    Case("200,000 unknown fields", 422, body='{"text": "a", ' + ", ".join(f'"{n}": 1' for n in range(200_000)) + "}"),
+    Case("200,000 wrong thresholds", 422, body=predicted(thresholds={str(number): 5 for number in range(200_000)})),
     Case("1,001 thresholds", 422, body=predicted(thresholds={f"label {number}": 0.5 for number in range(1001)})),
     Case("a gzipped body", 400, body=b"\x1f\x8b\x08\x00" + b"\x00" * 50, headers=(JSON, "Content-Encoding: gzip")),
 )
@@ -139,9 +146,14 @@ VALUES = (
     Case("undo of change 0", 422, "POST /v1/history/0/undo"),
     Case("undo of a change that never was", 404, "POST /v1/history/9007199254740991/undo"),
     Case("undo of a number of 24 digits", 422, "POST /v1/history/999999999999999999999999/undo"),
+    Case("undo of all there is, unconfirmed", 409, "POST /v1/history/1/undo"),
+    Case("undo of all there is, confirmed by a word", 422, "POST /v1/history/1/undo?confirm=surely"),
     Case("SQL in an id", 404, "GET /v1/documents/" + quote("x'; DROP TABLE documents; --")),
     Case("SQL in a filter", 200, "GET /v1/documents?label=" + quote("' OR 1=1 --") + "&text=" + quote("%' OR '1'='1")),
     Case("a thousand parameters", 200, "GET /v1/labels?" + "&".join(f"x{number}=1" for number in range(1000))),
+    Case("an empty text to filter by", 422, "GET /v1/documents?text="),
+    Case("an empty source to filter by", 422, "GET /v1/documents?source="),
+    Case("an empty label to filter by", 422, "GET /v1/documents?label=sport&label="),
     Case("101 labels to filter by", 422, "GET /v1/documents?" + "&".join(["label=x"] * 101)),
     Case("a map of a million points", 422, "GET /v1/map?limit=1000000"),
 )
@@ -164,7 +176,25 @@ WRITES = (
     Case("other labels for nobody", 404, "PATCH /v1/documents/nobody", '{"add": ["sport"]}'),
     Case("nobody removed", 404, "DELETE /v1/documents/nobody"),
     Case("all removed", 405, "DELETE /v1/documents"),
+    Case("a source of two lines", 422, ADD, json.dumps({"documents": [DOCUMENT], "source": "x\nalice: y"})),
+    Case("a source that turns what follows", 422, ADD, json.dumps({"documents": [DOCUMENT], "source": "\u202ex"})),
+    Case("a source of 201 characters", 422, f"DELETE /v1/documents/train-1?source={'x' * 201}"),
+    Case("a source with a terminal's commands", 422, "POST /v1/history/1/undo?confirm=true&source=%1b%5b2J"),
+)
+
+# Pages of other sites, with the key that a browser keeps; the first comes from a browser that names no site.
+SITES = (
     Case("a form from another site", 422, ADD, added(), headers=("Content-Type: text/plain",)),
+    Case("a form from another site that names it", 403, ADD, added(), headers=(JSON, "Origin: https://evil.example")),
+    Case("a form without fields that undoes", 403, UNDO, headers=("Origin: https://evil.example",)),
+    Case("the same from a sandbox", 403, UNDO, headers=("Origin: null",)),
+    Case("the same, with the site left out", 403, UNDO, headers=("Sec-Fetch-Site: cross-site",)),
+    Case("the same from a neighbouring site", 403, UNDO, headers=("Sec-Fetch-Site: same-site",)),
+    Case("the same from another port of this host", 403, UNDO, headers=("Origin: http://127.0.0.1:1",)),
+    Case("a script of another site that removes", 403, REMOVE, headers=("Origin: http://evil.example",)),
+    Case(
+        "a script of another site that predicts", 403, body=predicted(), headers=(JSON, "Origin: http://evil.example")
+    ),
 )
 
 STREAMS = (
@@ -235,7 +265,7 @@ WIRE = (
     Case("1,000 random bytes", 400, raw=random.Random(1).randbytes(1000)),
 )
 
-CASES = (*BODIES, *VALUES, *WRITES, *STREAMS, *HEADERS, *PATHS, *WIRE)
+CASES = (*BODIES, *VALUES, *WRITES, *SITES, *STREAMS, *HEADERS, *PATHS, *WIRE)
 
 
 def main(url: str, key: str) -> None:

@@ -40,7 +40,7 @@ def teacher(service) -> Iterator[AnnifClient]:
 
 def taught(service) -> list[dict]:
     with service.client() as own:
-        return own.get("/v1/documents", params={"source": "annif", "limit": 1000}).json()["documents"]
+        return own.get("/v1/documents", params={"source": "teach: annif", "limit": 1000}).json()["documents"]
 
 
 def labels_of(results: list[dict]) -> list[str]:
@@ -141,7 +141,7 @@ def test_what_was_learnt_is_suggested_until_it_is_removed(service, client, teach
     assert best["score"] > 0.9
     with service.writer() as own:
         number = own.get("/v1/history", params={"limit": 1}).json()["changes"][0]
-        assert (number["source"], number["documents"]) == ("annif", 5)
+        assert (number["source"], number["documents"]) == ("teach: annif", 5)
         assert own.post(f"/v1/history/{number['number']}/undo").status_code == 200
     assert client.suggest(PROJECT, text) == before
 

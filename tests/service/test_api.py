@@ -238,7 +238,7 @@ def test_listing_documents(client, writer):
         listed(label="y") == ["n2", "n1"] and listed(label=["x", "z"]) == ["n2", "n1"] and listed(label="x") == ["n1"]
     )
     assert listed(text="ebr") == ["n2"] and listed(text="EBR") == [] and listed(text="%") == listed(text="_A") == ["n1"]
-    assert listed(source="ann") == ["n1"] and listed(source="ann", label="z") == []
+    assert listed(source="teach: ann") == ["n1"] and listed(source="teach: ann", label="z") == []
     east = timedelta(hours=5, minutes=30)
     for moment in (middle.isoformat(), (middle + east).isoformat().replace("+00:00", "+05:30")):
         assert listed(since=moment) == ["n2"] and listed(before=moment) == everything[1:]
@@ -254,13 +254,13 @@ def test_history_and_undo(client, writer):
     writer.put(at("u"), json={"text": "two", "labels": [], "source": "bob"})
     second, first = client.get("/v1/history", params={"limit": 2}).json()["changes"]
     assert list(first) == ["number", "time", "action", "source", "documents"]
-    assert (first["action"], first["source"], first["documents"]) == ("add", "ann", 1)
+    assert (first["action"], first["source"], first["documents"]) == ("add", "teach: ann", 1)
     assert datetime.fromisoformat(first["time"]).tzinfo and first["number"] < second["number"]
     blocked = writer.post(f"/v1/history/{first['number']}/undo")
     assert blocked.status_code == 409 and "Undo that first" in blocked.json()["detail"]
     assert writer.post(f"/v1/history/{second['number']}/undo", params={"source": "eve"}).json() == {"documents": 1}
     assert client.get(at("u")).json() == {"id": "u", "text": "one", "labels": ["sport"]}
-    assert client.get("/v1/history", params={"limit": 1}).json()["changes"][0]["source"] == "eve"
+    assert client.get("/v1/history", params={"limit": 1}).json()["changes"][0]["source"] == "teach: eve"
     assert writer.post(f"/v1/history/{second['number']}/undo").status_code == 409
     assert writer.post("/v1/history/123456/undo").status_code == 404
     assert client.get("/v1/history", params={"limit": 0}).json() == {"changes": []}

@@ -15,7 +15,7 @@ import pytest
 from inside import PATIENCE, eventually, inside, request
 
 from denn.errors import ConfigError
-from denn.service.wire import RESERVED, TURNED_AWAY, Wire, connection_limit
+from denn.service.wire import TURNED_AWAY, Wire, connection_limit
 
 pytestmark = pytest.mark.slow  # services of their own
 
@@ -224,7 +224,7 @@ def test_the_command_takes_a_limit(serving, tiny_model):
 
 
 def test_a_process_without_descriptors_goes_on_and_recovers(serving, tiny_model):
-    """Whatever took them: new connections wait or are closed, those that are open are answered, and it does not spin."""
+    """Whatever took them: open connections are answered, new ones wait or are closed, and it does not spin."""
     with serving(tiny_model, teach=False) as running, running.client() as client, ExitStack() as stack:
         assert client.post("/v1/predict", json=TEXT).status_code == 200
         pid, address = running.process.pid, ("127.0.0.1", int(running.url.rpartition(":")[2]))

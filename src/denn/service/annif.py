@@ -12,7 +12,7 @@ from urllib.parse import parse_qsl, quote, unquote
 from fastapi import APIRouter, Depends, Query, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, Response
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic import BaseModel, ConfigDict, FailFast, Field, TypeAdapter, ValidationError
 
 from denn import __version__
 from denn.service.engine import Decided, Wish
@@ -57,7 +57,7 @@ class GivenText(Given):
 class GivenBatch(Given):
     """Texts that subjects are wanted for."""
 
-    documents: list[GivenText]
+    documents: Annotated[list[GivenText], FailFast()]
 
 
 class GivenSubject(Given):
@@ -206,8 +206,8 @@ async def suggest_batch(
     return JSONResponse([{"document_id": one.document_id, "results": results} for one, results in named])
 
 
-@router.post("/projects/{project_id}/learn", status_code=204, responses=responses(404, 409), dependencies=[Writer])
-async def learn(body: list[GivenDocument], service: Project) -> Response:
+@router.post("/projects/{project_id}/learn", status_code=204, responses=responses(404, 409))
+async def learn(body: Annotated[list[GivenDocument], FailFast()], service: Project, author: Writer) -> Response:
     """Learn documents, all or none; the next suggestion knows them."""
     store = service.model.store
     known = frozenset(await service.engine.read(lambda: store.labels))
@@ -219,7 +219,7 @@ async def learn(body: list[GivenDocument], service: Project) -> Response:
     ]
     check_texts(service.settings, [document.text for document in new])
     if new:
-        await service.engine.add(new, "annif")
+        await service.engine.add(new, author.source("annif"))
     return Response(status_code=204)
 
 

@@ -6,14 +6,15 @@ import asyncio
 import ctypes
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar
 
 from denn.errors import DennError
 from denn.model import Model
+from denn.service.probe import Probe
 from denn.service.problems import Busy
 from denn.service.settings import Settings
 from denn.service.telemetry import Telemetry
@@ -24,11 +25,14 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 Result = TypeVar("Result")
+LongRead: TypeAlias = Literal["map", "filter", "list"]
 Compute = Callable[[list[str]], Any]  # texts → what is known of all of them
 Finish = Callable[[Any, int, int], Any]  # that, and the places of one job's texts → the job's result
 
 CHARACTERS_PER_TOKEN = 4
-READERS = 4  # at once, of what only reads the datastore
+READERS = 4  # at once, of what reads little of the datastore
+LONG_READERS: Mapping[LongRead, int] = {"map": 2, "filter": 2, "list": 2}  # at once, of what may read much of it
+ESTIMATES = (1.0, 0.1)  # seconds at a stretch, and the share of the time, that predictions spend on thresholds
 TRIM = 20.0  # seconds after which freed memory is given back
 
 
@@ -76,11 +80,16 @@ class Engine:
         self._computing = ThreadPoolExecutor(1, "denn-model")
         self._writing = BriefThreads(1, "denn-write")
         self._reading = BriefThreads(READERS, "denn-read")
+        self._reading_long = {kind: BriefThreads(most, f"denn-{kind}") for kind, most in LONG_READERS.items()}
+        self.probe = Probe(lambda: len(model.store)) if hasattr(model.method, "store") else None
+        model.defer_estimates(*ESTIMATES)
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
         """Begin to work, inside a running event loop."""
         self._task = asyncio.get_running_loop().create_task(self._run())
+        if self.probe is not None:
+            self.probe.start()
 
     async def stop(self) -> None:
         """Finish what was accepted, within the time for that, then end the threads."""
@@ -90,8 +99,10 @@ class Engine:
         if self._task is not None:
             self._task.cancel()
         await asyncio.to_thread(self._computing.shutdown, cancel_futures=True)
-        await self._writing.rest()
-        await self._reading.rest()
+        if self.probe is not None:
+            await self.probe.stop()
+        for threads in (self._writing, self._reading, *self._reading_long.values()):
+            await threads.rest()
 
     @property
     def waiting(self) -> int:
@@ -126,8 +137,16 @@ class Engine:
         return await self._writing.run(work)
 
     async def read(self, work: Callable[[], Result]) -> Result:
-        """Read from the datastore."""
+        """Read little from the datastore."""
         return await self._reading.run(work)
+
+    async def read_long(self, kind: LongRead, work: Callable[[], Result]) -> Result:
+        """Read what may be much, in threads that what is short need not wait for; Busy where these are all at work."""
+        threads = self._reading_long[kind]
+        if threads.busy:
+            self._telemetry.refused.inc()
+            raise Busy("Too many others ask for much of the datastore. Try again.", after=1)
+        return await threads.run(work)
 
     @contextmanager
     def _room(self, count: int) -> Iterator[None]:

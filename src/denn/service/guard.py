@@ -15,6 +15,7 @@ from starlette.middleware.cors import CORSMiddleware
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from denn.service.keys import given_key
+from denn.service.origin import check_origin
 from denn.service.problems import FAILED, Busy, Refusal, problem
 from denn.service.settings import Settings
 from denn.service.telemetry import Telemetry
@@ -22,7 +23,8 @@ from denn.service.telemetry import Telemetry
 log = logging.getLogger("denn.service")
 
 STREAM = "/v1/predict/stream"
-HELD = 8  # bodies of full length that are in memory at one time
+HELD = 8  # bodies of full length that are in memory at one time; of answers as many bytes
+SMALL_ANSWER = 64 * 1024  # bytes; one of these is sent however many others are under way
 OPEN = re.compile(r"/|/page/.*|/health|/ready|/v1/session|/openapi\.json")  # what nobody needs a key for
 REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
 CLIENT_GONE = 499
@@ -53,6 +55,7 @@ class Guard:
     def __init__(self, app: ASGIApp, settings: Settings, telemetry: Telemetry) -> None:
         self.app, self._settings, self._telemetry = self.shared(app, settings), settings, telemetry
         self._held = 0  # bytes of bodies in memory
+        self._leaving = 0  # bytes of answers in memory
 
     @staticmethod
     def shared(app: ASGIApp, settings: Settings) -> ASGIApp:
@@ -90,6 +93,8 @@ class _Request:
         self._gone = False
         self._key = ""
         self._size = 0  # of the body
+        self._answer_size = 0  # as far as it is known before it is sent
+        self._unsent: Refusal | None = None  # what is answered instead
 
     async def answer(self) -> None:
         begun = time.perf_counter()
@@ -99,6 +104,8 @@ class _Request:
             self._enter(state)
             body = await self._body()
             await self._work(body)
+            if self._unsent is not None:
+                raise self._unsent
         except Refusal as refusal:
             await self._refuse(refusal)
         except asyncio.CancelledError:
@@ -111,6 +118,7 @@ class _Request:
             await self._refuse(Refusal(500, FAILED))
         finally:
             self._guard._held -= self._size
+            self._guard._leaving -= self._answer_size
             self._tell(time.perf_counter() - begun)
 
     def _enter(self, state: MutableMapping[str, Any]) -> None:
@@ -119,9 +127,11 @@ class _Request:
         name = given[0].rsplit(":", 1)[0] if not given[0].endswith("]") else given[0]
         if len(given) > 1 or (hosts and name.lower() not in hosts):
             raise Refusal(400, "The Host header names another service. Ask by a name that this one was started with.")
+        check_origin(self._scope["method"], self._headers, self._settings.origins)
         keys = self._settings.keys
         key = keys.find(given_key(self._headers.get("authorization"), self._headers.get("x-api-key")))
         self._key = key.name or key.right if key else ""
+        state["key"] = self._key
         state["may_write"] = key is not None and key.right == "write"
         state["may_read"] = key is not None or not keys.known or not keys.has("read")
         free = self._scope["method"] == "OPTIONS" or OPEN.fullmatch(self._scope["path"])
@@ -194,8 +204,12 @@ class _Request:
     async def _sent(self, message: Message) -> None:
         """Send a part of the answer; who does not take it in time loses it."""
         if message["type"] == "http.response.start":
-            self._status = message["status"]
             headers = MutableHeaders(scope=message)
+            self._unsent = self._too_much(headers)
+        if self._unsent is not None:
+            return
+        if message["type"] == "http.response.start":
+            self._status = message["status"]
             for name, value in SECURITY.items():
                 headers.setdefault(name, value)
             headers["X-Request-Id"] = self._id
@@ -204,6 +218,15 @@ class _Request:
                 await self._send(message)
         except TimeoutError:
             raise Stalled from None
+
+    def _too_much(self, headers: MutableHeaders) -> Refusal | None:
+        """Count an answer that is to be sent, unless too many bytes of others wait for their readers."""
+        size = int(headers.get("content-length", "0"))
+        if size > SMALL_ANSWER and self._guard._leaving + size > HELD * self._settings.stream_bytes:
+            return Busy("Too many large answers are under way. Try again later.", after=5)
+        self._answer_size = size
+        self._guard._leaving += size
+        return None
 
     async def _refuse(self, refusal: Refusal) -> None:
         if self._status:

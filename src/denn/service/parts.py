@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any
 
@@ -40,17 +40,30 @@ async def _service(request: Request) -> Service:
     return service
 
 
-async def _may_write(request: Request) -> None:
+@dataclass(frozen=True)
+class Author:
+    """Who changes the datastore."""
+
+    key: str  # its name
+
+    def source(self, claimed: str) -> str:
+        """Return what the history says of a change: the key, which nobody can choose, and what its owner added."""
+        return f"{self.key}: {claimed}" if claimed else self.key
+
+
+async def _may_write(request: Request) -> Author:
     settings: Settings = request.app.state.service.settings
     if not settings.keys.has("write"):
         raise Refusal(403, "Writing is off. Start the service with a write key to turn it on.")
     if not request.state.may_write:
         raise Refusal(401, "This needs a key that may write. Send it as 'Authorization: Bearer KEY'.", BEARER)
+    return Author(request.state.key)
 
 
+ANSWER_CHARACTERS = 10_000_000  # of stored texts in one answer
 BEARER = {"WWW-Authenticate": "Bearer"}
 Running = Annotated[Service, Depends(_service)]
-Writer = Depends(_may_write)
+Writer = Annotated[Author, Depends(_may_write)]
 
 
 def check_texts(settings: Settings, texts: Sequence[str]) -> None:
@@ -63,6 +76,12 @@ def check_texts(settings: Settings, texts: Sequence[str]) -> None:
                 413,
                 f"Text {number} has {len(text):,} characters, expected at most {settings.characters:,}. Cut it.",
             )
+
+
+def check_answer(texts: Iterable[str], characters: int = ANSWER_CHARACTERS) -> None:
+    """Refuse to send stored texts that are too long together; each counts with at most so many characters."""
+    if sum(min(len(text), characters) for text in texts) > ANSWER_CHARACTERS:
+        raise Refusal(413, f"The answer would hold more than {ANSWER_CHARACTERS:,} characters of text. Ask for less.")
 
 
 def wish(options: Options) -> Wish:

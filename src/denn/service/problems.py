@@ -56,9 +56,15 @@ class Problem(BaseModel):
 class Refusal(Exception):
     """Ends a request with a problem."""
 
-    def __init__(self, status: int, detail: str, headers: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        status: int,
+        detail: str,
+        headers: Mapping[str, str] | None = None,
+        errors: list[Mistake] | None = None,
+    ) -> None:
         super().__init__(detail)
-        self.status, self.detail, self.headers = status, detail, headers
+        self.status, self.detail, self.headers, self.errors = status, detail, headers, errors
 
 
 class Busy(Refusal):
@@ -111,7 +117,7 @@ def install(app: FastAPI) -> None:
 
     @app.exception_handler(Refusal)
     async def refused(request: Request, error: Refusal) -> Response:
-        return answer(request, error.status, error.detail, headers=error.headers)
+        return answer(request, error.status, error.detail, errors=error.errors, headers=error.headers)
 
     @app.exception_handler(DennError)
     async def mendable(request: Request, error: DennError) -> Response:

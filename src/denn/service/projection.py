@@ -5,16 +5,21 @@ from __future__ import annotations
 import threading
 import time
 from collections import Counter
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from denn.errors import StoreError
-from denn.types import Datastore
+from denn.types import Datastore, Document
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-KEPT = 30.0  # seconds that a map is shown for
+SIZES = (2000, 10_000)  # documents of the maps that are drawn; others show a part of one of these
+KEPT = 30.0  # seconds that a map is shown for, unless documents came or went
+QUICK = 0.2  # seconds; what takes longer to draw
+REST = 10  # is shown for so many times as long, whatever comes or goes
+TOGETHER = 500  # documents that are read at a time, so that predictions come in between
 NAMED = 10  # labels worth a colour
 
 
@@ -39,6 +44,13 @@ class Drawn:
     centre: Tensor  # (d,)
     axes: Tensor  # (d,2)
 
+    def part(self, limit: int) -> Drawn:
+        """Return the same map with at most so many points, evenly from the oldest to the newest."""
+        if len(self.points) <= limit:
+            return self
+        points = tuple(self.points[place * len(self.points) // limit] for place in range(limit))
+        return replace(self, points=points, labels=_frequent(points))
+
     def place(self, embedding: Tensor) -> tuple[float, float]:
         """Return where the (1,d) embedding of a text lies."""
         import torch.nn.functional as F
@@ -48,27 +60,30 @@ class Drawn:
 
 
 class Projection:
-    """Draws maps of a datastore, each kept for a while."""
+    """Draws maps of a datastore, one of each size, which are kept for a while."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._drawn: Drawn | None = None
-        self._made, self._limit = 0.0, 0
+        self._lock = threading.Lock()  # held while a map is drawn: nobody draws the same at the same time
+        self._kept: dict[int, tuple[Drawn, float, float]] = {}  # size → map, when it was drawn, seconds that took
+        self.last: Drawn | None = None  # the map that was shown last, on which texts are placed
 
     def map(self, store: Datastore, limit: int) -> Drawn:
-        """Return a map of at most so many documents, evenly from the oldest to the newest."""
+        """Return a map of at most so many documents."""
+        size = next((size for size in SIZES if limit <= size), SIZES[-1])
         with self._lock:
-            fresh = time.monotonic() - self._made < KEPT and self._limit == limit
-            if self._drawn is None or not fresh or self._drawn.documents != len(store):
-                self._drawn, self._made, self._limit = _draw(store, limit), time.monotonic(), limit
-            return self._drawn
+            if not self._is_fresh(size, len(store)):
+                begun = time.monotonic()
+                drawn = _draw(store, size)
+                self._kept[size] = drawn, time.monotonic(), time.monotonic() - begun
+            self.last = self._kept[size][0]
+        return self.last.part(limit)
 
-    def last(self, store: Datastore, limit: int) -> Drawn:
-        """Return the map that was shown last, so that a text is placed on that one."""
-        with self._lock:
-            if self._drawn is not None:
-                return self._drawn
-        return self.map(store, limit)
+    def _is_fresh(self, size: int, documents: int) -> bool:
+        if size not in self._kept:
+            return False
+        drawn, made, cost = self._kept[size]
+        age, rest = time.monotonic() - made, REST * cost if cost > QUICK else 0.0
+        return age < rest or (age < KEPT and drawn.documents == documents)
 
 
 def _draw(store: Datastore, limit: int) -> Drawn:
@@ -78,7 +93,7 @@ def _draw(store: Datastore, limit: int) -> Drawn:
         ids = store.ids()
         chosen = [ids[place * len(ids) // limit] for place in range(limit)] if len(ids) > limit else ids
         try:
-            documents, vectors = store.get(chosen), store.vectors(chosen)
+            documents, vectors = _read(store, chosen)
             break
         except StoreError:  # one was removed between two looks
             continue
@@ -94,6 +109,20 @@ def _draw(store: Datastore, limit: int) -> Drawn:
     points = tuple(
         Point(id, x, y, document.labels) for id, document, (x, y) in zip(chosen, documents, places, strict=True)
     )
+    return Drawn(points, _frequent(points), len(ids), share, centre, axes)
+
+
+def _read(store: Datastore, ids: Sequence[str]) -> tuple[list[Document], Tensor]:
+    import torch
+
+    documents, vectors = [], [torch.zeros(0, store.dimension)]
+    for begin in range(0, len(ids), TOGETHER):
+        some = ids[begin : begin + TOGETHER]
+        documents += store.get(some)
+        vectors.append(store.vectors(some))
+    return documents, torch.cat(vectors)
+
+
+def _frequent(points: Sequence[Point]) -> tuple[str, ...]:
     counts = Counter(label for point in points for label in point.labels)
-    named = tuple(label for label, _ in sorted(counts.items(), key=lambda item: (-item[1], item[0]))[:NAMED])
-    return Drawn(points, named, len(ids), share, centre, axes)
+    return tuple(label for label, _ in sorted(counts.items(), key=lambda item: (-item[1], item[0]))[:NAMED])

@@ -11,8 +11,8 @@ from fastapi.responses import JSONResponse, Response
 from pydantic import AfterValidator, BeforeValidator
 from starlette.convertors import PathConvertor, register_url_convertor
 
-from denn.service.parts import Running, Service, Writer, check_texts, document_json, fetch
-from denn.service.problems import responses
+from denn.service.parts import Running, Writer, check_answer, check_texts, document_json, fetch
+from denn.service.problems import Mistake, Refusal, responses
 from denn.service.schemas import (
     LARGEST,
     AddRequest,
@@ -24,11 +24,16 @@ from denn.service.schemas import (
     Label,
     PatchRequest,
     PutRequest,
+    Source,
     UndoneOut,
 )
-from denn.types import Document, Where
+from denn.types import Datastore, Document, Where
 
 router = APIRouter(prefix="/v1", tags=["datastore"])
+
+FEW = 200  # documents that are read beside other short reads
+TOGETHER = 50  # documents that are read at a time, so that too long ones are not all in memory
+MANY, SHARE = 1000, 0.1  # documents, and of all documents; to undo a change of more has to be confirmed
 
 
 def _written(time: Any) -> Any:
@@ -58,8 +63,12 @@ register_url_convertor("id", _AnyId())
 async def documents(
     service: Running,
     label: Annotated[list[Label], Query(max_length=100, description="With one of these.")] = [],  # noqa: B006
-    text: Annotated[str | None, Query(max_length=1000, description="Part of the text, letter for letter.")] = None,
-    source: Annotated[str | None, Query(max_length=200, description="Who changed it last.")] = None,
+    text: Annotated[
+        str | None, Query(min_length=1, max_length=1000, description="Part of the text, letter for letter.")
+    ] = None,
+    source: Annotated[
+        str | None, Query(min_length=1, max_length=400, description="Who changed it last, as the history has it.")
+    ] = None,
     since: Annotated[Time | None, Query(description="Changed at this time or later.")] = None,
     before: Annotated[Time | None, Query(description="Changed before.")] = None,
     offset: Annotated[int, Query(ge=0, le=LARGEST)] = 0,
@@ -70,18 +79,29 @@ async def documents(
 
     def look() -> dict[str, Any]:
         ids = store.ids() if where == Where() else store.select(where)
-        shown = ids[::-1][offset : offset + limit]
-        return {"total": len(ids), "documents": [document_json(one) for one in fetch(store, shown)]}
+        return {"total": len(ids), "documents": _shown(store, ids[::-1][offset : offset + limit])}
 
+    if where != Where(where.labels):
+        return JSONResponse(await service.engine.read_long("filter", look))
+    if limit > FEW:
+        return JSONResponse(await service.engine.read_long("list", look))
     return JSONResponse(await service.engine.read(look))
 
 
-@router.post("/documents", status_code=201, response_model=IdsOut, responses=responses(409), dependencies=[Writer])
-async def add(body: AddRequest, service: Running) -> Response:
+def _shown(store: Datastore, ids: list[str]) -> list[dict[str, Any]]:
+    found: list[Document] = []
+    for begin in range(0, len(ids), TOGETHER):
+        found += fetch(store, ids[begin : begin + TOGETHER])
+        check_answer(document.text for document in found)
+    return [document_json(document) for document in found]
+
+
+@router.post("/documents", status_code=201, response_model=IdsOut, responses=responses(409))
+async def add(body: AddRequest, service: Running, author: Writer) -> Response:
     """Learn documents, all or none; they are safe when this is answered, and the next prediction knows them."""
     check_texts(service.settings, [document.text for document in body.documents])
     new = [Document(document.text, tuple(document.labels), document.id) for document in body.documents]
-    return JSONResponse({"ids": await service.engine.add(new, body.source)}, 201)
+    return JSONResponse({"ids": await service.engine.add(new, author.source(body.source))}, 201)
 
 
 @router.get("/documents/{id:id}", response_model=DocumentOut, responses=responses(404, 409))
@@ -91,35 +111,38 @@ async def get(id: str, service: Running) -> Response:
     return JSONResponse(document_json((await service.engine.read(lambda: store.get([id])))[0]))
 
 
-@router.put("/documents/{id:id}", response_model=DocumentOut, responses=responses(409), dependencies=[Writer])
-async def put(id: Annotated[Id, Path()], body: PutRequest, service: Running) -> Response:
+@router.put("/documents/{id:id}", response_model=DocumentOut, responses=responses(409))
+async def put(id: Annotated[Id, Path()], body: PutRequest, service: Running, author: Writer) -> Response:
     """Make or replace a document."""
     check_texts(service.settings, [body.text])
     document = Document(body.text, tuple(body.labels), id)
-    await service.engine.add([document], body.source)
+    await service.engine.add([document], author.source(body.source))
     return JSONResponse(document_json(document))
 
 
-@router.patch("/documents/{id:id}", response_model=DocumentOut, responses=responses(404, 409), dependencies=[Writer])
-async def patch(id: str, body: PatchRequest, service: Running) -> Response:
+@router.patch("/documents/{id:id}", response_model=DocumentOut, responses=responses(404, 409))
+async def patch(id: str, body: PatchRequest, service: Running, author: Writer) -> Response:
     """Give a document other labels."""
     store = service.model.store
 
     def change() -> Document:
-        store.relabel(id, body.labels, add=body.add, drop=body.drop, source=body.source)
+        source = author.source(body.source)
+        store.relabel(id, body.labels, add=body.add, drop=body.drop, source=source)
         return store.get([id])[0]
 
     return JSONResponse(document_json(await service.engine.write(change)))
 
 
-@router.delete("/documents/{id:id}", status_code=204, responses=responses(404, 409), dependencies=[Writer])
-async def delete(id: str, service: Running, forget: bool = False, source: str = "service") -> Response:
+@router.delete("/documents/{id:id}", status_code=204, responses=responses(404, 409))
+async def delete(
+    id: str, service: Running, author: Writer, forget: bool = False, source: Annotated[Source, Query()] = ""
+) -> Response:
     """Remove a document; `forget` takes it out of the history too, for good."""
     store = service.model.store
 
     def change() -> None:
         store.get([id])  # a forget says nothing of what is not there
-        (store.forget if forget else store.remove)(id, source=source[:200])
+        (store.forget if forget else store.remove)(id, source=author.source(source))
 
     await service.engine.write(change)
     return Response(status_code=204)
@@ -145,12 +168,34 @@ async def history(
     return JSONResponse({"changes": rows})
 
 
-@router.post("/history/{number}/undo", response_model=UndoneOut, responses=responses(404, 409), dependencies=[Writer])
-async def undo(number: Annotated[int, Path(ge=1, le=LARGEST)], service: Running, source: str = "service") -> Response:
-    """Bring the documents that a change touched to where they were before."""
-    return JSONResponse({"documents": await _undone(service, number, source[:200])})
-
-
-async def _undone(service: Service, number: int, source: str) -> int:
+@router.post("/history/{number}/undo", response_model=UndoneOut, responses=responses(404, 409))
+async def undo(
+    number: Annotated[int, Path(ge=1, le=LARGEST)],
+    service: Running,
+    author: Writer,
+    source: Annotated[Source, Query()] = "",
+    confirm: Annotated[bool, Query(description="Do it though it touches many documents.")] = False,
+) -> Response:
+    """Bring the documents that a change touched to where they were before; where these are many, only if confirmed."""
     store = service.model.store
-    return await service.engine.write(lambda: store.undo(number, source=source))
+
+    def change() -> int:
+        if not confirm:
+            _check_extent(store, number)
+        return store.undo(number, source=author.source(source))
+
+    return JSONResponse({"documents": await service.engine.write(change)})
+
+
+def _check_extent(store: Datastore, number: int) -> None:
+    """Refuse to undo a change that touched many documents, or many of those there are."""
+    newest = store.history(1)
+    later = store.history(newest[0].number - number + 1) if newest and newest[0].number >= number else []
+    touched = next((change.documents for change in later if change.number == number), 0)
+    if touched > 1 and (touched > MANY or touched > SHARE * len(store)):
+        raise Refusal(
+            409,
+            f"Undoing change {number} would touch {touched:,} documents; the datastore holds {len(store):,}. "
+            "Send confirm=true to do it.",
+            errors=[Mistake(where="query.confirm", message=f"would touch {touched:,} documents")],
+        )

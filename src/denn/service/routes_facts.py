@@ -9,8 +9,8 @@ from fastapi import APIRouter, Query, Request
 from fastapi.responses import JSONResponse, PlainTextResponse, Response
 
 from denn import __version__
-from denn.service.parts import Running, Service, check_texts
-from denn.service.problems import Busy, responses
+from denn.service.parts import Running, check_texts
+from denn.service.problems import SENTENCES, Busy, responses
 from denn.service.schemas import (
     LARGEST,
     LabelsOut,
@@ -110,7 +110,7 @@ async def map_(service: Running, limit: Annotated[int, Query(ge=1, le=10_000)] =
         points = [{"id": p.id, "x": p.x, "y": p.y, "labels": list(p.labels)} for p in drawn.points]
         return {"points": points, "labels": list(drawn.labels), "documents": drawn.documents, "share": drawn.share}
 
-    return JSONResponse(await service.engine.read(look))
+    return JSONResponse(await service.engine.read_long("map", look))
 
 
 @router.post("/v1/map/place", response_model=PlaceOut, responses=responses(409), tags=["model"])
@@ -119,7 +119,10 @@ async def place(body: PlaceRequest, service: Running) -> Response:
     check_texts(service.settings, [body.text])
     store = service.model.store
     vector = await service.engine.embed([body.text])
-    x, y = await service.engine.read(lambda: service.projection.last(store, POINTS).place(vector))
+    drawn = service.projection.last
+    if drawn is None:
+        drawn = await service.engine.read_long("map", lambda: service.projection.map(store, POINTS))
+    x, y = await service.engine.read(lambda: drawn.place(vector))
     return JSONResponse({"x": x, "y": y})
 
 
@@ -140,18 +143,14 @@ async def ready(service: Running) -> Response:
     """Say whether requests would be answered: the queue has room and the datastore can be read."""
     if service.engine.waiting >= service.settings.queue:
         raise Busy("Too many texts are waiting.", after=1)
-    if service.learns:
-        await service.engine.read(lambda: len(service.model.store))
+    if service.engine.probe is not None and not service.engine.probe.well:
+        raise Busy(SENTENCES[503], after=5)
     return JSONResponse({"status": "ready"})
 
 
 @router.get("/metrics", response_class=PlainTextResponse, responses=responses(), tags=["service"])
 async def metrics(service: Running) -> Response:
     """Return counters for Prometheus."""
-    await _count_documents(service)
+    if service.engine.probe is not None:
+        service.telemetry.documents.set(service.engine.probe.documents)
     return Response(service.telemetry.exposition(), media_type="text/plain; version=0.0.4; charset=utf-8")
-
-
-async def _count_documents(service: Service) -> None:
-    if service.learns:
-        service.telemetry.documents.set(await service.engine.read(lambda: len(service.model.store)))

@@ -13,7 +13,7 @@ from fastapi import APIRouter, Query, Request
 from fastapi.responses import JSONResponse, Response, StreamingResponse
 
 from denn.errors import DennError
-from denn.service.parts import Running, Service, check_texts, fetch, prediction_json, wish
+from denn.service.parts import Running, Service, check_answer, check_texts, fetch, prediction_json, wish
 from denn.service.problems import Busy, Refusal, responses, told
 from denn.service.schemas import (
     BatchOut,
@@ -29,6 +29,7 @@ from denn.service.schemas import (
 router = APIRouter(prefix="/v1", tags=["tag"])
 
 NDJSON = "application/x-ndjson"
+FEW = 200  # neighbours that are read beside other short reads
 LINES = 32  # of a stream that are tagged together
 PATIENCE = 0.1  # seconds before a stream asks again where too many texts wait
 
@@ -81,6 +82,7 @@ async def neighbours(body: NeighboursRequest, service: Running) -> Response:
     def look() -> list[dict[str, Any]]:
         found = store.search(vector, body.k)
         documents = {document.id: document for document in fetch(store, found.ids[0])}
+        check_answer((document.text for document in documents.values()), body.text_characters)
         return [
             {
                 "id": id,
@@ -92,12 +94,15 @@ async def neighbours(body: NeighboursRequest, service: Running) -> Response:
             if id in documents
         ]
 
+    if body.k > FEW:
+        return JSONResponse({"neighbours": await service.engine.read_long("list", look)})
     return JSONResponse({"neighbours": await service.engine.read(look)})
 
 
 async def _predicted(service: Service, texts: Sequence[str], options: Options) -> list[dict[str, Any]]:
     decided = await service.engine.predict(texts, wish(options))
     service.telemetry.predicted([one.prediction for one in decided])
+    check_answer((near.text for one in decided for near in one.prediction.neighbours), options.text_characters)
     return [prediction_json(one, options) for one in decided]
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, FailFast, Field, StringConstraints, model_validator
 
 
 def _whole(number: Any) -> Any:
@@ -17,11 +17,22 @@ Many = Annotated[int, Field(ge=1, le=1000), BeforeValidator(_whole)]
 Label = Annotated[str, StringConstraints(min_length=1, max_length=1000)]
 Id = Annotated[str, StringConstraints(min_length=1, max_length=1000)]
 Share = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
-Source = Annotated[str, StringConstraints(max_length=200)]
+LINE = r"^[^\u0000-\u001f\u007f-\u009f\u200e\u200f\u2028-\u202e\u2066-\u2069]*$"  # nothing that breaks or turns it
+Source = Annotated[
+    str,
+    StringConstraints(max_length=200, pattern=LINE),
+    Field(description="Where the change comes from; the history names it behind the key."),
+]
 Shown = Annotated[
     int, Field(ge=0, le=100_000, description="Characters of each neighbour's text."), BeforeValidator(_whole)
 ]
+FIELDS = 100  # of an object
+THRESHOLDS = 1000  # of a request
 LARGEST = 2**53 - 1  # integers that every reader of JSON keeps
+
+
+# Every mistake costs memory and time before any is told, so lists of any length end at the first one.
+Texts = Annotated[list[str], FailFast()]
 
 
 class Request(BaseModel):
@@ -29,13 +40,26 @@ class Request(BaseModel):
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
+    @model_validator(mode="before")
+    @classmethod
+    def _few(cls, given: Any) -> Any:
+        if isinstance(given, dict) and len(given) > FIELDS:  # each unknown one would be a mistake of its own
+            raise ValueError(f"expected at most {FIELDS} fields")
+        return given
+
+
+def _not_many(given: Any) -> Any:
+    if isinstance(given, dict) and len(given) > THRESHOLDS:  # before each of them is looked at
+        raise ValueError(f"expected at most {THRESHOLDS:,} thresholds")
+    return given
+
 
 class Options(Request):
     """How texts are decided."""
 
     threshold: Share | None = Field(None, description="One for all labels; null: as tuned.")
-    thresholds: dict[Label, Share] = Field(
-        default_factory=dict, max_length=1000, description="For some labels, before all others."
+    thresholds: Annotated[dict[Label, Share], BeforeValidator(_not_many)] = Field(
+        default_factory=dict, max_length=THRESHOLDS, description="For some labels, before all others."
     )
     per_label: bool = Field(False, description="Use the thresholds tuned for each label.")
     min_labels: Few = Field(0, description="So many labels at least, the best.")
@@ -53,7 +77,7 @@ class PredictRequest(Options):
 class BatchRequest(Options):
     """Several texts to tag."""
 
-    texts: list[str] = Field(min_length=1)
+    texts: Texts = Field(min_length=1)
 
 
 class NeighboursRequest(Request):
@@ -81,8 +105,8 @@ class NewDocument(Request):
 class AddRequest(Request):
     """Documents to learn, all or none."""
 
-    documents: list[NewDocument] = Field(min_length=1)
-    source: Source = "service"
+    documents: Annotated[list[NewDocument], FailFast()] = Field(min_length=1)
+    source: Source = ""
 
 
 class PutRequest(Request):
@@ -90,7 +114,7 @@ class PutRequest(Request):
 
     text: str
     labels: list[Label] = Field(max_length=1000)
-    source: Source = "service"
+    source: Source = ""
 
 
 class PatchRequest(Request):
@@ -109,7 +133,7 @@ class PatchRequest(Request):
     labels: list[Label] | None = Field(None, max_length=1000)
     add: list[Label] = Field(default_factory=list, max_length=1000)
     drop: list[Label] = Field(default_factory=list, max_length=1000)
-    source: Source = "service"
+    source: Source = ""
 
     @model_validator(mode="after")
     def _something(self) -> PatchRequest:

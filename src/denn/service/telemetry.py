@@ -46,7 +46,7 @@ class Telemetry:
             registry=self.registry,
         )
         self.waiting = Gauge("denn_waiting_texts", "Texts that wait or are worked on.", registry=self.registry)
-        self.refused = Counter("denn_refused", "Requests refused as too many texts wait.", registry=self.registry)
+        self.refused = Counter("denn_refused", "Requests refused as too much is to do.", registry=self.registry)
         self.texts = Counter("denn_texts", "Texts scored or embedded.", registry=self.registry)
         self.batches = Histogram("denn_batch_texts", "Texts worked on together.", buckets=SIZES, registry=self.registry)
         self.computing = Counter("denn_computing_seconds", "Time spent on batches.", registry=self.registry)

@@ -123,13 +123,41 @@ def test_teach_shows_the_difference_and_undoes_it(opened, service) -> None:
         document = client.get(f"/v1/documents/{taught}").json()
         assert document["text"] == TEXT
         assert set(document["labels"]) == {names(page, "#chosen")[0], "brand new"}
-        assert client.get("/v1/history", params={"limit": 1}).json()["changes"][0]["source"] == "page"
+        assert client.get("/v1/history", params={"limit": 1}).json()["changes"][0]["source"] == "teach: page"
     assert document_count(service) == before + 1
     page.click("#undo")
     expect(page.locator("#notice")).to_contain_text("Undone")
     expect(page.locator("#difference")).to_be_hidden()
     assert document_count(service) == before
     assert taught not in page.locator("#neighbours .neighbour a").all_text_contents()
+
+
+def test_undo_asks_where_it_would_touch_many_documents(opened, service) -> None:
+    before = document_count(service)
+    page = opened()
+    tag(page)
+    page.locator("#chosen .accept").first.click()
+    page.click("#teach")
+    expect(page.locator("#difference")).to_be_visible()
+    asked = []
+
+    def large(route) -> None:  # as the service answers for a change of many documents
+        asked.append(route.request.url)
+        if "confirm=true" in route.request.url:
+            return route.continue_()
+        errors = [{"where": "query.confirm", "message": "would touch 1,001 documents"}]
+        route.fulfill(status=409, content_type="application/problem+json", json={"detail": "x", "errors": errors})
+
+    page.route("**/undo?*", large)
+    page.click("#undo")
+    expect(page.locator("#confirm-text")).to_have_text("This would touch 1,001 documents.")
+    page.click("#confirm >> text=Keep it")
+    expect(page.locator("#confirm")).to_be_hidden()
+    assert document_count(service) == before + 1 and len(asked) == 1
+    page.click("#undo")
+    page.click("#confirm-yes")
+    expect(page.locator("#notice")).to_contain_text("Undone")
+    assert document_count(service) == before and len(asked) == 3
 
 
 def test_without_a_key_teaching_says_why_and_takes_one(opened, service) -> None:

@@ -1,7 +1,7 @@
 /** The HTTP API: JSON in, JSON out, errors as one sentence. */
 import { currentKey } from "./key.js";
 
-/** How the history names changes that were made here. */
+/** What the history says of changes that were made here, behind the name of the key. */
 export const SOURCE = "page";
 
 const ROOT = new URL("../v1/", import.meta.url); // beside the page, also behind a proxy with a prefix
@@ -46,9 +46,6 @@ export async function lastChange(id) {
   const { changes } = await get("history", { id, limit: 1 });
   return changes[0]?.number ?? null;
 }
-
-/** Take a change back. */
-export const undo = (number) => request("POST", `history/${number}/undo`, { query: { source: SOURCE } });
 
 function address(path, query) {
   const url = new URL(path, ROOT);

@@ -1,6 +1,7 @@
 /** One document: its text, its labels to edit, and ways to remove or forget it. */
-import { documentPath, get, lastChange, request, SOURCE, undo } from "./api.js";
+import { documentPath, get, lastChange, request, SOURCE } from "./api.js";
 import { suggestLabels } from "./complete.js";
+import { confirmed, undo } from "./confirm.js";
 import { byId, el, hidden, route } from "./dom.js";
 import { counted } from "./format.js";
 import { fail, say } from "./notice.js";
@@ -151,23 +152,10 @@ async function undoing(id, reopen) {
   const number = await lastChange(id);
   if (number === null) return undefined;
   const run = () => changing(async () => {
-    await undo(number);
+    if (!(await undo(number))) return;
     stored();
     if (reopen && place.dataset.id === id) show(await get(documentPath(id)));
     say(`Undone: ${id} is as it was.`);
   });
   return { label: "Undo", run };
-}
-
-/** Ask in a dialog; Escape means no. */
-function confirmed(title, text, yes) {
-  const dialog = byId("confirm");
-  byId("confirm-title").textContent = title;
-  byId("confirm-text").textContent = text;
-  byId("confirm-yes").textContent = yes;
-  dialog.returnValue = "no";
-  dialog.showModal();
-  return new Promise((answer) => {
-    dialog.addEventListener("close", () => answer(dialog.returnValue === "yes"), { once: true });
-  });
 }

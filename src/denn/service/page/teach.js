@@ -1,5 +1,6 @@
 /** Teaching: the text with its accepted labels goes into the datastore, the text is asked again, both are compared. */
-import { lastChange, post, SOURCE, undo } from "./api.js";
+import { lastChange, post, SOURCE } from "./api.js";
+import { undo } from "./confirm.js";
 import { byId, chips, el, hidden } from "./dom.js";
 import { counted, score, signed } from "./format.js";
 import { fail, say } from "./notice.js";
@@ -42,7 +43,7 @@ export async function takeBack() {
   if (!taught) return say("There is nothing to undo.");
   await alone(async () => {
     const { number, text, id } = taught;
-    await undo(number);
+    if (!(await undo(number))) return;
     forgetTaught();
     stored();
     await ask(text);
