@@ -1,14 +1,17 @@
 """The bundle on disk: what is in it, and what is said when it is not what it was."""
 
 import json
+import os
 import shutil
 from pathlib import Path
 
 import pytest
+import torch
+from safetensors.torch import load_file, save_file
 
 import denn
 from denn import bundle
-from denn.errors import BundleError
+from denn.errors import BundleError, DennError
 from denn.types import LabelSpace
 
 pytestmark = pytest.mark.slow  # loads a trained model
@@ -116,19 +119,19 @@ def test_a_datastore_of_another_model_is_refused(copy):
 
 
 def test_labels_survive_disk(tmp_path):
-    labels = LabelSpace(("b a", "ä\u2028x", "", "a\tb", "日本"))
+    labels = LabelSpace(("b a", "ä\u2028x", " ", "a\tb", "日本"))
     bundle.write_labels(tmp_path, labels)
     (tmp_path / "bundle.json").write_text(
         bundle.Card(
             method="dummy",
             parameters={},
-            corpus={},
-            thresholds={},
+            corpus={"name": "", "train": 0, "valid": 0, "label_counts": [0] * 5},
+            thresholds={"final": bundle.Thresholds(per_label=(0.5,) * 5)},
             metrics={},
             training={},
             digests=bundle.digests(tmp_path),
             versions=bundle.versions(),
-            created="",
+            created="2026-01-02T03:04:05+00:00",
         ).model_dump_json()
     )
     assert bundle.read(tmp_path)[1] == labels
@@ -204,3 +207,166 @@ def test_a_model_of_another_major_version_is_read_with_a_warning(tiny_model, tmp
     (folder / "bundle.json").write_text(json.dumps(card))
     denn.load(folder).close()
     assert "was written with torch 1.13.1" in caplog.text
+
+
+def sign(folder: Path, **changes: object) -> Path:
+    """Write the digests of the files as they are now, as whoever made a model could."""
+    edit(folder, **changes, digests=bundle.digests(folder))
+    return folder
+
+
+def refusal(folder: Path) -> str:
+    with pytest.raises(DennError) as caught:
+        denn.load(folder)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize("target", ["/etc/passwd", "../outside", "nowhere", "labels.txt", "/dev/zero"])
+@pytest.mark.parametrize("name", ["labels.txt", "encoder/config.json", "store/store.sqlite", "extra"])
+def test_links_out_of_the_folder_are_refused(copy, name, target):
+    (copy.parent / "outside").write_text("secret")
+    (copy / name).unlink(missing_ok=True)
+    (copy / name).symlink_to(target)
+    if (name, target) == ("extra", "labels.txt"):
+        denn.load(copy).close()
+    else:
+        assert "a link out of the folder" in refusal(copy)
+
+
+def test_a_linked_folder_and_links_inside_are_fine(copy):
+    (copy / "head.safetensors").rename(copy / "encoder" / "head")
+    (copy / "head.safetensors").symlink_to("encoder/head")
+    (copy / "encoder" / "around").symlink_to("..")
+    (copy.parent / "link").symlink_to(copy)
+    denn.load(copy.parent / "link").close()
+
+
+def test_pipes_and_too_many_files_are_refused(copy):
+    os.mkfifo(copy / "store" / "pipe")
+    assert "store/pipe is neither a file nor a folder" in refusal(copy)
+    (copy / "store" / "pipe").unlink()
+    for number in range(bundle.MOST_FILES):
+        (copy / "encoder" / str(number)).touch()
+    assert "holds more than 10000 files" in refusal(copy)
+
+
+def test_a_huge_file_is_read_only_if_it_belongs_to_the_model(copy):
+    with (copy / "extra").open("wb") as file:
+        file.truncate(2**42)
+    denn.load(copy).close()
+    digests = json.loads((copy / "bundle.json").read_text())["digests"]
+    edit(copy, digests=digests | {"extra": "0" * 64})
+    assert "of this machine's memory" in refusal(copy)
+
+
+@pytest.mark.parametrize("name", ["/etc/passwd", "../model/labels.txt", "encoder/../labels.txt", "a\nb", "", "\0", "."])
+def test_digests_of_files_elsewhere_are_refused(copy, name):
+    edit(copy, digests={name: "0" * 64})
+    assert "is missing" in refusal(copy)
+
+
+@pytest.mark.parametrize(
+    "content", [b"\xff\n", b"", b"a", b"a\n\nb\n", b"a\na\n", b"one\ntwo\n", b"1\n2\n3\n4\n5\n6\n"]
+)
+def test_damaged_labels_are_refused(copy, content):
+    (copy / "labels.txt").write_bytes(content)
+    assert "labels" in refusal(sign(copy))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"overall": 2},
+        {"overall": float("nan")},
+        {"overall": "x"},
+        {"per_label": [0.5]},
+        {"per_label": [0.5] * 7},
+        {"per_label": [float("inf")] * 6},
+        {"per_label": None},
+    ],
+)
+def test_damaged_thresholds_are_refused(copy, change):
+    thresholds = json.loads((copy / "bundle.json").read_text())["thresholds"]
+    thresholds["final"] |= change
+    edit(copy, thresholds=thresholds)
+    assert "bundle.json is damaged" in refusal(copy)
+
+
+def test_thresholds_must_be_there_for_every_part_of_a_score(copy, tiny_corpus):
+    thresholds = json.loads((copy / "bundle.json").read_text())["thresholds"]
+    edit(copy, thresholds={"final": thresholds["final"]})
+    with denn.load(copy) as model, pytest.raises(BundleError, match="no thresholds for 'classifier'"):
+        model.evaluate(tiny_corpus.test)
+    edit(copy, thresholds={"classifier": thresholds["final"]})
+    assert "no thresholds for the final score" in refusal(copy)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"corpus": {}},
+        {"corpus": {"name": "x", "train": 1, "valid": 1, "label_counts": [1]}},
+        {"corpus": {"name": "x", "train": 1, "valid": 1, "label_counts": [-1] * 6}},
+        {"corpus": {"name": "x", "train": "many", "valid": 1, "label_counts": [1] * 6}},
+        {"created": "yesterday"},
+        {"created": 3},
+        {"versions": {"torch": 3}},
+        {"versions": []},
+        {"method": "nosuch"},
+        {"method": ["denn"]},
+        {"parameters": []},
+        {"digests": {"labels.txt": 3}},
+    ],
+)
+def test_other_damage_of_the_card_is_refused(copy, changes):
+    edit(copy, **changes)
+    refusal(copy)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("max_length", 10**12), ("k", 10**12), ("k", 0), ("k", "many"), ("gamma", float("nan")), ("nosuch", 1),
+     ("dropout", None), ("precision", "int4"), ("seed", [1])],
+)  # fmt: skip
+def test_parameters_that_cannot_be_are_refused(copy, name, value):
+    parameters = json.loads((copy / "bundle.json").read_text())["parameters"]
+    edit(copy, parameters=parameters | {name: value})
+    assert name in refusal(copy)
+
+
+def test_parameters_that_are_left_out_have_their_defaults(copy):
+    edit(copy, parameters={"max_length": 64})
+    with denn.load(copy) as model:
+        assert model.card.parameters["k"] == model.method.parameters.k == 30
+
+
+@pytest.mark.parametrize("content", [b"", b"[" * 100_000, b"[" * 10**6, b'{"format": ' + b"9" * 5000 + b"}"])
+def test_a_card_that_no_parser_takes(copy, content):
+    (copy / "bundle.json").write_bytes(content)
+    assert "bundle.json is damaged" in refusal(copy)
+
+
+def change_head(folder: Path, **tensors: torch.Tensor | None) -> str:
+    file = folder / "head.safetensors"
+    found = {name: tensor for name, tensor in (load_file(file) | tensors).items() if tensor is not None}
+    save_file(found, file)
+    return refusal(sign(folder))
+
+
+def test_another_head_is_refused(copy):
+    head = load_file(copy / "head.safetensors")
+    assert set(head) == {"head.weight", "head.bias", "scale"}
+    weight = head["head.weight"]
+    assert "no tensor 'head.weight'" in change_head(copy, **{"head.weight": None})
+    assert "a tensor 'more' that does not belong" in change_head(copy, more=weight.clone(), **head)
+    save_file(head, copy / "head.safetensors")
+    assert "'head.weight' is 5 × 32 of float32, expected 6 × 32" in change_head(copy, **{"head.weight": weight[:5]})
+    assert "of float64, expected" in change_head(copy, **{"head.weight": weight.double()})
+    assert "'head.weight' holds values that are not finite" in change_head(copy, **{"head.weight": weight / 0})
+
+
+def test_weights_that_give_no_scores_are_refused_before_they_are_shown(copy):
+    save_file(load_file(copy / "head.safetensors") | {"scale": torch.tensor(3e38)}, copy / "head.safetensors")
+    with denn.load(sign(copy)) as model, pytest.raises(BundleError, match="its weights are damaged"):
+        model.predict(["goal match"])

@@ -3,26 +3,32 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import logging
 import os
 import shutil
 import time
+from collections.abc import Mapping
+from datetime import datetime
 from importlib import metadata
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt, ValidationError
 
 from denn import __version__
 from denn.errors import BundleError
 from denn.types import LabelSpace
+from denn.untrusted import REMEDY, first_line, read_lines, read_object
 
 log = logging.getLogger(__name__)
 
 FORMAT = 2
+MOST_FILES = 10_000
 PATIENCE = 100  # hundredths of a second
 VERSIONED = ("torch", "transformers", "tokenizers", "numpy")
+
+
+Share = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
 
 
 class Thresholds(BaseModel):
@@ -30,8 +36,19 @@ class Thresholds(BaseModel):
 
     model_config = ConfigDict(frozen=True)
 
-    overall: float = 0.5
-    per_label: tuple[float, ...]  # one for each label of labels.txt
+    overall: Share = 0.5
+    per_label: tuple[Share, ...]  # one for each label of labels.txt
+
+
+class Trained(BaseModel):
+    """The corpus that a model was trained on."""
+
+    model_config = ConfigDict(frozen=True)
+
+    name: str
+    train: NonNegativeInt  # documents
+    valid: NonNegativeInt
+    label_counts: tuple[NonNegativeInt, ...]  # training documents of each label of labels.txt
 
 
 class Card(BaseModel):
@@ -48,7 +65,23 @@ class Card(BaseModel):
     training: dict[str, Any]
     digests: dict[str, str]  # sha256 of every file but the datastore, which lives on
     versions: dict[str, str]
-    created: str
+    created: str  # ISO 8601
+
+    def flaw(self, labels: int) -> str | None:
+        """Say what does not fit a model of so many labels, if anything."""
+        try:
+            trained = Trained.model_validate(self.corpus)
+            datetime.fromisoformat(self.created)
+        except ValueError as error:  # pydantic's is one
+            return f"its corpus or its date is damaged ({first_line(error)})"
+        if len(trained.label_counts) != labels:
+            return f"it counts the documents of {len(trained.label_counts)} labels, labels.txt has {labels}"
+        if "final" not in self.thresholds:
+            return "it has no thresholds for the final score"
+        for name, thresholds in self.thresholds.items():
+            if len(thresholds.per_label) != labels:
+                return f"it has {len(thresholds.per_label)} thresholds for {name!r}, labels.txt has {labels} labels"
+        return None
 
 
 def versions() -> dict[str, str]:
@@ -91,32 +124,81 @@ def read(folder: Path) -> tuple[Card, LabelSpace]:
     if not file.is_file():
         what = "no such folder" if not folder.exists() else "no bundle.json in it"
         raise BundleError(f"{folder} is no model: {what}. Expected a folder written by `denn train … --out {folder}`.")
+    content = read_object(file, BundleError)
+    if content.get("format") != FORMAT:
+        raise BundleError(
+            f"{folder} has the bundle format {repr(content.get('format'))[:40]}, this denn reads {FORMAT}. "
+            "Train again, or load it with the denn version in its bundle.json."
+        )
     try:
-        content = json.loads(file.read_text(encoding="utf-8"))
-        if content.get("format") != FORMAT:
-            raise BundleError(
-                f"{folder} has the bundle format {content.get('format')!r}, this denn reads {FORMAT}. "
-                "Train again, or load it with the denn version in its bundle.json."
-            )
         card = Card.model_validate(content)
-    except (json.JSONDecodeError, UnicodeDecodeError, ValidationError, AttributeError) as error:
-        raise BundleError(f"{file} is damaged ({type(error).__name__}). Restore the folder or train again.") from error
-    _check_digests(folder, card)
+    except ValidationError as error:
+        where = ".".join(str(part) for part in error.errors()[0]["loc"])[:100]
+        raise BundleError(f"{file} is damaged: {where!r} is not what it should be. {REMEDY}") from error
+    _check_digests(folder, card, _files(folder))
+    labels = _read_labels(folder / "labels.txt")
+    if flaw := card.flaw(len(labels)):
+        raise BundleError(f"{file} is damaged: {flaw}. {REMEDY}")
     for name, here in versions().items():
         if (there := card.versions.get(name, "")).split(".")[0] != here.split(".")[0]:
             log.warning(
                 "%s was written with %s %s, here is %s; scores may differ.", folder, name, there or "none", here
             )
-    return card, LabelSpace(tuple((folder / "labels.txt").read_text(encoding="utf-8").split("\n")[:-1]))
+    return card, labels
 
 
-def _check_digests(folder: Path, card: Card) -> None:
-    """Compare every file with the digest it was written with."""
-    found = digests(folder)
+def _read_labels(file: Path) -> LabelSpace:
+    """Read labels.txt: a name a line, each once."""
+    *names, rest = read_lines(file, BundleError)
+    if rest or not names or "" in names:
+        raise BundleError(f"{file} is damaged: expected one label on each line. {REMEDY}")
+    return LabelSpace(tuple(names))
+
+
+def _files(folder: Path) -> dict[str, int]:
+    """Return the files of a bundle with their sizes; links out of it and what is no file or folder are refused."""
+    top, found, waiting = folder.resolve(), {}, [folder]
+    while waiting:
+        with os.scandir(waiting.pop()) as entries:
+            for entry in entries:
+                path = Path(entry.path)
+                name = path.relative_to(folder).as_posix()
+                if entry.is_symlink() and not _leads_inside(path, top):
+                    raise BundleError(f"{folder}: {_shown(name)} is a link out of the folder. Copy what it links to.")
+                if entry.is_dir(follow_symlinks=False):
+                    waiting.append(path)
+                elif entry.is_file():
+                    found[name] = entry.stat().st_size
+                elif not entry.is_dir():
+                    raise BundleError(f"{folder}: {_shown(name)} is neither a file nor a folder. Remove it.")
+                if len(found) + len(waiting) > MOST_FILES:
+                    raise BundleError(f"{folder} holds more than {MOST_FILES} files; expected a model's folder.")
+    return found
+
+
+def _shown(name: str) -> str:
+    """Return a name that somebody else chose, fit for one line."""
+    return name if name.isprintable() and len(name) < 200 else ascii(name)[:200]
+
+
+def _leads_inside(link: Path, top: Path) -> bool:
+    try:
+        return link.resolve(strict=True).is_relative_to(top)
+    except (OSError, RuntimeError):  # to nowhere, or in a circle
+        return False
+
+
+def _check_digests(folder: Path, card: Card, found: Mapping[str, int]) -> None:
+    """Compare every file with the digest it was written with; no more is read than memory could hold."""
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    if (size := sum(found.get(name, 0) for name in card.digests)) > memory:
+        raise BundleError(f"{folder} holds {size:,} bytes, more than the {memory:,} of this machine's memory.")
     for name, expected in card.digests.items():
-        if found.get(name) != expected:
-            state = "is missing" if name not in found else "has changed since it was written"
-            raise BundleError(f"{folder}: {name} {state}. Restore the folder from a copy or train again.")
+        if name not in found:  # nor is any path that leads out of the folder
+            raise BundleError(f"{folder}: {_shown(name)} is missing. {REMEDY}")
+        with (folder / name).open("rb") as file:
+            if hashlib.file_digest(file, "sha256").hexdigest() != expected:
+                raise BundleError(f"{folder}: {_shown(name)} has changed since it was written. {REMEDY}")
 
 
 def replace(new: Path, target: Path) -> None:

@@ -12,6 +12,7 @@ from torch import Tensor
 from denn.bundle import Thresholds
 from denn.core.metrics import LabelTable, all_scores, frequency_bands, label_table, ranking_scores
 from denn.core.thresholds import decide, tune_global, tune_per_label
+from denn.errors import BundleError
 from denn.types import Document, LabelSpace, Scores
 
 BAND_EDGES = (1, 10, 50, 500)  # training documents of a label
@@ -100,6 +101,8 @@ def evaluate(
 
     `later` holds each part's thresholds for the labels that came after training, see `Model.later_thresholds`.
     """
+    if lacking := [name for name in systems_of(scores) if name not in thresholds]:
+        raise BundleError(f"bundle.json is damaged: it has no thresholds for {lacking[0]!r}. Restore it from a copy.")
     known = LabelSpace(scores.names)
     unknown = sorted({label for document in documents for label in document.labels if label not in known})
     space = LabelSpace((*known.names, *unknown))

@@ -24,6 +24,7 @@ SCORES_BYTES = 256 * 2**20  # bounds what the (texts × labels) matrices of a ba
 MATRICES = 6  # of float32: classifier, votes, two ways to combine them, and two to work with
 SHOWN = 10  # labels worth showing beside the decided ones
 WORTH_SHOWING = 0.01
+ROUNDING = 1e-3  # by which sums of shares may miss 0 and 1
 
 
 class Model:
@@ -86,7 +87,7 @@ class Model:
             for number, text in enumerate(batch, start + 1):
                 if not isinstance(text, str):
                     raise DataError(f"Text {number} is of type {type(text).__name__}, expected a string.")
-            scores = self.method.scores(batch)
+            scores = self.score(batch)
             yield from self.decide(scores, self.cut(scores, threshold, per_label), min_labels, evidence)
             start += len(batch)
 
@@ -97,10 +98,21 @@ class Model:
         size = self.batch()
         return concatenate(
             [
-                self.method.scores(texts[i : i + size], None if own_ids is None else own_ids[i : i + size])
+                self.score(texts[i : i + size], None if own_ids is None else own_ids[i : i + size])
                 for i in range(0, len(texts), size)
             ]
         )
+
+    def score(self, texts: Sequence[str], own_ids: Sequence[str | None] | None = None) -> Scores:
+        """Score texts in one batch; scores that are not numbers from 0 to 1 come from damaged weights."""
+        scores: Scores = self.method.scores(texts, own_ids)
+        low, high = scores.final.aminmax()
+        if not (low >= -ROUNDING and high <= 1 + ROUNDING):  # NaN is neither
+            raise BundleError(
+                f"The model gives scores from {float(low):g} to {float(high):g}, expected 0 to 1: its weights are "
+                "damaged. Restore the folder from a copy."
+            )
+        return scores
 
     def later_thresholds(self, scores: Scores) -> dict[str, Tensor]:
         """Return each part's thresholds for the labels of these scores that came after training, in their order."""
@@ -226,6 +238,7 @@ def load(path: str | Path) -> Model:
     folder = Path(path)
     card, labels = read(folder)
     recipe = make_recipe(card.method, card.parameters)
+    card = card.model_copy(update={"parameters": recipe.as_dict()["parameters"]})  # with those that it leaves out
     method = lookup(METHODS, card.method, "method").load(folder, recipe.parameters, labels)
     model = Model(method, labels, card)
     if hasattr(method, "store") and method.store.labels[: len(labels)] != labels.names:

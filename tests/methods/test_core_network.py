@@ -8,7 +8,7 @@ from torch import nn
 from transformers import BertConfig, BertModel
 
 import denn
-from denn.encoders.tokens import load_tokenizer
+from denn.encoders.tokenizer_file import load_tokenizer
 from denn.encoders.transformer import TransformerEncoder
 from denn.errors import ConfigError
 from denn.methods.core_network import CORE, CoreNetwork, CoreParameters, summed_loss

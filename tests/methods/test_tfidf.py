@@ -3,12 +3,15 @@
 import math
 import sys
 import threading
+from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
+from scipy.sparse import csr_matrix
 from scipy.sparse import random as random_matrix
 
-from denn.errors import DataError, MissingExtraError
+from denn.errors import BundleError, DataError, MissingExtraError
 from denn.methods.tfidf import Tfidf, TfidfParameters, from_arrays, in_threads, to_arrays
 
 TEXTS = ["Goal goal match", "match team", "team Goal! x 電車", "", "電車 only here"]
@@ -61,7 +64,8 @@ def test_without_scikit_learn_the_way_to_it_is_said(monkeypatch):
 @pytest.mark.parametrize("shape", [(5, 7), (0, 3), (3, 0)])
 def test_sparse_matrices_survive_being_taken_apart(shape):
     matrix = random_matrix(*shape, density=0.4, format="csr", rng=np.random.default_rng(0))
-    again = from_arrays(to_arrays(matrix, "one") | {"other": 1}, "one")
+    arrays = {name: torch.from_numpy(array) for name, array in to_arrays(matrix, "one").items()}
+    again = from_arrays(arrays, "one", shape[0], shape[1], Path("file"))
     assert again.shape == shape
     assert (again != matrix).nnz == 0
 
@@ -83,3 +87,25 @@ def test_what_fails_in_a_thread_is_heard():
 
     with pytest.raises(DataError):
         list(in_threads(task, 4, 2))
+
+
+@pytest.mark.parametrize(
+    ("part", "values", "said"),
+    [
+        ("indices", [0, 99], "is damaged"),
+        ("indices", [0, -1], "is damaged"),
+        ("indptr", [0, 2, 1], "is damaged"),
+        ("indptr", [0, 1, 99], "is damaged"),
+        ("indptr", [0, 2], "not of the size"),
+        ("shape", [2, 10**12], "not of the size"),
+        ("shape", [10**12, 3], "not of the size"),
+        ("shape", [-1, 3], "not of the size"),
+    ],
+)
+def test_a_damaged_matrix_is_refused_before_it_is_used(part, values, said):
+    arrays = {
+        name: torch.from_numpy(array) for name, array in to_arrays(csr_matrix([[1, 0, 2], [0, 0, 0]]), "m").items()
+    }
+    arrays[f"m.{part}"] = torch.tensor(values, dtype=arrays[f"m.{part}"].dtype)
+    with pytest.raises(BundleError, match=said):
+        from_arrays(arrays, "m", 2, 3, Path("file"))

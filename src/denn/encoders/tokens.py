@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
-from typing import cast
 
 import torch
 import torch.nn.functional as F
-from tokenizers import Tokenizer
+from tokenizers import Encoding, Tokenizer
 from torch import Tensor
 
 from denn.encoders.packed import Layout, send
+from denn.encoders.tokenizer_file import panicked
 from denn.errors import DataError, EncoderError
+from denn.untrusted import first_line
 
 # A text is cut here first, so that 10 MB cost no more than a page. No word piece is longer; only long runs of blanks or
 # of letters without a blank, which give few tokens, may be cut short by it.
@@ -78,8 +77,11 @@ class Tokens:
             yield order[start:]
 
 
-def tokenize(tokenizer: Tokenizer, texts: Sequence[str], max_length: int) -> Tokens:
-    """Turn texts into ids, cutting at `max_length` tokens, [CLS] and [SEP] included."""
+def tokenize(tokenizer: Tokenizer, texts: Sequence[str], max_length: int, vocabulary: int) -> Tokens:
+    """Turn texts into ids, cutting at `max_length` tokens, [CLS] and [SEP] included; no token at all is id 0.
+
+    A tokenizer of another model may give more tokens than that, or ids beyond the vocabulary: an error.
+    """
     tokenizer.no_padding()
     tokenizer.enable_truncation(max_length)
     limit = max_length * CHARACTERS_PER_TOKEN
@@ -88,30 +90,30 @@ def tokenize(tokenizer: Tokenizer, texts: Sequence[str], max_length: int) -> Tok
     cut = 0
     for start in range(0, len(texts), 1024):
         some = texts[start : start + 1024]
-        try:
-            encodings = tokenizer.encode_batch([text[:limit] for text in some])
-        except TypeError as error:
-            raise DataError("A text holds a lone surrogate, U+D800 to U+DFFF, no character. Remove it.") from error
+        encodings = _encode(tokenizer, [text[:limit] for text in some])
         cut += sum(bool(e.overflowing) or len(text) > limit for e, text in zip(encodings, some, strict=True))
-        sizes.extend(len(e.ids) for e in encodings)
-        chunks.append(torch.tensor([token for e in encodings for token in e.ids], dtype=torch.int32))
+        ids = [e.ids or [0] for e in encodings]
+        sizes.extend(map(len, ids))
+        chunks.append(torch.tensor([token for row in ids for token in row], dtype=torch.int64))
+        if max(map(len, ids)) > max_length or int(chunks[-1].max()) >= vocabulary:
+            raise EncoderError(
+                f"The tokenizer does not belong to the encoder: it gives {max(map(len, ids))} tokens up to number "
+                f"{int(chunks[-1].max())}, expected at most {max_length} below {vocabulary}. Fetch the encoder again."
+            )
     offsets = torch.zeros(len(sizes) + 1, dtype=torch.int64)
     offsets[1:] = torch.tensor(sizes, dtype=torch.int64).cumsum(0)
-    return Tokens(torch.cat(chunks) if chunks else torch.empty(0, dtype=torch.int32), offsets, cut)
+    return Tokens(torch.cat(chunks).int() if chunks else torch.empty(0, dtype=torch.int32), offsets, cut)
 
 
-def load_tokenizer(folder: Path) -> Tokenizer:
-    """Read an encoder's tokenizer, converting older formats."""
-    file = folder / "tokenizer.json"
-    if file.is_file():
-        text = file.read_text(encoding="utf-8")
-        try:
-            json.loads(text)  # the tokenizers library raises bare exceptions
-        except json.JSONDecodeError as error:
-            raise EncoderError(f"The tokenizer {file} is damaged ({error}). Fetch the encoder again.") from error
-        return Tokenizer.from_str(text)
-    if not any((*folder.glob("vocab.*"), *folder.glob("*.model"))):  # transformers would make up an empty vocabulary
-        raise EncoderError(f"The encoder folder {folder} has no tokenizer; expected tokenizer.json or a vocabulary.")
-    from transformers import AutoTokenizer
-
-    return cast(Tokenizer, AutoTokenizer.from_pretrained(folder, use_fast=True).backend_tokenizer)
+def _encode(tokenizer: Tokenizer, texts: list[str]) -> list[Encoding]:
+    """Encode texts; what the library cannot do with them is a sentence."""
+    try:
+        return tokenizer.encode_batch(texts)
+    except TypeError as error:
+        raise DataError("A text holds a lone surrogate, U+D800 to U+DFFF, no character. Remove it.") from error
+    except BaseException as error:  # the library raises bare exceptions, and panics that are not even those
+        if not isinstance(error, Exception) and not panicked(error):
+            raise
+        raise EncoderError(
+            f"The encoder's tokenizer cannot be used ({first_line(error)}). Fetch the encoder again."
+        ) from error

@@ -10,21 +10,24 @@ from pathlib import Path
 from typing import Any, Literal, cast
 
 import torch
-from safetensors import SafetensorError
 from tokenizers import Tokenizer
 from torch import Tensor, nn
 
 from denn.encoders import packed
+from denn.encoders.checkpoint_folder import load_model
 from denn.encoders.packed import Layout
-from denn.encoders.tokens import Tokens, load_tokenizer, tokenize
+from denn.encoders.tokenizer_file import load_tokenizer
+from denn.encoders.tokens import Tokens, tokenize
 from denn.encoders.weights import default_pooling, locate
 from denn.errors import EncoderError
+from denn.untrusted import first_line
 
 log = logging.getLogger(__name__)
 
 Pooling = Literal["mean", "cls"]
 Precision = Literal["auto", "float32", "bfloat16"]
 
+MOST_BIAS = 2**28  # numbers that MPNet adds to attention, one for each head and pair of places
 HEAD_SIZES = (16, 32, 64, 128)  # that our CUDA kernels take
 # Tokens a pass: small enough for a CPU's caches, large enough to fill an accelerator.
 INFERENCE_TOKENS = {"cpu": 1024, "cuda": 65_535}
@@ -46,7 +49,10 @@ class TransformerEncoder(nn.Module):
         self.precision = precision
         self._prepared: tuple[torch.dtype, list[packed.Layer]] | None = None
         self._bias: tuple[object, Tensor] | None = None
-        if model.config.model_type == "mpnet":  # these 384 numbers stay: their gradient costs a tenth of a step
+        if model.config.model_type == "mpnet":
+            if model.config.num_attention_heads * self.max_length**2 > MOST_BIAS:
+                raise EncoderError(f"Got a length of {self.max_length} tokens, too many for MPNet. Set max_length=512.")
+            # These 384 numbers stay: their gradient costs a tenth of a step.
             model.encoder.relative_attention_bias.requires_grad_(False)
 
     @classmethod
@@ -55,9 +61,18 @@ class TransformerEncoder(nn.Module):
     ) -> TransformerEncoder:
         """Load an encoder by its name, local folder or hub name; `pooling` defaults to what it was trained with."""
         folder = locate(name)
-        model, tokenizer = _load_model(folder), load_tokenizer(folder)
+        model, tokenizer = load_model(folder), load_tokenizer(folder)
         chosen = pooling or cast(Pooling, default_pooling(folder))
-        return cls(model, tokenizer, pooling=chosen, max_length=max_length, precision=precision)
+        try:
+            self = cls(model, tokenizer, pooling=chosen, max_length=max_length, precision=precision).eval()
+            tried = self.encode(self.tokenize(["one text", ""]))
+        except EncoderError:
+            raise
+        except Exception as error:  # settings that fit the weights but not each other may raise anything
+            raise EncoderError(f"The encoder in {folder} cannot be used ({first_line(error)}).") from error
+        if not bool(tried.isfinite().all()):
+            raise EncoderError(f"The encoder in {folder} gives no finite numbers. Fetch the encoder again.")
+        return self
 
     def save(self, folder: Path) -> None:
         """Write weights, tokenizer and pooling so that `load` reads them back."""
@@ -91,9 +106,14 @@ class TransformerEncoder(nn.Module):
         """Tokens that a pass of inference takes."""
         return INFERENCE_TOKENS[self.device.type]
 
-    def tokenize(self, texts: Sequence[str]) -> Tokens:
-        """Turn texts into ids on the CPU; `cut` counts those longer than the maximum length."""
-        return tokenize(self.tokenizer, texts, self.max_length)
+    @property
+    def vocabulary(self) -> int:
+        """Tokens that have an embedding."""
+        return int(self.model.get_input_embeddings().num_embeddings)
+
+    def tokenize(self, texts: Sequence[str], reserved: int = 0) -> Tokens:
+        """Turn texts into ids on the CPU, at most the maximum length less `reserved`; `cut` counts longer ones."""
+        return tokenize(self.tokenizer, texts, self.max_length - reserved, self.vocabulary)
 
     def train(self, mode: bool = True) -> TransformerEncoder:
         """Switch dropout on or off; the weights may have changed since, so copies for inference are dropped."""
@@ -218,23 +238,3 @@ def _fast_bfloat16(device: torch.device) -> bool:
     if device.type == "cuda":
         return bool(torch.cuda.is_bf16_supported(including_emulation=False))
     return bool(torch.cpu._is_amx_tile_supported())
-
-
-def _load_model(folder: Path) -> Any:
-    """Read the Hugging Face model in float32, without a pooler where the packed forward needs none."""
-    from transformers import AutoConfig, AutoModel
-    from transformers.utils import logging as hf_logging
-
-    hf_logging.disable_progress_bar()
-    verbosity = hf_logging.get_verbosity()
-    hf_logging.set_verbosity_error()
-    try:
-        config = AutoConfig.from_pretrained(folder)
-        without_pooler = {"add_pooling_layer": False} if config.model_type in packed.FIRST_POSITION else {}
-        return AutoModel.from_pretrained(folder, dtype=torch.float32, **without_pooler)
-    except (OSError, ValueError, SafetensorError) as error:
-        raise EncoderError(
-            f"The encoder in {folder} cannot be read: {error} Expected config.json, model.safetensors and a tokenizer."
-        ) from error
-    finally:
-        hf_logging.set_verbosity(verbosity)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 import shutil
 import tempfile
@@ -15,6 +14,7 @@ from importlib import metadata
 from pathlib import Path
 
 from denn.errors import EncoderError
+from denn.untrusted import read_object
 
 
 @dataclass(frozen=True)
@@ -144,6 +144,6 @@ def _hub_folder(name: str) -> Path:
 def default_pooling(folder: Path) -> str:
     """Read how the encoder was trained to pool: `mean` where its pooling file says so, else `cls`."""
     file = folder / "1_Pooling" / "config.json"
-    if file.is_file() and json.loads(file.read_text()).get("pooling_mode_mean_tokens"):
+    if file.exists() and read_object(file, EncoderError).get("pooling_mode_mean_tokens") is True:
         return "mean"
     return "cls"

@@ -9,17 +9,19 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from denn.encoders.packed import Layout
 from denn.encoders.tokens import CHARACTERS_PER_TOKEN, Tokens
 from denn.encoders.transformer import Precision
-from denn.errors import EncoderError
+from denn.errors import BundleError, EncoderError
+from denn.untrusted import REMEDY, read_lines, read_tensors
 
 INFERENCE_TOKENS = {"cpu": 16_384, "cuda": 65_535}  # a pass: recurrent layers go word by word, so many texts at once
 PAD, UNKNOWN = 0, 1
 SPECIAL = ("<pad>", "<unknown>")
+VOCABULARY, VECTORS = "vocabulary.txt", "embedding.safetensors"
 WORD = re.compile(r"\w+|[^\w\s]")
 
 
@@ -62,17 +64,20 @@ class WordEncoder(nn.Module):
     @classmethod
     def load(cls, folder: Path, max_length: int, precision: Precision = "auto") -> WordEncoder:
         """Read what `save` wrote."""
-        weight = load_file(folder / "embedding.safetensors")["weight"]
-        words = (folder / "vocabulary.txt").read_text(encoding="utf-8").split("\n")
-        self = cls(words, weight.shape[1], max_length, precision)
-        self.embedding.load_state_dict({"weight": weight})
+        words = read_lines(folder / VOCABULARY, BundleError)
+        if tuple(words[: len(SPECIAL)]) != SPECIAL:
+            raise BundleError(f"{folder / VOCABULARY} does not begin with {' and '.join(SPECIAL)}. {REMEDY}")
+        weights = read_tensors(folder / VECTORS, {"weight": ("F32", (len(words), None))}, BundleError)
+        with torch.device("meta"):
+            self = cls(words, weights["weight"].shape[1], max_length, precision)
+        self.embedding.load_state_dict(weights, assign=True)
         return self
 
     def save(self, folder: Path) -> None:
         """Write the vocabulary, a word a line, and the vectors."""
         folder.mkdir()
-        (folder / "vocabulary.txt").write_text("\n".join(self.words), encoding="utf-8")
-        save_file({"weight": self.embedding.weight.detach().cpu()}, folder / "embedding.safetensors")
+        (folder / VOCABULARY).write_text("\n".join(self.words), encoding="utf-8")
+        save_file({"weight": self.embedding.weight.detach().cpu()}, folder / VECTORS)
 
     @property
     def width(self) -> int:

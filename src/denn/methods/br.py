@@ -9,14 +9,16 @@ from pathlib import Path
 from typing import Any, Self
 
 import torch
-from safetensors.numpy import load_file, save_file
+from safetensors.numpy import save_file
 from torch import Tensor
 
 from denn.core.metrics import multilabel_scores
 from denn.core.thresholds import decide, tune_global
+from denn.errors import BundleError
 from denn.methods.linear import LinearParameters, by_term, decision_values, learn, sparse_row
-from denn.methods.tfidf import Matrix, Tfidf, from_arrays, in_threads, to_arrays
+from denn.methods.tfidf import Matrix, Tfidf, array_types, from_arrays, in_threads, to_arrays
 from denn.types import Corpus, Document, LabelSpace, Progress, Scores
+from denn.untrusted import read_tensors
 
 FILE = "machines.safetensors"
 COSTS = (0.1, 1.0, 10.0)
@@ -88,8 +90,10 @@ class BR:
         """Read what `save` wrote."""
         self = cls(parameters)
         self.names, self.features = labels.names, Tfidf.load(folder, parameters)
-        arrays = load_file(folder / FILE)
-        self.weights, self.bias = from_arrays(arrays, "weights"), arrays["bias"]
+        expected = array_types("weights") | {"bias": ("F64", (len(labels),))}
+        arrays = read_tensors(folder / FILE, expected, BundleError)
+        self.weights = from_arrays(arrays, "weights", self.features.terms, len(labels), folder / FILE)
+        self.bias = arrays["bias"].numpy()
         return self
 
 

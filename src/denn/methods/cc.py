@@ -6,18 +6,19 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 import torch
-from pydantic import PositiveFloat, PositiveInt
-from safetensors.numpy import load_file, save_file
+from pydantic import Field, PositiveFloat, PositiveInt
+from safetensors.numpy import save_file
 from torch import Tensor
 
 from denn.core.chain import follow_chain
-from denn.errors import ConfigError
+from denn.errors import BundleError, ConfigError
 from denn.methods.linear import LinearParameters, by_term, decision_values, learn, sparse_row
-from denn.methods.tfidf import Matrix, Tfidf, from_arrays, in_threads, to_arrays
+from denn.methods.tfidf import Matrix, Tfidf, array_types, from_arrays, in_threads, to_arrays
 from denn.types import Corpus, LabelSpace, Progress, Scores
+from denn.untrusted import REMEDY, read_tensors
 
 FILE = "chains.safetensors"
 
@@ -26,7 +27,8 @@ FILE = "chains.safetensors"
 class CcParameters(LinearParameters):
     """All that can be set."""
 
-    chains: PositiveInt = 1  # more than one: an ensemble, each with a random order and documents drawn with replacement
+    # more than one: an ensemble, each with a random order and documents drawn with replacement
+    chains: Annotated[int, Field(ge=1, le=10_000)] = 1
     order: Literal["frequency", "random"] = "frequency"  # of a single chain: frequent labels first, or by the seed
     label_weight: PositiveFloat = 0.3  # what a label before counts as a feature, where a text's features have norm 1
     max_labels: PositiveInt = 1000  # the machines of a chain decide one after the other
@@ -113,16 +115,20 @@ class CC:
         """Read what `save` wrote."""
         self = cls(parameters)
         self.names, self.features = labels.names, Tfidf.load(folder, parameters)
-        arrays = load_file(folder / FILE)
-        self.chains = [
-            Chain(
-                arrays[f"{number}.order"],
-                from_arrays(arrays, f"{number}.weights"),
-                arrays[f"{number}.links"],
-                arrays[f"{number}.bias"],
-            )
-            for number in range(parameters.chains)
-        ]
+        count, file = len(labels), folder / FILE
+        expected: dict[str, tuple[str, tuple[int | None, ...]]] = {}
+        for number in range(parameters.chains):
+            expected |= array_types(f"{number}.weights")
+            expected |= {f"{number}.order": ("I64", (count,)), f"{number}.links": ("F64", (count, count))}
+            expected |= {f"{number}.bias": ("F64", (count,))}
+        arrays = read_tensors(file, expected, BundleError)
+        self.chains = []
+        for number in range(parameters.chains):
+            order, links, bias = (arrays[f"{number}.{part}"].numpy() for part in ("order", "links", "bias"))
+            if sorted(order.tolist()) != list(range(count)):
+                raise BundleError(f"{file}: chain {number} does not decide every label once. {REMEDY}")
+            weights = from_arrays(arrays, f"{number}.weights", self.features.terms, count, file)
+            self.chains.append(Chain(order, weights, links, bias))
         return self
 
 

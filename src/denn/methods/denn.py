@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 
 import torch
 import torch.nn.functional as F
-from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt
+from pydantic import Field, NonNegativeFloat, PositiveFloat
 from torch import Tensor
 
 from denn.core import contrast
@@ -16,6 +16,7 @@ from denn.core.combine import combine, combine_known, debiased_confidence, vote_
 from denn.encoders.packed import Layout
 from denn.encoders.transformer import TransformerEncoder
 from denn.methods import views
+from denn.methods.bounds import Neighbourhood
 from denn.methods.classifier import Classifier, ClassifierParameters
 from denn.methods.neighbours import WithNeighbours
 from denn.methods.network import Batch
@@ -51,7 +52,7 @@ class DennParameters(ClassifierParameters):
     temperature: PositiveFloat = 0.05  # τ₁, of the contrastive loss
     consistency: NonNegativeFloat = 0.0  # weight of what the two views' scores differ by; beyond the paper
     vote_temperature: PositiveFloat = 0.05  # τ₂, of the neighbours' votes
-    k: PositiveInt = 30
+    k: Neighbourhood = 30
     gamma: Annotated[float, Field(ge=0, le=1)] = 0.7  # γ: what the classifier must give a label for it to count in λ
     combination: Literal["confidence", "average"] = "confidence"  # by λ, or half and half; beyond the paper
     select: Literal["classifier", "combined", "last"] = "classifier"  # which validation score picks the weights

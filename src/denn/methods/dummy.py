@@ -10,7 +10,9 @@ from pathlib import Path
 
 import torch
 
+from denn.errors import BundleError
 from denn.types import Corpus, LabelSpace, Progress, Scores
+from denn.untrusted import REMEDY, read_json
 
 FILE = "frequencies.json"
 
@@ -52,5 +54,12 @@ class Dummy:
     def load(cls, folder: Path, parameters: DummyParameters, labels: LabelSpace) -> Dummy:
         """Read what `save` wrote."""
         self = cls(parameters)
-        self.names, self.frequencies = labels.names, json.loads((folder / FILE).read_text())
+        shares = read_json(folder / FILE, BundleError)
+        if not (
+            isinstance(shares, list)
+            and len(shares) == len(labels)
+            and all(isinstance(share, int | float) and 0 <= share <= 1 for share in shares)
+        ):
+            raise BundleError(f"{folder / FILE} does not give each of {len(labels)} labels its share. {REMEDY}")
+        self.names, self.frequencies = labels.names, [float(share) for share in shares]
         return self

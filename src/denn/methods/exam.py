@@ -13,6 +13,7 @@ from denn.core.label_attention import interact
 from denn.encoders.packed import Layout
 from denn.encoders.recurrent import Recurrent
 from denn.encoders.words import WordEncoder
+from denn.methods.bounds import Layers
 from denn.methods.network import Network, WordParameters
 from denn.methods.neural import Neural
 
@@ -25,7 +26,7 @@ class ExamParameters(WordParameters):
 
     word_width: PositiveInt = 256
     state_width: PositiveInt = 1024  # of the GRU, and of the labels' vectors
-    layers: PositiveInt = 2
+    layers: Layers = 2
     hidden: PositiveInt = 60  # of the network that judges a label's row
     batch_size: PositiveInt = 128
     epochs: NonNegativeInt = 10

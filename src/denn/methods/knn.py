@@ -13,12 +13,13 @@ from typing import Annotated
 
 import torch
 import torch.nn.functional as F
-from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt
+from pydantic import Field, NonNegativeFloat, PositiveFloat
 from torch import Tensor
 
 from denn.core.combine import combine_known, vote_sparse
 from denn.core.label_contrast import euclidean, shared_labels, weighted_contrast
 from denn.encoders.transformer import TransformerEncoder
+from denn.methods.bounds import Neighbourhood
 from denn.methods.classifier import Classifier, ClassifierParameters
 from denn.methods.neighbours import WithNeighbours
 from denn.methods.network import Batch
@@ -33,7 +34,7 @@ class KnnParameters(ClassifierParameters):
     alpha: NonNegativeFloat = 0.1  # γ: weight of the contrastive loss
     temperature: PositiveFloat = 10.0  # τ', of the contrastive loss
     vote_temperature: PositiveFloat = 10.0  # τ, of the neighbours' votes
-    k: PositiveInt = 30
+    k: Neighbourhood = 30
     vote_share: Annotated[float, Field(ge=0, le=1)] = 0.5  # λ: the neighbours' share of a score
 
 

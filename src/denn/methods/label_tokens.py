@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from denn.encoders.packed import Layout
-from denn.encoders.tokens import Tokens, tokenize
+from denn.encoders.tokens import Tokens
 from denn.encoders.transformer import TransformerEncoder
 from denn.errors import ConfigError
 from denn.methods.network import Network
@@ -50,10 +50,14 @@ class LabelTokens(Network):
             reserved += _add_tokens(self.encoder.model, count - len(reserved))
         self.label_ids.copy_(torch.tensor(reserved[:count]))
 
+    def is_sound(self) -> bool:
+        """Say whether every label has a token."""
+        return bool(((self.label_ids >= 0) & (self.label_ids < self.encoder.vocabulary)).all())
+
     def tokenize(self, texts: Sequence[str]) -> Tokens:
         """Turn texts into tokens, cut so that the labels and a last [SEP] fit behind each."""
         behind = len(self.label_ids) + 1
-        tokens = tokenize(self.encoder.tokenizer, texts, self.encoder.max_length - behind)
+        tokens = self.encoder.tokenize(texts, reserved=behind)
         if not texts:
             return tokens
         end = tokens.flat[-1:]  # [SEP]
@@ -76,13 +80,17 @@ class LabelTokens(Network):
 
 def check_room(encoder: TransformerEncoder, labels: int, pieces: int) -> None:
     """Refuse labels whose tokens, so many pieces, leave no room for [CLS], one token of text, and two [SEP]."""
-    room = encoder.max_length - 4
-    if pieces > room:
+    if pieces > room(encoder):
         names = "every label is a token" if pieces == labels else f"their names are {pieces} tokens"
         raise ConfigError(
             f"Got {labels} labels and a length of {encoder.max_length} tokens: {names} beside the text, so at most "
-            f"{room} fit. Use a method that reads the text alone, such as bert."
+            f"{room(encoder)} fit. Use a method that reads the text alone, such as bert."
         )
+
+
+def room(encoder: TransformerEncoder) -> int:
+    """Return how many tokens can stand beside [CLS], one token of text, and two [SEP]."""
+    return encoder.max_length - 4
 
 
 def insert(tokens: Tokens, run: Tensor, places: Tensor) -> Tokens:

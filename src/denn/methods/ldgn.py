@@ -16,6 +16,7 @@ from denn.encoders.packed import Layout
 from denn.encoders.recurrent import Recurrent
 from denn.encoders.words import WordEncoder, name_vectors
 from denn.errors import ConfigError
+from denn.methods.bounds import Length
 from denn.methods.network import Network, WordParameters
 from denn.methods.neural import Neural
 from denn.types import Corpus
@@ -27,7 +28,7 @@ MOST_BYTES = 8_000_000_000  # of the graphs of one batch; training holds a few s
 class LdgnParameters(WordParameters):
     """No code of the authors is known: the sizes of the BiLSTM are LSAN's, those of the graphs are chosen here."""
 
-    max_length: PositiveInt = 500
+    max_length: Length = 500
     dropout: Annotated[float, Field(ge=0, lt=1)] = 0.3  # of the words' vectors
     graph_width: PositiveInt = 512  # of what a label knows after each pass, and of the products that make an edge
     batch_size: PositiveInt = 64

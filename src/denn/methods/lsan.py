@@ -14,6 +14,7 @@ from denn.core.label_attention import attend, attend_plainly
 from denn.encoders.packed import Layout
 from denn.encoders.recurrent import Recurrent
 from denn.encoders.words import WordEncoder, name_vectors
+from denn.methods.bounds import Length
 from denn.methods.network import Network, WordParameters
 from denn.methods.neural import Neural
 from denn.types import Corpus
@@ -26,7 +27,7 @@ BETAS = (0.9, 0.99)  # of Adam, in the authors' code
 class LsanParameters(WordParameters):
     """The authors' settings; each direction of the LSTM is as wide as a word's vector, which labels have too."""
 
-    max_length: PositiveInt = 500
+    max_length: Length = 500
     dropout: Annotated[float, Field(ge=0, lt=1)] = 0.3  # of the words' vectors
     attention_width: PositiveInt = 200
     scorer: Literal["per_label", "mean"] = "per_label"  # the paper's: one for every label; or the code's: of their mean

@@ -9,13 +9,16 @@ from pathlib import Path
 from typing import Self
 
 import torch
-from pydantic import PositiveFloat, PositiveInt
-from safetensors.numpy import load_file, save_file
+from pydantic import PositiveFloat
+from safetensors.numpy import save_file
 from torch import Tensor
 
 from denn.core.mlknn import neighbour_histograms, posterior
-from denn.methods.tfidf import Matrix, Tfidf, TfidfParameters, from_arrays, in_threads, to_arrays
+from denn.errors import BundleError
+from denn.methods.bounds import Neighbourhood
+from denn.methods.tfidf import Matrix, Tfidf, TfidfParameters, array_types, from_arrays, in_threads, to_arrays
 from denn.types import Corpus, LabelSpace, Progress, Scores
+from denn.untrusted import REMEDY, read_tensors
 
 FILE = "neighbours.safetensors"
 QUERIES = 64  # texts compared with all training documents at a time, by each thread
@@ -27,7 +30,7 @@ COUNTED = 1024  # training documents whose neighbours' labels are counted at a t
 class MlknnParameters(TfidfParameters):
     """All that can be set; nothing is drawn by lot, the seed is there because every method has one."""
 
-    k: PositiveInt = 10
+    k: Neighbourhood = 10
     smoothing: PositiveFloat = 1.0  # s: what every count starts from
 
 
@@ -86,11 +89,17 @@ class MLkNN:
         """Read what `save` wrote."""
         self = cls(parameters)
         self.names, self.features = labels.names, Tfidf.load(folder, parameters)
-        arrays = load_file(folder / FILE)
-        self.known, self.labels = from_arrays(arrays, "known"), from_arrays(arrays, "labels")
-        self.with_label, self.without_label = (
-            torch.from_numpy(arrays[name]) for name in ("with_label", "without_label")
-        )
+        file, counts = folder / FILE, ("I64", (len(labels), parameters.k + 1))
+        expected = array_types("known") | array_types("labels", "I32")
+        arrays = read_tensors(file, expected | {"with_label": counts, "without_label": counts}, BundleError)
+        self.known = from_arrays(arrays, "known", None, self.features.terms, file)
+        self.labels = from_arrays(arrays, "labels", self.known.shape[0], len(labels), file)
+        self.with_label, self.without_label = arrays["with_label"], arrays["without_label"]
+        size = self.known.shape[0]
+        if any(bool(((some < 0) | (some > size)).any()) for some in (self.with_label, self.without_label)):
+            raise BundleError(f"{file} counts more documents than there are. {REMEDY}")
+        if (self.labels.data != 1).any() or not self.labels.has_canonical_format:
+            raise BundleError(f"{file}: a document carries a label more than once. {REMEDY}")
         return self
 
 

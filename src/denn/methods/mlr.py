@@ -17,6 +17,7 @@ from denn.encoders.packed import Layout
 from denn.encoders.tokens import Tokens
 from denn.encoders.transformer import TransformerEncoder
 from denn.encoders.words import WordEncoder
+from denn.methods.bounds import Rounds
 from denn.methods.classifier import Classifier, ClassifierParameters
 from denn.methods.network import Batch, Network, WordParameters
 from denn.methods.neural import Neural
@@ -30,7 +31,7 @@ WIDTHS = (3, 4, 5)  # words under a filter of the TextCNN
 class MlrParameters(ClassifierParameters):
     """A pre-trained encoder and the rounds on it."""
 
-    rounds: PositiveInt = 2  # T
+    rounds: Rounds = 2  # T
     label_width: PositiveInt = 300  # of a label's vector
 
 
@@ -38,7 +39,7 @@ class MlrParameters(ClassifierParameters):
 class MlrTextCnnParameters(WordParameters):
     """Convolutions over words and the rounds on them."""
 
-    rounds: PositiveInt = 2  # T
+    rounds: Rounds = 2  # T
     label_width: PositiveInt = 300  # of a label's vector
     filters: PositiveInt = 100  # of each of the widths
     dropout: Annotated[float, Field(ge=0, lt=1)] = 0.5  # before the head

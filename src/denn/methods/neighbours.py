@@ -10,11 +10,13 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 
+from denn.errors import BundleError
 from denn.methods.classifier import Classifier
 from denn.methods.neural import Neural, Training
 from denn.stores.address import FILE, open_store
 from denn.stores.embedded import EmbeddedStore
 from denn.types import Corpus, Datastore, LabelSpace, Neighbours
+from denn.untrusted import REMEDY
 
 
 class WithNeighbours(Neural):
@@ -51,7 +53,10 @@ class WithNeighbours(Neural):
 
     def embed(self, texts: Sequence[str]) -> Tensor:
         """Embed texts as the datastore keeps them: (n,d)."""
-        return self.network.encode(self.network.encoder.tokenize(texts))
+        embeddings = self.network.encode(self.network.encoder.tokenize(texts))
+        if not bool(embeddings.isfinite().all()):
+            raise BundleError(f"The encoder gives no finite numbers for a text: its weights are damaged. {REMEDY}")
+        return embeddings
 
     def search(self, embeddings: Tensor, k: int, own_ids: Sequence[str | None] | None = None) -> Neighbours:
         """Find the k nearest documents of embedded texts; `own_ids` names the stored document that each itself is."""

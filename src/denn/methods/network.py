@@ -11,15 +11,18 @@ from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 import torch
 import torch.nn.functional as F
 from pydantic import Field, PositiveFloat, PositiveInt
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from denn.encoders.packed import Layout
 from denn.encoders.tokens import Tokens
 from denn.encoders.transformer import Pooling, Precision, TransformerEncoder
 from denn.encoders.words import WordEncoder
+from denn.errors import BundleError
+from denn.methods.bounds import Length
 from denn.training.loop import Plan
 from denn.types import Corpus, Progress
+from denn.untrusted import REMEDY, load_weights
 
 REST = "head.safetensors"  # the weights of a network beside its encoder's
 
@@ -50,7 +53,7 @@ class TransformerParameters(NeuralParameters):
 
     encoder: str = "minilm"
     pooling: Pooling | None = None  # None: what the encoder was trained with
-    max_length: Annotated[int, Field(ge=3)] = 320  # [CLS], one token, [SEP]
+    max_length: Annotated[Length, Field(ge=3)] = 320  # [CLS], one token, [SEP]
     learning_rate: PositiveFloat = 5e-5
     head_learning_rate: PositiveFloat | None = None  # None: the same as the encoder's
 
@@ -69,7 +72,7 @@ class TransformerParameters(NeuralParameters):
 class WordParameters(NeuralParameters):
     """Words with vectors that are trained with the rest."""
 
-    max_length: PositiveInt = 320  # words
+    max_length: Length = 320  # words
     vocabulary: PositiveInt = 30_000  # the most frequent words of the training documents
     word_width: PositiveInt = 300
     word_spread: PositiveFloat = 0.1  # standard deviation of vectors that start at random
@@ -173,11 +176,14 @@ class Network(nn.Module):
         save_file({name: tensor.cpu().contiguous() for name, tensor in self._rest().items()}, folder / REST)
 
     def load(self, folder: Path) -> None:
-        """Read the weights beside the encoder's."""
-        self.load_state_dict(load_file(folder / REST) | self._of_encoder(), strict=True)
+        """Read the weights beside the encoder's; the network may stand on the device `meta`, without memory."""
+        load_weights(self, folder / REST, BundleError, without="encoder.")
+        if not self.is_sound():
+            raise BundleError(f"{folder / REST} holds numbers that mean nothing to this network. {REMEDY}")
+
+    def is_sound(self) -> bool:
+        """Say whether the numbers that `load` read can be used: tokens within the vocabulary, places within a text."""
+        return True
 
     def _rest(self) -> dict[str, Tensor]:
         return {name: tensor for name, tensor in self.state_dict().items() if not name.startswith("encoder.")}
-
-    def _of_encoder(self) -> dict[str, Tensor]:
-        return {name: tensor for name, tensor in self.state_dict().items() if name.startswith("encoder.")}

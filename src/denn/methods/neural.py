@@ -165,7 +165,9 @@ class Neural(ABC):
         """Read what `save` wrote."""
         self = cls(parameters)
         self.names = labels.names
-        self.network = self.make(parameters.load_encoder(folder / "encoder"), len(labels))
+        encoder = parameters.load_encoder(folder / "encoder")
+        with torch.device("meta"):  # what parameters describe takes memory only where the file has weights for it
+            self.network = self.make(encoder, len(labels))
         self.network.load(folder)
         self.network.to(device_of(parameters.device if parameters.device == "cpu" else "auto")).eval()
         return self

@@ -9,11 +9,11 @@ of the labels' F1, which is what we report.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
 
 import torch
 import torch.nn.functional as F
-from pydantic import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
+from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 from torch import Tensor, nn
 
 from denn.core.beam import Beams, beam_search, best_labels, label_marginals
@@ -21,6 +21,7 @@ from denn.core.sets import live, optimal_completion_loss
 from denn.encoders.packed import Layout
 from denn.encoders.words import WordEncoder
 from denn.errors import ConfigError
+from denn.methods.bounds import Beam, Layers
 from denn.methods.network import Batch
 from denn.methods.neural import Neural
 from denn.methods.rollout import write
@@ -34,12 +35,12 @@ class OcdParameters(SequenceParameters):
     """The authors' settings on AAPD; the order of labels plays no part."""
 
     logistic_weight: NonNegativeFloat = 1.0  # of the logistic decoder's loss; 0: no such decoder, as released
-    logistic_layers: NonNegativeInt = 3
+    logistic_layers: Annotated[int, Field(ge=0, le=100)] = 3
     logistic_width: PositiveInt = 512
     decoding: Decoding = "beam"  # rescoring, joint: with the logistic decoder's odds, after the search or in it
-    decoder_layers: PositiveInt = 2
+    decoder_layers: Layers = 2
     max_labels: PositiveInt | None = 23  # with the end, the 24 steps of the authors
-    beam: PositiveInt = 6
+    beam: Beam = 6
     batch_size: PositiveInt = 128
     epochs: NonNegativeInt = 50
     learning_rate: PositiveFloat = 5e-4

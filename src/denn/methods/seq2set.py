@@ -13,13 +13,14 @@ from typing import Annotated, Any, Literal
 
 import torch
 import torch.nn.functional as F
-from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
+from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat
 from torch import Tensor, nn
 
 from denn.core.beam import Beams, State, Step, beam_search
 from denn.core.sets import live, members, sample_f1, self_critical_loss
 from denn.encoders.packed import Layout
 from denn.encoders.words import WordEncoder
+from denn.methods.bounds import Beam, Layers
 from denn.methods.network import Batch
 from denn.methods.neural import Neural, Training
 from denn.methods.rollout import write
@@ -46,8 +47,8 @@ class Seq2SetParameters(SequenceParameters):
 
     form: Literal["simple", "full"] = "simple"
     set_weight: Annotated[float, Field(ge=0, le=1)] = 0.8  # λ: the set decoder's share of the loss of the full form
-    decoder_layers: PositiveInt = 2
-    beam: PositiveInt = 10
+    decoder_layers: Layers = 2
+    beam: Beam = 10
     clip: NonNegativeFloat = 8.0
     reinforced_epochs: NonNegativeInt = 10  # of the stage by policy gradient
     reinforced_learning_rate: PositiveFloat = 1e-5

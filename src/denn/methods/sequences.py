@@ -15,6 +15,7 @@ from denn.core.beam import Beams, State, beam_search, best_labels, label_margina
 from denn.encoders.packed import Layout
 from denn.encoders.recurrent import Recurrent
 from denn.encoders.words import WordEncoder
+from denn.methods.bounds import Beam, Layers
 from denn.methods.network import Batch, Network, WordParameters
 from denn.types import Corpus
 
@@ -31,12 +32,12 @@ class SequenceParameters(WordParameters):
 
     word_width: PositiveInt = 256  # of the labels' vectors too
     hidden: PositiveInt = 256  # states of each direction of the encoder; the decoder has twice as many
-    encoder_layers: PositiveInt = 2
-    decoder_layers: PositiveInt = 1
+    encoder_layers: Layers = 2
+    decoder_layers: Layers = 1
     dropout: Annotated[float, Field(ge=0, lt=1)] = 0.5  # between layers, before the head
     word_dropout: Annotated[float, Field(ge=0, lt=1)] | None = None  # of words' vectors; None: the same as dropout
     order: Order = "frequent_first"  # of a document's labels, by their frequency in the training documents
-    beam: PositiveInt = 5  # sequences kept at each step of decoding
+    beam: Beam = 5  # sequences kept at each step of decoding
     length_normalised: bool = False  # rank beams by their log-probability per token
     max_labels: PositiveInt | None = None  # that a text can get; None: two more than any training document has
     batch_size: PositiveInt = 64
@@ -155,6 +156,10 @@ class SequenceNetwork(Network):
     def prepare(self, corpus: Corpus) -> None:
         """Note the longest label set of the training documents."""
         self.longest.fill_(max((len(document.labels) for document in corpus.train), default=0))
+
+    def is_sound(self) -> bool:
+        """Say whether label sets are as long as they can be."""
+        return 0 <= int(self.longest) <= self.labels
 
     def read(self, ids: Tensor, layout: Layout) -> tuple[Memory, State]:
         """Read packed texts: what the decoder looks back at, and the state that it starts from."""

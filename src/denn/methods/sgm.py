@@ -5,12 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
-from pydantic import PositiveFloat, PositiveInt
+from pydantic import PositiveFloat
 from torch import Tensor, nn
 
 from denn.core.beam import State
 from denn.encoders.packed import Layout
 from denn.encoders.words import WordEncoder
+from denn.methods.bounds import Beam
 from denn.methods.neural import Neural
 from denn.methods.sequences import Memory, SequenceNetwork, SequenceParameters
 
@@ -21,7 +22,7 @@ class SgmParameters(SequenceParameters):
 
     global_embedding: bool = True
     temperature: PositiveFloat = 1.0  # of the distribution that the global embedding averages by; released code: 0.1
-    beam: PositiveInt = 9
+    beam: Beam = 9
     length_normalised: bool = True
 
 

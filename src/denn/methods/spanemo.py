@@ -15,9 +15,9 @@ from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat
 from torch import Tensor, nn
 
 from denn.encoders.packed import Layout
-from denn.encoders.tokens import Tokens, tokenize
+from denn.encoders.tokens import Tokens
 from denn.encoders.transformer import TransformerEncoder
-from denn.methods.label_tokens import check_room, insert, pick
+from denn.methods.label_tokens import check_room, insert, pick, room
 from denn.methods.network import Batch, Network, TransformerParameters
 from denn.methods.neural import Neural
 from denn.types import Corpus
@@ -67,10 +67,17 @@ class SpanEmoNetwork(Network):
         self.places[1:] = torch.tensor([len(name) for name in pieces[:-1]], dtype=torch.int64).cumsum(0)
         self.places += 1
 
+    def is_sound(self) -> bool:
+        """Say whether the names are tokens that leave room for a text, and every label has a place among them."""
+        pieces = int((self.names >= 0).sum())
+        tokens = (self.names >= -1) & (self.names < self.encoder.vocabulary)
+        places = (self.places >= 1) & (self.places <= pieces)
+        return pieces <= room(self.encoder) and bool(tokens.all()) and bool(places.all())
+
     def tokenize(self, texts: Sequence[str]) -> Tokens:
         """Turn texts into tokens behind the names, cut so that both fit."""
         names = self.names[self.names >= 0].cpu()
-        tokens = tokenize(self.encoder.tokenizer, texts, self.encoder.max_length - len(names) - 1)
+        tokens = self.encoder.tokenize(texts, reserved=len(names) + 1)
         if not texts:
             return tokens
         end = tokens.flat[-1:]  # [SEP]

@@ -10,9 +10,11 @@ from pathlib import Path
 from typing import Any, Self
 
 from pydantic import PositiveInt
-from safetensors.numpy import load_file, save_file
+from safetensors.numpy import save_file
+from torch import Tensor
 
-from denn.errors import DataError, MissingExtraError
+from denn.errors import BundleError, DataError, MissingExtraError
+from denn.untrusted import REMEDY, first_line, read_lines, read_tensors
 
 Matrix = Any  # a scipy.sparse.csr_matrix; scipy comes with an extra and has no types
 WORDS, WEIGHTS = "vocabulary.txt", "idf.safetensors"
@@ -64,10 +66,16 @@ class Tfidf:
     @classmethod
     def load(cls, folder: Path, parameters: TfidfParameters) -> Self:
         """Read what `save` wrote."""
-        terms = (folder / WORDS).read_text(encoding="utf-8").split("\n")
+        terms = read_lines(folder / WORDS, BundleError)
+        weights = read_tensors(folder / WEIGHTS, {"idf": ("F64", (len(terms),))}, BundleError)
         vectorizer = _vectorizer(parameters, vocabulary={term: column for column, term in enumerate(terms)})
-        vectorizer.idf_ = load_file(folder / WEIGHTS)["idf"]
+        vectorizer.idf_ = weights["idf"].numpy()
         return cls(vectorizer)
+
+    @property
+    def terms(self) -> int:
+        """The number V of terms."""
+        return len(self.vectorizer.vocabulary)
 
 
 def _vectorizer(parameters: TfidfParameters, **extra: Any) -> Any:
@@ -97,9 +105,22 @@ def to_arrays(matrix: Matrix, name: str) -> dict[str, Any]:
     return parts | {f"{name}.shape": np.asarray(matrix.shape, dtype=np.int64)}
 
 
-def from_arrays(arrays: Mapping[str, Any], name: str) -> Matrix:
-    """Return the sparse matrix that `to_arrays` took apart."""
+def array_types(name: str, kind: str = "F32") -> dict[str, tuple[str, tuple[int | None, ...]]]:
+    """Return what a file must hold for `from_arrays`, with values of this type."""
+    parts: dict[str, str] = {"data": kind, "indices": "I32", "indptr": "I32"}
+    return {f"{name}.{part}": (type_, (None,)) for part, type_ in parts.items()} | {f"{name}.shape": ("I64", (2,))}
+
+
+def from_arrays(arrays: Mapping[str, Tensor], name: str, rows: int | None, columns: int, file: Path) -> Matrix:
+    """Return the sparse matrix that `to_arrays` took apart, which must have this shape; None: any number of rows."""
     from scipy.sparse import csr_matrix
 
-    data, indices, indptr, shape = (arrays[f"{name}.{part}"] for part in ("data", "indices", "indptr", "shape"))
-    return csr_matrix((data, indices, indptr), shape=tuple(shape.tolist()))
+    data, indices, indptr, shape = (arrays[f"{name}.{part}"].numpy() for part in ("data", "indices", "indptr", "shape"))
+    if shape[1] != columns or rows not in (None, shape[0]) or len(indptr) - 1 != shape[0]:
+        raise BundleError(f"{file}: the matrix {name!r} is not of the size of the terms and labels. {REMEDY}")
+    try:
+        matrix = csr_matrix((data, indices, indptr), shape=tuple(shape.tolist()))
+        matrix.check_format(full_check=True)  # columns within the shape, or the product reads beyond its memory
+    except ValueError as error:
+        raise BundleError(f"{file}: the matrix {name!r} is damaged ({first_line(error)}). {REMEDY}") from error
+    return matrix

@@ -199,7 +199,7 @@ def _coloured(points: Tensor, documents: Sequence[Document], shown: LabelSpace) 
 
 def _scores(model: Model, documents: Sequence[Document], progress: Progress) -> Scores:
     """Score with a method that is not DENN, whatever it combines."""
-    return concatenate([model.method.scores(texts) for texts in _batches("scoring texts", documents, progress)])
+    return concatenate([model.score(texts) for texts in _batches("scoring texts", documents, progress)])
 
 
 def _batches(what: str, documents: Sequence[Document], progress: Progress) -> Iterator[list[str]]:

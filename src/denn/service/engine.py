@@ -239,7 +239,7 @@ class Engine:
         self._telemetry.batch(len(texts), seconds)
 
     def _scores(self, texts: list[str]) -> Scores:
-        return self.model.method.scores(texts)  # type: ignore[no-any-return]
+        return self.model.score(texts)
 
     def _vectors(self, texts: list[str]) -> Tensor:
         return self.model.method.embed(texts)  # type: ignore[no-any-return]

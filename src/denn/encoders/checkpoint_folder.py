@@ -1,0 +1,191 @@
+"""A folder in Hugging Face format as a model, whoever wrote it: no code of its own, no download, no surprise in size.
+
+transformers never sees the folder. It gets a configuration without what could name code, kernels, adapters or other
+models, and the tensors of safetensors files, after their number and sizes were compared with what the configuration
+describes. The checks cost nothing: the model is built on the device `meta`, which has shapes and no memory.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Mapping
+from dataclasses import fields
+from math import prod
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from denn.encoders import packed
+from denn.errors import EncoderError
+from denn.untrusted import first_line, header, load_tensors, read_object
+
+WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
+PICKLES = ("pytorch_model.bin", "pytorch_model.bin.index.json")
+MOST_NUMBER = 10**7  # in config.json: vocabularies, positions and widths are smaller
+MOST_BUFFERS = 256 * 2**20  # bytes of what a model makes up beside its weights
+FLOATS = {"F64", "F32", "F16", "BF16"}
+REPEATED = ("layer", "block", "expert", "stage", "depth")  # in the names of what a model has many of
+
+# Of the settings that all models share an encoder needs these tokens alone.
+KEPT = {"pad_token_id", "bos_token_id", "eos_token_id"}
+DROPPED = {"auto_map", "quantization_config", "fusion_config", "transformers_weights", "task_specific_params"}
+DROPPED_ENDS = ("_implementation", "_plan", "kernels", "kernel_config", "name_or_path", "pretrained_backbone")
+
+
+def load_model(folder: Path) -> Any:
+    """Read a model in float32, without a pooler where the packed forward needs none."""
+    files = _weight_files(folder)
+    found: dict[str, Any] = {}
+    for file in files:
+        found |= header(file, EncoderError)
+    content = read_object(folder / "config.json", EncoderError)
+    _check_content(folder, content, len(found))
+    options = {"add_pooling_layer": False} if content.get("model_type") in packed.FIRST_POSITION else {}
+    with _quiet():
+        with _refused(folder, "config.json describes no model that can be built"):
+            config = _config(content)
+            shell = _shell(config, options)
+        _check_size(folder, shell, found)
+        tensors = {name: tensor for file in files for name, tensor in load_tensors(file, EncoderError).items()}
+        with _refused(folder, "the weights do not belong to config.json"):
+            model, report = type(shell).from_pretrained(
+                None, config=config, state_dict=tensors, dtype=torch.float32, output_loading_info=True, **options
+            )
+    missing = sorted(name for name in report["missing_keys"] if "pooler" not in name)
+    if missing:
+        raise EncoderError(
+            f"The encoder in {folder} has no weights for {missing[0]!r} and {len(missing) - 1} others that config.json "
+            "describes. Fetch the encoder again."
+        )
+    return model
+
+
+def _weight_files(folder: Path) -> list[Path]:
+    """Return the safetensors files, one or several named by an index; pickles are refused."""
+    if (folder / WEIGHTS).is_file():
+        return [folder / WEIGHTS]
+    if (folder / INDEX).is_file():
+        parts = read_object(folder / INDEX, EncoderError).get("weight_map")
+        names = sorted({str(name) for name in parts.values()}) if isinstance(parts, dict) else []
+        if names and all(Path(name).name == name and name.endswith(".safetensors") for name in names):
+            return [folder / name for name in names]
+        raise EncoderError(f"{folder / INDEX} names no safetensors files of its folder. Fetch the encoder again.")
+    if any((folder / name).is_file() for name in PICKLES):
+        raise EncoderError(
+            f"The encoder folder {folder} has its weights in pytorch_model.bin, a format that can run code; expected "
+            f"{WEIGHTS}. Convert it on a machine where you trust it: AutoModel.from_pretrained(folder)"
+            ".save_pretrained(new_folder)."
+        )
+    raise EncoderError(f"The encoder in {folder} cannot be read: there is no {WEIGHTS}. Fetch it again.")
+
+
+def _check_content(folder: Path, content: Mapping[str, Any], tensors: int) -> None:
+    """Refuse a configuration that wants to run code, or whose numbers no file of this many tensors can mean."""
+    if content.get("auto_map"):
+        raise code_refused(folder, "config.json")
+    if content.get("quantization_config"):
+        raise EncoderError(f"The encoder in {folder} is quantized; expected weights of float32, float16 or bfloat16.")
+    for name, number in _numbers(content):
+        most = max(tensors, 1) if any(part in name for part in REPEATED) else MOST_NUMBER
+        if abs(number) > most:
+            raise EncoderError(
+                f"{folder / 'config.json'} has {name} = {str(number)[:40]}, expected at most {most:,} for "
+                "this file of weights. Fetch the encoder again."
+            )
+
+
+def code_refused(folder: Path, file: str) -> EncoderError:
+    """Return the sentence for a folder that brings code."""
+    return EncoderError(
+        f"The encoder folder {folder} wants to run its own code (auto_map in {file}). denn never runs code from a "
+        "model folder; use an architecture that transformers ships."
+    )
+
+
+def _numbers(content: Any, name: str = "") -> Iterator[tuple[str, float]]:
+    """Yield all numbers of a configuration with the names they have, except ids of labels and tokens."""
+    if isinstance(content, dict):
+        for key, value in content.items():
+            if key not in ("id2label", "label2id") and "theta" not in str(key):  # θ of rotary positions has no bound
+                yield from _numbers(value, str(key))
+    elif isinstance(content, list):
+        for value in content:
+            yield from _numbers(value, name)
+    elif isinstance(content, int | float) and not isinstance(content, bool):
+        yield name, content
+
+
+def _config(content: Mapping[str, Any]) -> Any:
+    """Make the configuration of a text model that transformers ships."""
+    from transformers import AutoConfig
+    from transformers.models.auto import modeling_auto
+
+    kind = content.get("model_type")
+    texts = (
+        modeling_auto.MODEL_FOR_MASKED_LM_MAPPING_NAMES,
+        modeling_auto.MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES,
+        modeling_auto.MODEL_FOR_TEXT_ENCODING_MAPPING_NAMES,
+    )
+    if not any(kind in names for names in texts):
+        raise ValueError(f"its model_type is {kind!r}, expected one that transformers has for texts")
+    return AutoConfig.for_model(**_clean(content))
+
+
+def _clean(content: Mapping[str, Any]) -> dict[str, Any]:
+    """Leave out whatever can name code, kernels, other models, or another way to run this one; at any depth."""
+    from transformers import PreTrainedConfig
+
+    shared = {field.name for field in fields(PreTrainedConfig)} - KEPT
+    return {
+        key: _clean(value) if isinstance(value, dict) else value
+        for key, value in content.items()
+        if key == "model_type"
+        or not (key in DROPPED or key in shared or key.startswith("_") or key.endswith(DROPPED_ENDS))
+    }
+
+
+def _shell(config: Any, options: Mapping[str, Any]) -> Any:
+    """Build the model without memory."""
+    from transformers import AutoModel
+
+    with torch.device("meta"):
+        return AutoModel.from_config(config, trust_remote_code=False, **options)
+
+
+def _check_size(folder: Path, shell: Any, found: Mapping[str, tuple[str, tuple[int, ...]]]) -> None:
+    """Refuse a model that is larger than the file, before memory is taken for it."""
+    weights = sum(weight.numel() for name, weight in shell.named_parameters() if "pooler" not in name)
+    there = sum(prod(shape) for kind, shape in found.values() if kind in FLOATS)
+    if weights > there:
+        raise EncoderError(
+            f"The encoder in {folder} has {there:,} weights, but its config.json describes {weights:,}. Fetch it again."
+        )
+    if sum(buffer.numel() * buffer.element_size() for buffer in shell.buffers()) > MOST_BUFFERS:
+        raise EncoderError(
+            f"The encoder in {folder} needs tables of more than {MOST_BUFFERS:,} bytes for the lengths that "
+            "config.json describes. Fetch it again."
+        )
+
+
+@contextlib.contextmanager
+def _refused(folder: Path, what: str) -> Iterator[None]:
+    """Turn whatever transformers makes of settings that fit no model into a sentence: it promises no kind of error."""
+    try:
+        yield
+    except Exception as error:
+        raise EncoderError(f"The encoder in {folder} cannot be read: {what} ({first_line(error)}).") from error
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Keep transformers from talking."""
+    from transformers.utils import logging
+
+    logging.disable_progress_bar()
+    verbosity = logging.get_verbosity()
+    logging.set_verbosity_error()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(verbosity)

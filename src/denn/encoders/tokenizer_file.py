@@ -1,0 +1,162 @@
+"""The tokenizer of an encoder's folder, whoever wrote it: none that runs code, for ever, or out of memory."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+import re
+import shutil
+import tempfile
+from collections.abc import Iterator
+from math import prod
+from pathlib import Path
+from typing import Any, cast
+
+from tokenizers import Tokenizer
+
+from denn.encoders.checkpoint_folder import code_refused
+from denn.errors import EncoderError
+from denn.untrusted import first_line, read_object
+
+MOST_STEPS = 100  # of normalisation and of splitting
+MOST_GROWTH = 1000  # times that replacing may lengthen a text
+MOST_CHARACTERS = 64  # that a word piece's prefix adds, and bytes that one character is normalised to
+
+# Of a folder without tokenizer.json these files and settings are read, nothing else.
+VOCABULARIES = ("vocab.*", "*.model", "merges.txt", "added_tokens.json", "special_tokens_map.json")
+SETTINGS = {"tokenizer_class", "do_lower_case", "strip_accents", "tokenize_chinese_chars", "add_prefix_space"}
+
+# What regular expressions are made of here: no back reference, and no group that is repeated. With one repetition in
+# each alternative, the time a text takes grows with the square of its length at most.
+PARTS = re.compile(
+    r"(?P<atom>\\[pP]\{\^?\w+\}|\\[^\dkgGXyK]|\[(?:\\.|[^\]\\\[&])*\]|[^\\\[\](){}|*+?])"
+    r"|(?P<open>\((?:\?(?:[:=!]|i:))?)|(?P<close>\))|(?P<or>\|)|(?P<maybe>\?)"
+    r"|(?P<some>\{\d(?:,\d)?\})|(?P<many>[*+]\+?|\{\d+,\d*\})",
+    re.DOTALL,
+)
+CONTRACTIONS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)"
+KNOWN = {  # of published tokenizers; they have more repetitions, which end for every text
+    CONTRACTIONS + r"|[^\r\n\p{L}\p{N}]?\p{L}+|" + numbers + r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+    for numbers in (r"\p{N}", r"\p{N}{1,3}")
+}
+
+
+def load_tokenizer(folder: Path) -> Tokenizer:
+    """Read an encoder's tokenizer, converting older formats."""
+    file = folder / "tokenizer.json"
+    content = read_object(file, EncoderError) if file.is_file() else _converted(folder)
+    content |= {"truncation": None, "padding": None}  # ours to decide
+    try:
+        _check(content)
+        return Tokenizer.from_str(json.dumps(content))
+    except Exception as error:  # the tokenizers library raises bare ones
+        raise refused(file, error) from error
+    except BaseException as error:
+        if not panicked(error):
+            raise
+        raise refused(file, error) from error
+
+
+def refused(file: Path, error: BaseException) -> EncoderError:
+    """Return the sentence for a tokenizer that cannot be used."""
+    return EncoderError(f"The tokenizer {file} is damaged ({first_line(error)}). Fetch the encoder again.")
+
+
+def panicked(error: BaseException) -> bool:
+    """Say whether an error is a panic of the tokenizers library, whose type cannot be imported."""
+    return type(error).__name__ == "PanicException"
+
+
+def _check(content: dict[str, Any]) -> None:
+    """Raise ValueError where a text could take for ever or grow without bound."""
+    steps = list(_objects([content.get("normalizer"), content.get("pre_tokenizer")]))
+    if sum("type" in part for part in steps) > MOST_STEPS:
+        raise ValueError(f"it has more than {MOST_STEPS} steps")
+    for part in steps:
+        if "Regex" in part and not _is_tame(part["Regex"]):
+            raise ValueError("it has a regular expression that denn does not know and that may never end")
+        if part.get("String") == "":
+            raise ValueError("it replaces nothing by something")
+        if "precompiled_charsmap" in part:
+            _check_characters(part["precompiled_charsmap"])
+    growth = prod(max(1, len(str(part.get(name, "")))) for part in steps for name in ("content", "prepend"))
+    if growth > MOST_GROWTH:
+        raise ValueError(f"it can make a text more than {MOST_GROWTH} times as long")
+    model = content.get("model")
+    for name in ("continuing_subword_prefix", "end_of_word_suffix"):
+        if isinstance(model, dict) and len(str(model.get(name))) > MOST_CHARACTERS:
+            raise ValueError(f"its {name} has more than {MOST_CHARACTERS} characters")
+
+
+def _objects(content: Any) -> Iterator[dict[str, Any]]:
+    """Yield every object inside lists and objects."""
+    waiting = [content]
+    while waiting:
+        one = waiting.pop()
+        if isinstance(one, dict):
+            yield one
+            waiting += one.values()
+        elif isinstance(one, list):
+            waiting += one
+
+
+def _is_tame(pattern: object) -> bool:
+    """Say whether a regular expression comes to an end with every text in good time."""
+    if not isinstance(pattern, str) or pattern in KNOWN:
+        return isinstance(pattern, str)
+    place, repetitions, before = 0, 0, ""
+    while place < len(pattern):
+        part = PARTS.match(pattern, place)
+        if part is None:
+            return False
+        kind = str(part.lastgroup)
+        if kind == "or":
+            repetitions = 0
+        elif kind in ("some", "many"):
+            repetitions += kind == "many"
+            if before != "atom" or repetitions > 1:
+                return False
+        place, before = part.end(), kind
+    return bool(pattern)
+
+
+def _check_characters(encoded: object) -> None:
+    """Raise ValueError unless a table of normalised characters gives each of them a few bytes."""
+    try:
+        table = base64.b64decode(str(encoded), validate=True)
+    except binascii.Error as error:
+        raise ValueError("its precompiled_charsmap is not in base64") from error
+    size = int.from_bytes(table[:4], "little")
+    if size % 4 or 4 + size > len(table):
+        raise ValueError("its precompiled_charsmap is incomplete")
+    if any(len(run) > MOST_CHARACTERS for run in table[4 + size :].split(b"\0")):
+        raise ValueError(f"it turns a character into more than {MOST_CHARACTERS} bytes")
+
+
+def _converted(folder: Path) -> dict[str, Any]:
+    """Let transformers convert a vocabulary of an older format, in a folder of its own with nothing else in it."""
+    from transformers import AutoTokenizer
+
+    files = {path for pattern in VOCABULARIES for path in folder.glob(pattern) if path.is_file()}
+    if not any(path.match("vocab.*") or path.match("*.model") for path in files):
+        raise EncoderError(f"The encoder folder {folder} has no tokenizer; expected tokenizer.json or a vocabulary.")
+    own = folder / "tokenizer_config.json"
+    settings = read_object(own, EncoderError) if own.is_file() else {}
+    if settings.get("auto_map"):
+        raise code_refused(folder, own.name)
+    kept = {name: value for name, value in settings.items() if name in SETTINGS or name.endswith("_token")}
+    kind = read_object(folder / "config.json", EncoderError).get("model_type")
+    with tempfile.TemporaryDirectory() as scratch:
+        for path in files:
+            shutil.copyfile(path, Path(scratch) / path.name)
+        (Path(scratch) / own.name).write_text(json.dumps(kept))
+        (Path(scratch) / "config.json").write_text(json.dumps({"model_type": kind}))
+        try:
+            made = AutoTokenizer.from_pretrained(scratch, trust_remote_code=False, local_files_only=True)
+            return cast(dict[str, Any], json.loads(made.backend_tokenizer.to_str()))
+        except Exception as error:  # transformers promises no kind of error for a vocabulary that is none
+            raise EncoderError(
+                f"The tokenizer in {folder} cannot be converted ({first_line(error)}). Give a folder with "
+                "tokenizer.json."
+            ) from error

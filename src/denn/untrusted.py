@@ -1,0 +1,131 @@
+"""Files that a stranger may have written: whatever is wrong with one is a sentence, before memory is taken for it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from denn.errors import DennError
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+MOST_TEXT = 256 * 2**20  # bytes of a text file: vocabularies of millions of words are smaller
+MOST_JSON = 64 * 2**20
+REMEDY = "Restore the folder from a copy, or make it again."
+
+Shape = tuple[int | None, ...]  # None: any size
+Expected = Mapping[str, tuple[str, Shape]]  # name → safetensors' name of the type, shape
+
+TYPES = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16", "I64": "int64", "I32": "int32"}
+
+
+def read_text(path: Path, error: type[DennError], most: int = MOST_TEXT) -> str:
+    """Read a text file that must be there, of a plausible size and in UTF-8."""
+    if not path.is_file():  # a pipe would keep us waiting
+        raise error(f"{path} is missing or not a regular file. {REMEDY}")
+    if (size := path.stat().st_size) > most:
+        raise error(f"{path} has {size:,} bytes, expected at most {most:,}. {REMEDY}")
+    try:
+        return path.read_bytes().decode("utf-8")
+    except UnicodeDecodeError as reason:
+        raise error(f"{path} is damaged: it is not text in UTF-8. {REMEDY}") from reason
+
+
+def read_json(path: Path, error: type[DennError], most: int = MOST_JSON) -> Any:
+    """Read a JSON file."""
+    text = read_text(path, error, most)
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as reason:  # also numbers of thousands of digits, and lists in lists in lists
+        raise error(f"{path} is damaged: it is not JSON that can be read. {REMEDY}") from reason
+
+
+def read_object(path: Path, error: type[DennError], most: int = MOST_JSON) -> dict[str, Any]:
+    """Read a JSON file that must hold an object."""
+    content = read_json(path, error, most)
+    if not isinstance(content, dict):
+        raise error(f"{path} is damaged: it holds a {type(content).__name__}, expected an object. {REMEDY}")
+    return content
+
+
+def read_lines(path: Path, error: type[DennError]) -> list[str]:
+    """Read the distinct lines of a text file; a line feed alone ends a line."""
+    lines = read_text(path, error).split("\n")
+    if len(set(lines)) < len(lines):
+        raise error(f"{path} is damaged: a line is there twice. {REMEDY}")
+    return lines
+
+
+def header(path: Path, error: type[DennError]) -> dict[str, tuple[str, Shape]]:
+    """Read the types and shapes of a safetensors file; the library checks them against the size of the file."""
+    from safetensors import SafetensorError, safe_open
+
+    if not path.is_file():
+        raise error(f"{path} is missing or not a regular file. {REMEDY}")
+    try:
+        with safe_open(path, framework="pt") as file:
+            slices = {name: file.get_slice(name) for name in file.keys()}
+            return {name: (str(part.get_dtype()), tuple(part.get_shape())) for name, part in slices.items()}
+    except (SafetensorError, OSError, ValueError) as reason:
+        raise error(f"{path} is damaged: it is not a safetensors file ({first_line(reason)}). {REMEDY}") from reason
+
+
+def read_tensors(path: Path, expected: Expected, error: type[DennError]) -> dict[str, Tensor]:
+    """Read a safetensors file with exactly these tensors, all finite; nothing is read of one that differs."""
+    found = header(path, error)
+    if found.keys() != expected.keys():
+        lacking, extra = sorted(expected.keys() - found.keys()), sorted(found.keys() - expected.keys())
+        what = f"no tensor {lacking[0]!r}" if lacking else f"a tensor {extra[0]!r} that does not belong there"
+        raise error(f"{path} has {what}: it is not the file that was written. {REMEDY}")
+    for name, (kind, shape) in expected.items():
+        if found[name][0] != kind or not _fits(found[name][1], shape):
+            raise error(
+                f"{path}: the tensor {name!r} is {_describe(*found[name])}, expected {_describe(kind, shape)}. {REMEDY}"
+            )
+    return load_tensors(path, error)
+
+
+def load_tensors(path: Path, error: type[DennError]) -> dict[str, Tensor]:
+    """Read all tensors of a safetensors file, which must be finite."""
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
+    try:
+        tensors = load_file(path)
+    except (SafetensorError, OSError, ValueError, KeyError) as reason:  # KeyError: a type that torch lacks
+        raise error(f"{path} is damaged: {first_line(reason)}. {REMEDY}") from reason
+    for name, tensor in tensors.items():
+        if tensor.is_floating_point() and not bool(tensor.isfinite().all()):
+            raise error(f"{path}: the tensor {name!r} holds values that are not finite. {REMEDY}")
+    return tensors
+
+
+def load_weights(module: nn.Module, path: Path, error: type[DennError], *, without: str | None = None) -> None:
+    """Give a module, best one on the device `meta`, the weights of a file: the same names, types and shapes.
+
+    Those whose names begin with `without` are neither in the file nor changed.
+    """
+    names = {kind: name for name, kind in TYPES.items()}
+    own = {
+        name: (names[str(tensor.dtype).removeprefix("torch.")], tuple(tensor.shape))
+        for name, tensor in module.state_dict().items()
+        if without is None or not name.startswith(without)
+    }
+    module.load_state_dict(read_tensors(path, own, error), strict=False, assign=True)
+
+
+def _fits(found: Shape, expected: Shape) -> bool:
+    return len(found) == len(expected) and all(e in (None, f) for f, e in zip(found, expected, strict=True))
+
+
+def _describe(kind: str, shape: Shape) -> str:
+    sizes = " × ".join("any" if size is None else str(size) for size in shape) or "one number"
+    return f"{sizes} of {TYPES.get(kind, kind)}"
+
+
+def first_line(reason: BaseException) -> str:
+    """Return how an error begins, for a sentence about it."""
+    return (str(reason).splitlines() or [type(reason).__name__])[0][:200].rstrip(".")
