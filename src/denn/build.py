@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import logging
 import shutil
 from collections import Counter
-from collections.abc import Mapping
-from contextlib import ExitStack
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
+
+from safetensors import SafetensorError
 
 from denn import bundle
 from denn.config import Recipe, make_recipe
@@ -22,10 +25,14 @@ from denn.model import Model, load
 from denn.stores.address import ELSEWHERE, FILE
 from denn.stores.sqlite import version
 from denn.types import Corpus, Progress
+from denn.untrusted import first_line, read_object
 
 log = logging.getLogger(__name__)
 
 STOPPERS = {"epochs", "patience", "time_budget", "checkpoint_seconds"}  # may change when a run is taken up again
+
+
+FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
 
 class Silent:
@@ -66,7 +73,8 @@ def train(
         if not free:
             raise TrainingError(f"Another training writes to {folder}. Wait for it, or give another --out.")
         _check_place(folder, replace)
-        return _train(corpus, recipe, folder, shown, restart)
+        with _room(folder):
+            return _train(corpus, recipe, folder, shown, restart)
 
 
 def _train(corpus: Corpus, recipe: Recipe, folder: Path, shown: Progress, restart: bool) -> Model:
@@ -79,15 +87,33 @@ def _train(corpus: Corpus, recipe: Recipe, folder: Path, shown: Progress, restar
         facts = built.fit(corpus, workdir, shown)
         failed.pop_all()
     staging = workdir / "bundle"
-    shutil.rmtree(staging, ignore_errors=True)
-    staging.mkdir()
-    shown.start("writing the model", None)
-    built.save(staging)
-    bundle.write_labels(staging, corpus.labels)
-    _finish(staging, corpus, recipe, facts)
-    bundle.replace(staging, folder)
+    with ExitStack() as failed:
+        failed.callback(shutil.rmtree, staging, ignore_errors=True)  # half a model helps nobody, and takes room
+        shutil.rmtree(staging, ignore_errors=True)
+        staging.mkdir()
+        shown.start("writing the model", None)
+        built.save(staging)
+        bundle.write_labels(staging, corpus.labels)
+        _finish(staging, corpus, recipe, facts)
+        bundle.replace(staging, folder)
+        failed.pop_all()
     _discard(workdir)
     return load(folder)
+
+
+@contextmanager
+def _room(folder: Path) -> Iterator[None]:
+    """Say in a sentence that there is no room for a model, whichever library found out."""
+    try:
+        yield
+    except (OSError, SafetensorError) as error:
+        if isinstance(error, OSError) and error.errno not in FULL:
+            raise
+        reason = error.strerror if isinstance(error, OSError) else first_line(error)
+        raise TrainingError(
+            f"The training cannot write to {folder.parent}: {reason}. Make room, then run the same command again to "
+            "resume."
+        ) from error
 
 
 def _check(corpus: Corpus) -> None:
@@ -141,15 +167,18 @@ def _open_workdir(workdir: Path, fingerprint: str, restart: bool) -> None:
     if restart:
         _discard(workdir)
     if file.exists():
-        if json.loads(file.read_text())["fingerprint"] != fingerprint:
+        if read_object(file, TrainingError).get("fingerprint") != fingerprint:
             raise TrainingError(
                 f"{workdir} holds an unfinished training of other data or other settings. Repeat that one's command "
                 "to finish it, or pass --restart to throw it away."
             )
         return
     workdir.mkdir(exist_ok=True)
-    beside.write_text(json.dumps({"fingerprint": fingerprint}))
-    beside.replace(file)
+    with ExitStack() as failed:
+        failed.callback(_discard, workdir)
+        beside.write_text(json.dumps({"fingerprint": fingerprint}))
+        beside.replace(file)
+        failed.pop_all()
 
 
 def _discard(workdir: Path) -> None:

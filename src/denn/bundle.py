@@ -18,7 +18,7 @@ from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt, ValidationErr
 from denn import __version__
 from denn.errors import BundleError
 from denn.types import LabelSpace
-from denn.untrusted import REMEDY, first_line, read_lines, read_object
+from denn.untrusted import MOST_TEXT, REMEDY, first_line, header, read_lines, read_object
 
 log = logging.getLogger(__name__)
 
@@ -124,6 +124,7 @@ def read(folder: Path) -> tuple[Card, LabelSpace]:
     if not file.is_file():
         what = "no such folder" if not folder.exists() else "no bundle.json in it"
         raise BundleError(f"{folder} is no model: {what}. Expected a folder written by `denn train … --out {folder}`.")
+    found = _files(folder)
     content = read_object(file, BundleError)
     if content.get("format") != FORMAT:
         raise BundleError(
@@ -135,7 +136,7 @@ def read(folder: Path) -> tuple[Card, LabelSpace]:
     except ValidationError as error:
         where = ".".join(str(part) for part in error.errors()[0]["loc"])[:100]
         raise BundleError(f"{file} is damaged: {where!r} is not what it should be. {REMEDY}") from error
-    _check_digests(folder, card, _files(folder))
+    _check_digests(folder, card, found)
     labels = _read_labels(folder / "labels.txt")
     if flaw := card.flaw(len(labels)):
         raise BundleError(f"{file} is damaged: {flaw}. {REMEDY}")
@@ -196,6 +197,10 @@ def _check_digests(folder: Path, card: Card, found: Mapping[str, int]) -> None:
     for name, expected in card.digests.items():
         if name not in found:  # nor is any path that leads out of the folder
             raise BundleError(f"{folder}: {_shown(name)} is missing. {REMEDY}")
+        if name.endswith(".safetensors"):
+            header(folder / name, BundleError)  # says whether the file has the size that it should have
+        elif found[name] > MOST_TEXT:
+            raise BundleError(f"{folder}: {_shown(name)} has {found[name]:,} bytes, expected at most {MOST_TEXT:,}.")
         with (folder / name).open("rb") as file:
             if hashlib.file_digest(file, "sha256").hexdigest() != expected:
                 raise BundleError(f"{folder}: {_shown(name)} has changed since it was written. {REMEDY}")
@@ -207,7 +212,11 @@ def replace(new: Path, target: Path) -> None:
     old = _old(target)
     if target.exists():
         target.rename(old)
-    new.rename(target)
+    try:
+        new.rename(target)
+    except OSError:
+        recover(target)
+        raise
     _sync_folder(target.parent)
     shutil.rmtree(old, ignore_errors=True)
 

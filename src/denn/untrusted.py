@@ -24,14 +24,16 @@ TYPES = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16
 
 def read_text(path: Path, error: type[DennError], most: int = MOST_TEXT) -> str:
     """Read a text file that must be there, of a plausible size and in UTF-8."""
-    if not path.is_file():  # a pipe would keep us waiting
-        raise error(f"{path} is missing or not a regular file. {REMEDY}")
-    if (size := path.stat().st_size) > most:
-        raise error(f"{path} has {size:,} bytes, expected at most {most:,}. {REMEDY}")
     try:
+        if not path.is_file():  # a pipe would keep us waiting
+            raise error(f"{path} is missing or not a regular file. {REMEDY}")
+        if (size := path.stat().st_size) > most:
+            raise error(f"{path} has {size:,} bytes, expected at most {most:,}. {REMEDY}")
         return path.read_bytes().decode("utf-8")
     except UnicodeDecodeError as reason:
         raise error(f"{path} is damaged: it is not text in UTF-8. {REMEDY}") from reason
+    except OSError as reason:
+        raise error(f"{path} cannot be read: {reason.strerror}. {REMEDY}") from reason
 
 
 def read_json(path: Path, error: type[DennError], most: int = MOST_JSON) -> Any:

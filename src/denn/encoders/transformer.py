@@ -79,7 +79,7 @@ class TransformerEncoder(nn.Module):
         self.model.save_pretrained(folder)
         self.tokenizer.no_padding()
         self.tokenizer.no_truncation()
-        self.tokenizer.save(str(folder / "tokenizer.json"))
+        (folder / "tokenizer.json").write_text(self.tokenizer.to_str(pretty=True), encoding="utf-8")
         (folder / "1_Pooling").mkdir()
         modes = {"pooling_mode_mean_tokens": self.pooling == "mean", "pooling_mode_cls_token": self.pooling == "cls"}
         (folder / "1_Pooling" / "config.json").write_text(json.dumps(modes))

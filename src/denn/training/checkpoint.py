@@ -19,9 +19,13 @@ from denn.errors import TrainingError
 def write(path: Path, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> None:
     """Write tensors and JSON facts durably; a reader sees the old file or the whole new one."""
     beside = path.with_name(path.name + ".part")
-    save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, beside, {"facts": json.dumps(facts)})
-    with beside.open("rb") as file:
-        os.fsync(file.fileno())
+    try:
+        save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, beside, {"facts": json.dumps(facts)})
+        with beside.open("rb") as file:
+            os.fsync(file.fileno())
+    except (SafetensorError, OSError):
+        beside.unlink(missing_ok=True)  # on a full disk it would stand in the way of the next try
+        raise
     beside.replace(path)
     folder = os.open(path.parent, os.O_RDONLY)
     try:
@@ -36,7 +40,7 @@ def read(path: Path, device: torch.device | str = "cpu") -> tuple[dict[str, Tens
         with safe_open(path, framework="pt", device=str(device)) as file:
             facts = json.loads((file.metadata() or {})["facts"])
             return {name: file.get_tensor(name) for name in file.keys()}, facts
-    except (SafetensorError, OSError, KeyError) as error:
+    except (SafetensorError, OSError, KeyError, ValueError) as error:
         raise TrainingError(f"The checkpoint {path} cannot be read ({error}). Train again with --restart.") from error
 
 
