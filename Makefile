@@ -10,7 +10,7 @@ PYTEST = OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n $(WORKERS)
 # Compiled tests are kept: to write them anew takes as long as a third of the fast ones.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test check lint types fast clean help
+.PHONY: demo test check lint types fast soak clean help
 
 help:  ## show this list
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -55,6 +55,15 @@ test: lint types .venv/browser  ## everything, with coverage
 	$(PYTEST) --cov --cov-report=
 	$(BIN)/coverage report --skip-covered --fail-under=90
 	$(BIN)/coverage report --include='src/denn/core/*' --fail-under=100
+
+# What takes an hour: a small sample of each is in `make test`. It needs the demo's model.
+soak: .venv/dev demo/model  ## a thousand kills, thousands of damaged files, ten minutes of load; figures go to results/
+	DENN_SOAK=$(CURDIR)/results DENN_KILLS=1000 DENN_MUTATIONS=2500 OMP_NUM_THREADS=1 \
+		$(BIN)/python -m pytest -q tests/stores/test_kill.py tests/fuzz
+	$(BIN)/python tests/service/saturation.py demo/model --minutes 10 --out results/saturation.json
+
+demo/model:
+	$(MAKE) demo
 
 clean:  ## remove what was built
 	rm -rf .venv build dist .coverage* .mypy_cache .ruff_cache .pytest_cache .hypothesis
