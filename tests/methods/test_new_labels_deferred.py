@@ -206,6 +206,20 @@ def test_a_fault_of_our_own_does_not_end_it_either():
     assert done == ["good"] and backlog._thread is None
 
 
+def test_the_background_rests_as_long_as_it_worked():
+    ended = []
+
+    def work(item: str) -> None:
+        time.sleep(0.1)
+        ended.append(time.monotonic())
+
+    backlog = Backlog(work, "test")
+    backlog.put("ab")
+    eventually(lambda: len(ended) == 2)
+    assert ended[1] - ended[0] >= 0.2
+    backlog.close()  # does not wait for the rest
+
+
 def test_closing_waits_for_one_estimate_and_drops_the_others(labels):
     labels.of(NAMES)
     eventually(lambda: labels.begun)

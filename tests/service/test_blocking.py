@@ -14,6 +14,7 @@ from denn.errors import UnavailableError
 from denn.service import guard as guarding
 from denn.service import parts, projection
 from denn.service.keys import Keys, new_key
+from denn.service.labels import OrderedLabels
 from denn.service.probe import Probe
 from denn.types import Document
 
@@ -249,6 +250,23 @@ def test_a_map_that_takes_long_is_not_drawn_after_every_change(monkeypatch):
     assert store.drawn == 2
     maps._kept[2000] = drawn, made - 51.0, 5.0
     assert maps.map(store, 10).documents == 106
+
+
+def test_labels_are_put_in_order_once():
+    class Counted(dict):
+        looks = 0
+
+        def __getitem__(self, name):
+            Counted.looks += 1
+            return super().__getitem__(name)
+
+    names, labels = {"b": 1, "a": 1, "Ä": 3, "c": 2}, OrderedLabels()
+    for _ in range(5):
+        assert labels.find(Counted(names), "", "documents") == ["Ä", "c", "a", "b"]
+        assert labels.find(Counted(names), "ä", "name") == ["Ä"]
+    assert Counted.looks == len(names)
+    assert labels.find(names | {"b": 9}, "", "documents")[0] == "b"
+    assert labels.find({}, "", "name") == []
 
 
 @pytest.mark.parametrize(

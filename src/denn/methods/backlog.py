@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 
 from denn.errors import DennError
 
@@ -12,6 +14,7 @@ class Backlog:
     """Items that wait for one thread, which starts with the first of them and ends with the last.
 
     A thread that has worked with torch keeps helpers of its own for as long as it lives, so none stays without work.
+    It rests after each item for as long as that took, since somebody may be waiting for other work.
     """
 
     def __init__(self, work: Callable[[str], None], name: str) -> None:
@@ -19,7 +22,7 @@ class Backlog:
         self._lock = threading.Lock()
         self._waiting: dict[str, None] = {}  # a set in the order in which they came
         self._thread: threading.Thread | None = None
-        self._closed = False
+        self._closed = threading.Event()
 
     def __len__(self) -> int:
         return len(self._waiting)
@@ -30,14 +33,15 @@ class Backlog:
             for item in items:
                 self._waiting.pop(item, None)
                 self._waiting[item] = None
-            if self._waiting and self._thread is None and not self._closed:
+            if self._waiting and self._thread is None and not self._closed.is_set():
                 self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
                 self._thread.start()
 
     def close(self) -> None:
         """Drop what waits, and return when nothing is worked on."""
         with self._lock:
-            self._closed, thread = True, self._thread
+            thread = self._thread
+            self._closed.set()
             self._waiting.clear()
         if thread is not None:
             thread.join()
@@ -45,10 +49,10 @@ class Backlog:
     def _run(self) -> None:
         try:
             while (item := self._next()) is not None:
-                try:
+                begun = time.monotonic()
+                with suppress(DennError):  # the datastore may be away; whoever needs the item puts it in again
                     self._work(item)
-                except DennError:  # the datastore may be away; whoever needs the item puts it in again
-                    continue
+                self._closed.wait(time.monotonic() - begun)
         except BaseException:  # a fault of our own, which Python reports: the next item starts another thread
             with self._lock:
                 self._thread = None

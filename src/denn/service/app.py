@@ -18,6 +18,7 @@ from denn.model import Model
 from denn.service import annif, problems, routes_documents, routes_facts, routes_predict
 from denn.service.engine import Engine
 from denn.service.guard import Guard
+from denn.service.labels import OrderedLabels
 from denn.service.parts import Service
 from denn.service.projection import Projection
 from denn.service.settings import Settings
@@ -34,7 +35,7 @@ def make_app(model: Model, settings: Settings) -> Guard:
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         engine = Engine(model, settings, telemetry)
         engine.start()
-        app.state.service = Service(model, settings, telemetry, engine, Projection())
+        app.state.service = Service(model, settings, telemetry, engine, Projection(), OrderedLabels())
         try:
             yield
         finally:

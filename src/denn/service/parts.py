@@ -11,6 +11,7 @@ from fastapi import Depends, Request
 from denn.errors import StoreError
 from denn.model import Model
 from denn.service.engine import Decided, Engine, Wish
+from denn.service.labels import OrderedLabels
 from denn.service.problems import Refusal
 from denn.service.projection import Projection
 from denn.service.schemas import Options
@@ -28,6 +29,7 @@ class Service:
     telemetry: Telemetry
     engine: Engine
     projection: Projection
+    labels: OrderedLabels
 
     @property
     def learns(self) -> bool:

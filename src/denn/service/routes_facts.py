@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Request
 from fastapi.responses import JSONResponse, PlainTextResponse, Response
 
 from denn import __version__
+from denn.service.labels import Order
 from denn.service.parts import Running, check_texts
 from denn.service.problems import SENTENCES, Busy, responses
 from denn.service.schemas import (
@@ -53,7 +54,7 @@ async def session(request: Request, service: Running) -> Response:
 async def labels(
     service: Running,
     query: Annotated[str, Query(max_length=1000, description="Part of the name, in any case.")] = "",
-    sort: Literal["documents", "name"] = "documents",
+    sort: Order = "documents",
     offset: Annotated[int, Query(ge=0, le=LARGEST)] = 0,
     limit: Annotated[int, Query(ge=0, le=1000)] = 100,
 ) -> Response:
@@ -61,9 +62,7 @@ async def labels(
 
     def look() -> dict[str, Any]:
         counts = service.model.label_counts()
-        wanted = query.casefold()
-        found = [name for name in counts if wanted in name.casefold()]
-        found.sort(key=(lambda name: (-counts[name], name)) if sort == "documents" else str)
+        found = service.labels.find(counts, query, sort)
         shown = found[offset : offset + limit]
         rows = [
             {"label": name, "documents": counts[name], "trained": name in service.model.labels, "threshold": threshold}
