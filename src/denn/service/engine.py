@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 import ctypes
 import time
-from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import Counter, deque
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar, get_args
 
 from denn.errors import DennError
 from denn.model import Model
@@ -31,7 +31,7 @@ Finish = Callable[[Any, int, int], Any]  # that, and the places of one job's tex
 
 CHARACTERS_PER_TOKEN = 4
 READERS = 4  # at once, of what reads little of the datastore
-LONG_READERS: Mapping[LongRead, int] = {"map": 2, "filter": 2, "list": 2}  # at once, of what may read much of it
+LONG_READS = 2  # of one kind, of what may read much of it: one at work, which may take a whole core, and one that waits
 ESTIMATES = (1.0, 0.1)  # seconds at a stretch, and the share of the time, that predictions spend on thresholds
 TRIM = 20.0  # seconds after which freed memory is given back
 
@@ -80,7 +80,8 @@ class Engine:
         self._computing = ThreadPoolExecutor(1, "denn-model")
         self._writing = BriefThreads(1, "denn-write")
         self._reading = BriefThreads(READERS, "denn-read")
-        self._reading_long = {kind: BriefThreads(most, f"denn-{kind}") for kind, most in LONG_READERS.items()}
+        self._reading_long = {kind: BriefThreads(1, f"denn-{kind}") for kind in get_args(LongRead)}
+        self._long_reads: Counter[LongRead] = Counter()
         self.probe = Probe(lambda: len(model.store)) if hasattr(model.method, "store") else None
         model.defer_estimates(*ESTIMATES)
         self._task: asyncio.Task[None] | None = None
@@ -141,12 +142,15 @@ class Engine:
         return await self._reading.run(work)
 
     async def read_long(self, kind: LongRead, work: Callable[[], Result]) -> Result:
-        """Read what may be much, in threads that what is short need not wait for; Busy where these are all at work."""
-        threads = self._reading_long[kind]
-        if threads.busy:
+        """Read what may be much, in a thread that short reads need not wait for; Busy where others of its kind wait."""
+        if self._long_reads[kind] >= LONG_READS:
             self._telemetry.refused.inc()
             raise Busy("Too many others ask for much of the datastore. Try again.", after=1)
-        return await threads.run(work)
+        self._long_reads[kind] += 1
+        try:
+            return await self._reading_long[kind].run(work)
+        finally:
+            self._long_reads[kind] -= 1
 
     @contextmanager
     def _room(self, count: int) -> Iterator[None]:

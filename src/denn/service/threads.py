@@ -22,11 +22,6 @@ class BriefThreads:
         self._most, self._name = most, name
         self._free = asyncio.Semaphore(most)
 
-    @property
-    def busy(self) -> bool:
-        """Whether more work would have to wait."""
-        return self._free.locked()
-
     async def run(self, work: Callable[[], Result]) -> Result:
         """Do the work in a thread; once begun it is finished, though nobody waits for it any more."""
         await self._free.acquire()
