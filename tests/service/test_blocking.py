@@ -280,7 +280,7 @@ def test_labels_are_put_in_order_once():
     ],
 )
 def test_a_body_of_mistakes_costs_as_much_as_one(running, path, body):
-    """All of them used to be described before the first was told: minutes, and gigabytes."""
+    """All of them used to be described before the first was told: a minute and 5 GB for a body of 8 MB."""
     with running.client(KEY) as client:
         begun = time.monotonic()
         answer = client.post(path, content=body, headers={"Content-Type": "application/json"})
