@@ -31,6 +31,8 @@ def open_bytes(path: Path) -> Iterator[BinaryIO]:
     try:
         with path.open("rb") as file:
             if path.suffix.lower() in COMPRESSIONS:
+                if not file.peek(1):
+                    raise EOFError  # not even a header
                 yield cast(BinaryIO, io.BufferedReader(_Decompressed(path, file), PIECE))
             else:
                 yield cast(BinaryIO, file)
