@@ -137,8 +137,8 @@ def _csv_rows(path: Path, columns: Columns, delimiter: str = ",") -> Rows:
         except (StopIteration, csv.Error) as error:
             got = "the file is empty" if isinstance(error, StopIteration) else f"not well-formed CSV ({error})"
             raise DataError(f"{path}: {got}, expected a header line with the column names.") from None
-        if isinstance(error := _csv_row(header, header), DataError):
-            raise DataError(f"{path}, line 1: {error}.")
+        if isinstance(wrong := _csv_row(header, header), DataError):
+            raise DataError(f"{path}, line 1: {wrong}.")
         ours = is_ours(header)
         header = list(map(restore, header)) if ours else header
         columns.among(header, str(path))
