@@ -40,7 +40,9 @@ def leave(disk: Path, kilobytes: int) -> None:
 
 
 def content(folder: Path) -> dict[str, bytes]:
-    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    """Return the files of a model, without those that SQLite makes for as long as it is at work."""
+    files = [path for path in folder.rglob("*") if path.is_file() and not path.name.endswith(("-wal", "-shm"))]
+    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in files}
 
 
 def size(folder: Path) -> int:

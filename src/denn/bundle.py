@@ -18,7 +18,7 @@ from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt, ValidationErr
 from denn import __version__
 from denn.errors import BundleError
 from denn.types import LabelSpace
-from denn.untrusted import MOST_TEXT, REMEDY, first_line, header, read_lines, read_object
+from denn.untrusted import MOST_LARGE_JSON, MOST_TEXT, REMEDY, first_line, header, read_lines, read_object
 
 log = logging.getLogger(__name__)
 
@@ -125,7 +125,7 @@ def read(folder: Path) -> tuple[Card, LabelSpace]:
         what = "no such folder" if not folder.exists() else "no bundle.json in it"
         raise BundleError(f"{folder} is no model: {what}. Expected a folder written by `denn train … --out {folder}`.")
     found = _files(folder)
-    content = read_object(file, BundleError)
+    content = read_object(file, BundleError, MOST_LARGE_JSON)
     if content.get("format") != FORMAT:
         raise BundleError(
             f"{folder} has the bundle format {repr(content.get('format'))[:40]}, this denn reads {FORMAT}. "

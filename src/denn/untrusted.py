@@ -13,7 +13,10 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
 MOST_TEXT = 256 * 2**20  # bytes of a text file: vocabularies of millions of words are smaller
-MOST_JSON = 64 * 2**20
+MOST_JSON = 16 * 2**20  # parsed it takes up to thirty times as much memory
+MOST_LARGE_JSON = 48 * 2**20  # of cards with many labels, and of tokenizers
+MOST_HEADER = 16 * 2**20
+HOLES = 64 * 2**20  # from this size on a file must be on disk for the greater part
 REMEDY = "Restore the folder from a copy, or make it again."
 
 Shape = tuple[int | None, ...]  # None: any size
@@ -53,9 +56,12 @@ def read_object(path: Path, error: type[DennError], most: int = MOST_JSON) -> di
     return content
 
 
-def read_lines(path: Path, error: type[DennError]) -> list[str]:
-    """Read the distinct lines of a text file; a line feed alone ends a line."""
-    lines = read_text(path, error).split("\n")
+def read_lines(path: Path, error: type[DennError], count: int | None = None) -> list[str]:
+    """Read the distinct lines of a text file, so many where that is known; a line feed alone ends a line."""
+    text = read_text(path, error, MOST_JSON if count is None else MOST_TEXT)
+    if count is not None and text.count("\n") != count - 1:  # as bytes they take far less memory than as lines
+        raise error(f"{path} has {text.count(chr(10)) + 1} lines, expected {count}. {REMEDY}")
+    lines = text.split("\n")
     if len(set(lines)) < len(lines):
         raise error(f"{path} is damaged: a line is there twice. {REMEDY}")
     return lines
@@ -67,7 +73,13 @@ def header(path: Path, error: type[DennError]) -> dict[str, tuple[str, Shape]]:
 
     if not path.is_file():
         raise error(f"{path} is missing or not a regular file. {REMEDY}")
+    facts = path.stat()
+    if facts.st_size > HOLES and 0 < facts.st_blocks * 512 < facts.st_size // 8:  # 0: a file system that does not say
+        raise error(f"{path} is damaged: most of its {facts.st_size:,} bytes are not on disk. {REMEDY}")
     try:
+        with path.open("rb") as start:
+            if int.from_bytes(start.read(8), "little") > MOST_HEADER:
+                raise ValueError("its header is too large")
         with safe_open(path, framework="pt") as file:
             slices = {name: file.get_slice(name) for name in file.keys()}
             return {name: (str(part.get_dtype()), tuple(part.get_shape())) for name, part in slices.items()}

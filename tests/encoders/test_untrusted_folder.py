@@ -185,6 +185,31 @@ def test_a_header_that_declares_more_than_the_file_has(folder):
     assert "is not a safetensors file" in refusal(folder)
 
 
+def test_a_file_of_holes_and_one_of_headers_are_not_read(folder):
+    file = folder / "model.safetensors"
+    size = 2**40
+    declared = {"w": {"dtype": "F32", "shape": [size // 4], "data_offsets": [0, size]}}
+    text = json.dumps(declared).encode()
+    file.write_bytes(len(text).to_bytes(8, "little") + text)
+    os.truncate(file, 8 + len(text) + size)
+    assert "are not on disk" in refusal(folder)
+    text = b"{}" + b" " * 2**25
+    file.write_bytes(len(text).to_bytes(8, "little") + text)
+    assert "its header is too large" in refusal(folder)
+
+
+def test_weights_far_beyond_the_model_are_not_read(folder):
+    file = folder / "model.safetensors"
+    save_file(load_file(file) | {"other": torch.zeros(12_000_000)}, file)
+    assert "describes only" in refusal(folder)
+
+
+def test_modules_that_no_weight_belongs_to_are_not_made(folder):
+    for kind, name in (("albert", "inner_group_num"), ("mobilebert", "num_feedforward_networks")):
+        edit(folder / "config.json", model_type=kind, **{name: 10**6})
+        assert "expected at most" in refusal(folder) or "modules" in refusal(folder)
+
+
 def test_weights_in_several_files_are_those_of_the_folder(folder):
     file = folder / "model.safetensors"
     tensors = load_file(file)
@@ -252,6 +277,7 @@ def replacing(pattern: object, content: str = "") -> dict[str, object]:
         {"normalizer": replacing({"String": ""}, "x")},
         {"normalizer": {"type": "Sequence", "normalizers": [replacing({"String": "a"}, "aa")] * 40}},
         {"normalizer": {"type": "Sequence", "normalizers": [{"type": "NFC"}] * 1000}},
+        {"model": {"type": "WordPiece", "vocab": {"a": 0}, "unk_token": "a", "max_input_chars_per_word": 10**6}},
         {"normalizer": replacing({"String": "a"}, "b" * 10**6)},
         {
             "normalizer": {

@@ -8,6 +8,7 @@ describes. The checks cost nothing: the model is built on the device `meta`, whi
 from __future__ import annotations
 
 import contextlib
+import threading
 from collections.abc import Iterator, Mapping
 from dataclasses import fields
 from math import prod
@@ -15,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch.nn.modules.module import register_module_module_registration_hook
 
 from denn.encoders import packed
 from denn.errors import EncoderError
@@ -24,8 +26,10 @@ WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
 PICKLES = ("pytorch_model.bin", "pytorch_model.bin.index.json")
 MOST_NUMBER = 10**7  # in config.json: vocabularies, positions and widths are smaller
 MOST_BUFFERS = 256 * 2**20  # bytes of what a model makes up beside its weights
+MODULES, MODULES_PER_TENSOR = 10_000, 50  # that a model may have for so many tensors in its file
 FLOATS = {"F64", "F32", "F16", "BF16"}
-REPEATED = ("layer", "block", "expert", "stage", "depth")  # in the names of what a model has many of
+REPEATED = ("layer", "block", "group", "expert", "stage", "depth")  # in the names of what a model has many of
+SURPLUS = 4  # times as many weights as the encoder has: a language model's file has its head, and words twice
 
 # Of the settings that all models share an encoder needs these tokens alone.
 KEPT = {"pad_token_id", "bos_token_id", "eos_token_id"}
@@ -45,7 +49,7 @@ def load_model(folder: Path) -> Any:
     with _quiet():
         with _refused(folder, "config.json describes no model that can be built"):
             config = _config(content)
-            shell = _shell(config, options)
+            shell = _shell(config, options, MODULES + MODULES_PER_TENSOR * len(found))
         _check_size(folder, shell, found)
         tensors = {name: tensor for file in files for name, tensor in load_tensors(file, EncoderError).items()}
         with _refused(folder, "the weights do not belong to config.json"):
@@ -145,12 +149,24 @@ def _clean(content: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _shell(config: Any, options: Mapping[str, Any]) -> Any:
-    """Build the model without memory."""
+def _shell(config: Any, options: Mapping[str, Any], most: int) -> Any:
+    """Build the model without memory, of this many modules at most."""
     from transformers import AutoModel
 
-    with torch.device("meta"):
-        return AutoModel.from_config(config, trust_remote_code=False, **options)
+    made, mine = 0, threading.get_ident()
+
+    def count(*_: object) -> None:
+        nonlocal made
+        made += threading.get_ident() == mine
+        if made > most:
+            raise ValueError(f"it has more than {most} modules")
+
+    counting = register_module_module_registration_hook(count)
+    try:
+        with torch.device("meta"):
+            return AutoModel.from_config(config, trust_remote_code=False, **options)
+    finally:
+        counting.remove()
 
 
 def _check_size(folder: Path, shell: Any, found: Mapping[str, tuple[str, tuple[int, ...]]]) -> None:
@@ -160,6 +176,11 @@ def _check_size(folder: Path, shell: Any, found: Mapping[str, tuple[str, tuple[i
     if weights > there:
         raise EncoderError(
             f"The encoder in {folder} has {there:,} weights, but its config.json describes {weights:,}. Fetch it again."
+        )
+    if there > SURPLUS * weights + MOST_NUMBER:
+        raise EncoderError(
+            f"The encoder in {folder} has {there:,} weights, but its config.json describes only {weights:,}. Fetch it "
+            "again."
         )
     if sum(buffer.numel() * buffer.element_size() for buffer in shell.buffers()) > MOST_BUFFERS:
         raise EncoderError(

@@ -17,10 +17,11 @@ from tokenizers import Tokenizer
 
 from denn.encoders.checkpoint_folder import code_refused
 from denn.errors import EncoderError
-from denn.untrusted import first_line, read_object
+from denn.untrusted import MOST_LARGE_JSON, first_line, read_object
 
 MOST_STEPS = 100  # of normalisation and of splitting
-MOST_GROWTH = 1000  # times that replacing may lengthen a text
+MOST_GROWTH = 4  # times that replacing may lengthen a text
+MOST_WORD = 500  # characters of a word that is cut into pieces, in a time that grows with its cube
 MOST_CHARACTERS = 64  # that a word piece's prefix adds, and bytes that one character is normalised to
 
 # Of a folder without tokenizer.json these files and settings are read, nothing else.
@@ -45,7 +46,7 @@ KNOWN = {  # of published tokenizers; they have more repetitions, which end for 
 def load_tokenizer(folder: Path) -> Tokenizer:
     """Read an encoder's tokenizer, converting older formats."""
     file = folder / "tokenizer.json"
-    content = read_object(file, EncoderError) if file.is_file() else _converted(folder)
+    content = read_object(file, EncoderError, MOST_LARGE_JSON) if file.is_file() else _converted(folder)
     content |= {"truncation": None, "padding": None}  # ours to decide
     try:
         _check(content)
@@ -84,6 +85,9 @@ def _check(content: dict[str, Any]) -> None:
     if growth > MOST_GROWTH:
         raise ValueError(f"it can make a text more than {MOST_GROWTH} times as long")
     model = content.get("model")
+    longest = model.get("max_input_chars_per_word", 100) if isinstance(model, dict) else 100
+    if not isinstance(longest, int) or longest > MOST_WORD:
+        raise ValueError(f"its max_input_chars_per_word is not a number up to {MOST_WORD}")
     for name in ("continuing_subword_prefix", "end_of_word_suffix"):
         if isinstance(model, dict) and len(str(model.get(name))) > MOST_CHARACTERS:
             raise ValueError(f"its {name} has more than {MOST_CHARACTERS} characters")

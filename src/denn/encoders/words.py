@@ -16,7 +16,7 @@ from denn.encoders.packed import Layout
 from denn.encoders.tokens import CHARACTERS_PER_TOKEN, Tokens
 from denn.encoders.transformer import Precision
 from denn.errors import BundleError, EncoderError
-from denn.untrusted import REMEDY, read_lines, read_tensors
+from denn.untrusted import REMEDY, header, read_lines, read_tensors
 
 INFERENCE_TOKENS = {"cpu": 16_384, "cuda": 65_535}  # a pass: recurrent layers go word by word, so many texts at once
 PAD, UNKNOWN = 0, 1
@@ -64,7 +64,8 @@ class WordEncoder(nn.Module):
     @classmethod
     def load(cls, folder: Path, max_length: int, precision: Precision = "auto") -> WordEncoder:
         """Read what `save` wrote."""
-        words = read_lines(folder / VOCABULARY, BundleError)
+        found = header(folder / VECTORS, BundleError).get("weight", ("", ()))[1]
+        words = read_lines(folder / VOCABULARY, BundleError, found[0] if found else 0)
         if tuple(words[: len(SPECIAL)]) != SPECIAL:
             raise BundleError(f"{folder / VOCABULARY} does not begin with {' and '.join(SPECIAL)}. {REMEDY}")
         weights = read_tensors(folder / VECTORS, {"weight": ("F32", (len(words), None))}, BundleError)

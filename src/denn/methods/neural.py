@@ -19,11 +19,12 @@ from denn.core.metrics import multilabel_scores
 from denn.core.thresholds import decide, tune_global
 from denn.encoders.packed import Layout, send
 from denn.encoders.transformer import TransformerEncoder
-from denn.errors import ConfigError
+from denn.errors import BundleError, ConfigError
 from denn.methods.network import Batch, Network, NeuralParameters
 from denn.training.gradients import Gradients, Inputs
 from denn.training.loop import Plan, fit
 from denn.types import Corpus, Document, LabelSpace, Progress, Scores
+from denn.untrusted import REMEDY, first_line
 
 DOUBT = 10.0  # documents of a label set in validation at which its ratio counts half
 
@@ -166,8 +167,13 @@ class Neural(ABC):
         self = cls(parameters)
         self.names = labels.names
         encoder = parameters.load_encoder(folder / "encoder")
-        with torch.device("meta"):  # what parameters describe takes memory only where the file has weights for it
-            self.network = self.make(encoder, len(labels))
+        try:
+            with torch.device("meta"):  # what parameters describe takes memory only where the file has weights for it
+                self.network = self.make(encoder, len(labels))
+        except (RuntimeError, TypeError, OverflowError) as error:  # torch's for sizes beyond 64 bits
+            raise BundleError(
+                f"{folder}: the parameters describe a network that is too large ({first_line(error)}). {REMEDY}"
+            ) from error
         self.network.load(folder)
         self.network.to(device_of(parameters.device if parameters.device == "cpu" else "auto")).eval()
         return self

@@ -14,7 +14,7 @@ from safetensors.numpy import save_file
 from torch import Tensor
 
 from denn.errors import BundleError, DataError, MissingExtraError
-from denn.untrusted import REMEDY, first_line, read_lines, read_tensors
+from denn.untrusted import REMEDY, first_line, header, read_lines, read_tensors
 
 Matrix = Any  # a scipy.sparse.csr_matrix; scipy comes with an extra and has no types
 WORDS, WEIGHTS = "vocabulary.txt", "idf.safetensors"
@@ -66,7 +66,8 @@ class Tfidf:
     @classmethod
     def load(cls, folder: Path, parameters: TfidfParameters) -> Self:
         """Read what `save` wrote."""
-        terms = read_lines(folder / WORDS, BundleError)
+        found = header(folder / WEIGHTS, BundleError).get("idf", ("", ()))[1]
+        terms = read_lines(folder / WORDS, BundleError, found[0] if found else 0)
         weights = read_tensors(folder / WEIGHTS, {"idf": ("F64", (len(terms),))}, BundleError)
         vectorizer = _vectorizer(parameters, vocabulary={term: column for column, term in enumerate(terms)})
         vectorizer.idf_ = weights["idf"].numpy()
