@@ -108,7 +108,9 @@ def load_tensors(path: Path, error: type[DennError]) -> dict[str, Tensor]:
     from safetensors.torch import load_file
 
     try:
-        tensors = load_file(path)
+        tensors = {
+            name: tensor.clone() for name, tensor in load_file(path).items()
+        }  # a file that shrinks ends who maps it
     except (SafetensorError, OSError, ValueError, KeyError) as reason:  # KeyError: a type that torch lacks
         raise error(f"{path} is damaged: {first_line(reason)}. {REMEDY}") from reason
     for name, tensor in tensors.items():
