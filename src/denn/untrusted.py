@@ -108,9 +108,8 @@ def load_tensors(path: Path, error: type[DennError]) -> dict[str, Tensor]:
     from safetensors.torch import load_file
 
     try:
-        tensors = {
-            name: tensor.clone() for name, tensor in load_file(path).items()
-        }  # a file that shrinks ends who maps it
+        # Copies, as the library maps the file: a read of it after it has shrunk would end the process.
+        tensors = {name: tensor.clone() for name, tensor in load_file(path).items()}
     except (SafetensorError, OSError, ValueError, KeyError) as reason:  # KeyError: a type that torch lacks
         raise error(f"{path} is damaged: {first_line(reason)}. {REMEDY}") from reason
     for name, tensor in tensors.items():
