@@ -1,4 +1,5 @@
-"""Damaged corpus files are read as other libraries read them or refused by a sentence, in little time and memory.
+"""Damaged corpus files are read or refused by a sentence, in little time and memory; of JSONL, CSV and TSV the texts that are
+read are compared with those that other libraries read.
 
 DENN_MUTATIONS=2500 makes more of them; with DENN_FUZZ_RESULT=FILE what was found is written there.
 """
