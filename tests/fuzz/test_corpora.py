@@ -1,5 +1,6 @@
-"""Damaged corpus files are read or refused by a sentence, in little time and memory; of JSONL, CSV and TSV the texts that are
-read are compared with those that other libraries read.
+"""Damaged corpus files are read or refused by a sentence, in little time and memory.
+
+Texts read from JSONL, CSV and TSV are compared with those that other libraries read.
 
 DENN_MUTATIONS=2500 makes more of them; with DENN_FUZZ_RESULT=FILE what was found is written there.
 """
