@@ -113,6 +113,8 @@ class Record:
 
     def __init__(self, path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
+        if path.exists():
+            path.replace(path.with_name(f"{path.name}.before"))  # of a run that was killed
         self.file, self.begun = path.open("w"), time.monotonic()
 
     def write(self, kind: str, **values: Any) -> None:
