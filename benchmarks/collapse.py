@@ -7,9 +7,10 @@ r"""Why long trainings collapse: train DENN in one variant and record what revea
 
 A run is a file of JSON lines, each written and flushed when its numbers exist; a value that is not finite is null. A
 run counts as collapsed when its validation micro-F1, after it was above 0.2, is below half of its best at two
-validations in a row, when the mean cosine of different validation texts is above 0.9, or when a loss, gradient or
-weight is not finite. It then trains `--after` more steps and ends. With `--snapshots` it leaves weights and optimiser
-from before its collapse; `--from` continues there, in any variant, and `--fork` with other batches and other dropout.
+validations in a row, when the mean cosine of different validation texts is above 0.9 (in the first `--settle` steps
+only after micro-F1 was above 0.2), or when a loss, gradient or weight is not finite. It then trains `--after` steps and
+ends. With `--snapshots` it leaves weights and optimiser from before its collapse; `--from` continues there, in any
+variant, and `--fork` with other batches and other dropout.
 """
 
 from __future__ import annotations
@@ -137,6 +138,7 @@ def _short(value: Any) -> Any:
 class Watch:
     """Decides when a run has collapsed."""
 
+    settle: int = 0  # steps in which texts may be alike because nothing is learnt yet
     best: float = 0.0
     low: list[int] = field(default_factory=list)  # validations in a row that were far below the best
     collapsed: dict[str, Any] | None = None
@@ -145,7 +147,7 @@ class Watch:
         """Judge a look: cosine of different texts, and how many values are not finite."""
         if not_finite or not math.isfinite(cosine):
             self._say(step, step - LOOK, "not finite")
-        elif cosine > HIGH_COSINE:
+        elif cosine > HIGH_COSINE and (self.best > LEARNT or step >= self.settle):
             self._say(step, step - LOOK, "cosine")
 
     def score(self, step: int, value: float) -> None:
@@ -176,7 +178,7 @@ class Collapse:
         fork = f"_fork{a.fork}" if a.fork else ""
         self.name = a.name or f"{a.corpus}_{a.variant}_{rate}_seed{a.seed}{start}{fork}"
         self.record = Record(a.out / f"{self.name}.jsonl")
-        self.watch = Watch()
+        self.watch = Watch(a.settle)
         self.kept: list[tuple[int, dict[str, Tensor], dict[str, Any]]] = []
 
     def run(self) -> dict[str, Any]:
@@ -377,6 +379,7 @@ def parser() -> argparse.ArgumentParser:
     run.add_argument("--steps", type=int, help="at most; the schedule stays that of all epochs")
     run.add_argument("--seconds", type=float, default=math.inf, help="at most")
     run.add_argument("--after", type=int, default=200, help="steps to train on after a collapse")
+    run.add_argument("--settle", type=int, default=1000, help="steps before cosine counts, if micro-F1 is below 0.2")
     run.add_argument("--documents", type=int, help="the first documents of training and validation alone")
     run.add_argument("--snapshots", action="store_true", help="write two states from before a collapse")
     run.add_argument("--from", dest="start", type=Path, help="a state to continue from")
