@@ -353,3 +353,16 @@ def test_kernels_that_cannot_be_had_are_done_without(monkeypatch, caplog, compil
     assert (packed.kernels() is not None) == (compiles is True)
     assert len(caplog.records) == (compiles is False)
     packed.kernels.cache_clear()
+
+
+def test_weights_that_come_after_loading_are_the_ones_that_count(folder):
+    found = []
+    for forget in (False, True):
+        encoder = TransformerEncoder.load(str(folder), precision="float32")
+        with torch.no_grad():
+            for weight in encoder.parameters():
+                weight.mul_(1.5)
+        if forget:
+            encoder.train()
+        found.append(encoder.encode(encoder.tokenize(TEXTS)))
+    assert torch.equal(*found), "loading must not leave copies of the weights"

@@ -64,8 +64,8 @@ class TransformerEncoder(nn.Module):
         model, tokenizer = load_model(folder), load_tokenizer(folder)
         chosen = pooling or cast(Pooling, default_pooling(folder))
         try:
-            self = cls(model, tokenizer, pooling=chosen, max_length=max_length, precision=precision).eval()
-            tried = self.encode(self.tokenize(["one text", ""]))
+            self = cls(model, tokenizer, pooling=chosen, max_length=max_length, precision=precision)
+            tried = self.encode(self.tokenize(["one text", ""]))  # and forgets the copies of weights that it made
         except EncoderError:
             raise
         except Exception as error:  # settings that fit the weights but not each other may raise anything
