@@ -32,7 +32,7 @@ def link(folder: Path, draw: Random) -> str:
         path.mkdir()
     elif way == "new":
         shutil.copyfile(secret, path)
-        (folder / draw.choice(("encoder", ".")) / "extra").symlink_to(draw.choice((secret, "..", "/", "nowhere")))
+        (draw.choice((folder, path.parent)) / "extra").symlink_to(draw.choice((secret, "..", "/", "nowhere")))
     else:
         path.symlink_to({"outside": secret, "loop": path, "parent": ".."}.get(way, Path(way)))
     return f"{name_of(folder, path)} is a link or no file: {way}"
