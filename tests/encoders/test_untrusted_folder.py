@@ -145,6 +145,12 @@ def test_models_that_fetch_other_models_are_refused(folder, offline):
     assert not offline
 
 
+def test_a_model_type_is_a_name(folder):
+    for kind in (None, 3, ["bert"], {"bert": 1}, ""):
+        edit(folder / "config.json", model_type=kind)
+        assert "model" in refusal(folder)
+
+
 def test_quantized_weights_are_refused(folder):
     edit(folder / "config.json", quantization_config={"quant_method": "bitsandbytes", "load_in_4bit": True})
     assert "is quantized" in refusal(folder)

@@ -86,6 +86,8 @@ def _weight_files(folder: Path) -> list[Path]:
 
 def _check_content(folder: Path, content: Mapping[str, Any], tensors: int) -> None:
     """Refuse a configuration that wants to run code, or whose numbers no file of this many tensors can mean."""
+    if not isinstance(content.get("model_type"), str):
+        raise EncoderError(f"{folder / 'config.json'} has no model_type. Fetch the encoder again.")
     if content.get("auto_map"):
         raise code_refused(folder, "config.json")
     if content.get("quantization_config"):
