@@ -2,7 +2,7 @@
 
 Texts read from JSONL, CSV and TSV are compared with those that other libraries read.
 
-DENN_MUTATIONS=2500 makes more of them; with DENN_FUZZ_RESULT=FILE what was found is written there.
+DENN_MUTATIONS=2500 makes more of them; DENN_SOAK=FOLDER writes what was found there.
 """
 
 import json
@@ -39,8 +39,8 @@ def test_damaged_files_are_read_rightly_or_refused(tmp_path):
     assert not wrong, json.dumps(wrong, indent=1)
     assert {case["outcome"] for case in cases} == {"read", "refused"}
     assert all(case["outcome"] == "read" for case in cases if case["kind"] == "untouched")
-    if file := os.environ.get("DENN_FUZZ_RESULT"):
-        Path(file).write_text(json.dumps(summary(cases), indent=1) + "\n")
+    if folder := os.environ.get("DENN_SOAK"):
+        (Path(folder) / "fuzz-corpora.json").write_text(json.dumps(summary(cases), indent=1) + "\n")
 
 
 def test_commands_refuse_damaged_files_in_one_line(tmp_path):

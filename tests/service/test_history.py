@@ -22,7 +22,7 @@ def running(tiny_model, tmp_path) -> Iterator[Inside]:
         yield running
 
 
-@pytest.mark.parametrize(("key", "name"), [(ALICE, "alice"), (NAMELESS, "write")])
+@pytest.mark.parametrize(("key", "name"), [(ALICE, "alice"), (NAMELESS, "write")], ids=["named", "nameless"])
 @pytest.mark.parametrize(("claimed", "behind"), [(None, ""), ("", ""), ("bob", ": bob"), ("é" * 200, ": " + "é" * 200)])
 def test_the_history_names_the_key_before_what_its_owner_says(running, key, name, claimed, behind):
     body = {} if claimed is None else {"source": claimed}
