@@ -16,6 +16,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt, ValidationError
 
 from denn import __version__
+from denn.durable import sync
 from denn.errors import BundleError
 from denn.types import LabelSpace
 from denn.untrusted import MOST_LARGE_JSON, MOST_TEXT, REMEDY, first_line, header, read_lines, read_object
@@ -208,7 +209,8 @@ def _check_digests(folder: Path, card: Card, found: Mapping[str, int]) -> None:
 
 def replace(new: Path, target: Path) -> None:
     """Put a finished folder in the place of an older one; `recover` mends a crash between the two renames."""
-    _sync(new)
+    for path in filter(Path.is_file, new.rglob("*")):
+        sync(path)
     old = _old(target)
     if target.exists():
         target.rename(old)
@@ -217,7 +219,7 @@ def replace(new: Path, target: Path) -> None:
     except OSError:
         recover(target)
         raise
-    _sync_folder(target.parent)
+    sync(target.parent)
     shutil.rmtree(old, ignore_errors=True)
 
 
@@ -233,23 +235,6 @@ def recover(target: Path) -> None:
 def _old(target: Path) -> Path:
     target = target.resolve()  # "." has no name
     return target.with_name(f".{target.name}.replaced")
-
-
-def _sync(folder: Path) -> None:
-    """Make every file of a folder durable."""
-    for path in folder.rglob("*"):
-        if path.is_file():
-            with path.open("rb") as file:
-                os.fsync(file.fileno())
-
-
-def _sync_folder(folder: Path) -> None:
-    """Make renames inside a folder durable."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def is_bundle_or_free(folder: Path) -> bool:

@@ -20,13 +20,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from denn.durable import sync
 from denn.errors import StoreError
 from denn.locks import alone
 from denn.stores import index_file
 from denn.stores.approximate import Approximate, faiss
 from denn.stores.building import MINIMUM, Moment, build
 from denn.stores.replica import Replica
-from denn.stores.sqlite import connect, read_meta, sync_folder, transaction
+from denn.stores.sqlite import connect, read_meta, transaction
 from denn.stores.vectors import read_present
 
 log = logging.getLogger(__name__)
@@ -263,7 +264,7 @@ class Keeper:
     def _publish(self) -> None:
         try:
             self._new().replace(self._file)
-            sync_folder(self._file.parent)
+            sync(self._file.parent)
             self._seen = self._signature()
         except OSError as error:
             log.warning("the index of %s is for this process alone: %s", self._path, error)

@@ -212,15 +212,6 @@ def check_types(values: Iterable[object], kind: type) -> None:
         raise StoreError(f"the datastore is damaged: expected values of type {kind.__name__}. Restore it from a copy.")
 
 
-def sync_folder(folder: Path) -> None:
-    """Make the names in a folder outlive a power cut."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
 def read_meta(connection: sqlite3.Connection) -> dict[str, int]:
     """Return the store's numbers: format, dimension, version, epoch (counts vacuums), given (labels at creation)."""
     meta = dict(connection.execute("SELECT key, value FROM meta"))

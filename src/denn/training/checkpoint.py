@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
+from denn.durable import sync
 from denn.errors import TrainingError
 
 
@@ -21,17 +21,12 @@ def write(path: Path, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -
     beside = path.with_name(path.name + ".part")
     try:
         save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, beside, {"facts": json.dumps(facts)})
-        with beside.open("rb") as file:
-            os.fsync(file.fileno())
+        sync(beside)
     except (SafetensorError, OSError):
         beside.unlink(missing_ok=True)  # on a full disk it would stand in the way of the next try
         raise
     beside.replace(path)
-    folder = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(folder)  # or the new name may be lost with the power
-    finally:
-        os.close(folder)
+    sync(path.parent)  # or the new name may be lost with the power
 
 
 def read(path: Path, device: torch.device | str = "cpu") -> tuple[dict[str, Tensor], dict[str, Any]]:
