@@ -162,8 +162,19 @@ DAMAGE = {
     "a dimension that is text": "UPDATE meta SET value = 'wide' WHERE key = 'dimension'",
     "no dimension": "DELETE FROM meta WHERE key = 'dimension'",
     "a dimension of none": "UPDATE meta SET value = 0 WHERE key = 'dimension'",
+    "another dimension": "UPDATE meta SET value = 4 WHERE key = 'dimension'",
+    "a huge dimension": "UPDATE meta SET value = 10000000000 WHERE key = 'dimension'",
     "no epoch": "DELETE FROM meta WHERE key = 'epoch'",
 }
+
+
+def test_a_schema_that_is_not_text_is_refused(path):
+    content = bytearray(path.read_bytes())
+    at = content.index(b"CREATE TABLE documents")
+    content[at : at + 6] = b"\xff\xfe\xfd\xff\xfe\xfd"
+    path.write_bytes(content)
+    with pytest.raises(StoreError, match="damaged"):
+        EmbeddedStore.open(path)
 
 
 @pytest.mark.parametrize("statement", DAMAGE.values(), ids=DAMAGE)
@@ -172,4 +183,5 @@ def test_a_damaged_file_is_refused_in_one_sentence(path, statement):
         connection.execute(statement)
     with pytest.raises(StoreError) as refused, EmbeddedStore.open(path):
         pass
+    assert "\n" not in str(refused.value)
     assert "damaged" in str(refused.value) or "expected" in str(refused.value) or "another width" in str(refused.value)

@@ -191,5 +191,5 @@ def explained(address: Address) -> Iterator[None]:
         raise UnavailableError(f"cannot use the datastore {address.text}: {reason}.") from error
     except UnicodeEncodeError as error:
         raise StoreError(
-            f"got a text, id or label that is not valid Unicode ({error.reason}). Mend it first."
+            f"got a text, id or label that is not valid Unicode ({error.reason}). Fix it first."
         ) from error

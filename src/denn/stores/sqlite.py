@@ -193,6 +193,9 @@ def check_file(reader: sqlite3.Connection, path: Path, read_only: bool) -> int:
             "Open it with the version of denn that wrote it, or build it again from the corpus."
         )
     check_dimension(meta["dimension"])
+    first = reader.execute("SELECT length(embedding) FROM documents LIMIT 1").fetchone()
+    if first is not None and first[0] != 4 * meta["dimension"]:  # before memory is taken for them all
+        raise StoreError(f"the datastore {path} is damaged: its embeddings have another width. Restore a copy.")
     return meta["dimension"]
 
 
@@ -268,5 +271,7 @@ def explained(path: Path) -> Iterator[None]:
         raise UnavailableError(f"cannot use the datastore {path}: {error.strerror or error}.") from error
     except UnicodeEncodeError as error:
         raise StoreError(
-            f"got a text, id or label that is not valid Unicode ({error.reason}). Mend it first."
+            f"got a text, id or label that is not valid Unicode ({error.reason}). Fix it first."
         ) from error
+    except UnicodeDecodeError as error:  # in a name or a complaint of SQLite's own
+        raise UnavailableError(f"cannot use the datastore {path}: {REASONS[sqlite3.SQLITE_CORRUPT]}.") from error
