@@ -15,7 +15,7 @@ import pytest
 
 import denn
 
-KILLS = 50
+KILLS = int(os.environ.get("DENN_KILLS", "20"))
 
 
 def run(worker: subprocess.Popen[str], folder: Path, delay: float | None = None) -> bool:
@@ -54,7 +54,7 @@ def write(path: Path, documents: list[denn.Document]) -> Path:
 
 
 @pytest.mark.slow
-def test_killed_fifty_times_while_training(tiny_corpus, tiny_settings, tiny_model, tmp_path):
+def test_killed_many_times_while_training(tiny_corpus, tiny_settings, tiny_model, tmp_path):
     train, valid = (
         write(tmp_path / f"{name}.jsonl", documents)
         for name, documents in (("train", tiny_corpus.train[:30]), ("valid", tiny_corpus.valid[:8]))
