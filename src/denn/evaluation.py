@@ -140,7 +140,10 @@ def _widen(matrix: Tensor, columns: int) -> Tensor:
 
 def concatenate(batches: Sequence[Scores]) -> Scores:
     """Join the scores of batches, without their neighbours, label by label: one may know others than the next."""
-    names = tuple(dict.fromkeys(name for batch in batches for name in batch.names))
+    if all(batch.names == batches[0].names for batch in batches):
+        names = batches[0].names
+    else:
+        names = tuple(dict.fromkeys(name for batch in batches for name in batch.names))
     column_of = {name: column for column, name in enumerate(names)}
     places = [torch.tensor([column_of[name] for name in batch.names], dtype=torch.int64) for batch in batches]
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Self
 from denn.bundle import Card, read
 from denn.config import make_recipe
 from denn.core.thresholds import decide
-from denn.errors import BundleError, ConfigError, ConflictError, DataError, StoreError
+from denn.errors import BundleError, ConfigError, ConflictError, DataError
 from denn.evaluation import Evaluation, concatenate, cut_at, evaluate
 from denn.methods.new_labels import NewLabels
 from denn.registry import METHODS, lookup
@@ -222,15 +222,8 @@ class Model:
         ]
 
     def _texts(self, ids: set[str]) -> dict[str, str]:
-        """Fetch the texts of those documents that are still stored."""
-        store = self.store
-        order = sorted(ids)
-        try:
-            found = store.get(order)
-        except StoreError:  # one was removed between the search and now
-            stored = set(store.ids())
-            found = store.get([id for id in order if id in stored])
-        return {str(document.id): document.text for document in found}
+        """Fetch the texts of those documents that are still stored: one may have been removed since the search."""
+        return {str(document.id): document.text for document in self.store.get(sorted(ids), missing_ok=True)}
 
 
 def load(path: str | Path) -> Model:

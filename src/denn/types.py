@@ -273,8 +273,8 @@ class Datastore(Protocol):
     def select(self, where: Where) -> list[str]:
         """List the ids of the documents that are meant, oldest first."""
 
-    def get(self, ids: Sequence[str]) -> list[Document]:
-        """Return stored documents in the order of the ids; an unknown id is an error."""
+    def get(self, ids: Sequence[str], *, missing_ok: bool = False) -> list[Document]:
+        """Return stored documents in the order of the ids; an unknown id is an error, or left out if `missing_ok`."""
 
     def vectors(self, ids: Sequence[str]) -> Tensor:
         """Return the (n,d) unit vectors of stored documents in the order of the ids; an unknown id is an error."""

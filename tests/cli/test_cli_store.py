@@ -138,9 +138,18 @@ def test_many_documents_by_a_file_of_ids_need_consent(run, model, tmp_path):
     ids.write_text("\n".join(named))
     ran = run("store", "forget", model, "--from", ids)
     assert ran.code == 2 and "would forget 7 documents" in ran.err and info(run, model)["documents"] == 60
-    ids.write_text("\n".join(named[:6]))
+    ran = run("store", "forget", model, named[0], "--from", ids)
+    assert ran.code == 2 and info(run, model)["documents"] == 60, "an id beside the file is no consent to the file"
+    ids.write_text("\n".join([*named[:6], *named[:6], ""]))  # each counts once
     assert run("store", "forget", model, "--from", ids).code == 0 and info(run, model)["documents"] == 54
     assert run("store", "remove", model, *listed(run, model)[:7]).code == 0, "documents named one by one"
+
+
+@pytest.mark.parametrize("labels", [[""], ["  "], ["music", ""], ["--add", ""], ["--drop", " "]])
+def test_an_empty_label_takes_none_away(run, model, labels):
+    before = run("store", "list", model, "train-4").out
+    ran = run("store", "relabel", model, "train-4", *labels)
+    assert ran.code == 2 and "is empty" in ran.err and run("store", "list", model, "train-4").out == before
 
 
 @pytest.mark.parametrize("answer, left", [("n", 60), ("y", 0)])

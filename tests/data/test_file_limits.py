@@ -17,6 +17,7 @@ import zstandard
 from denn.data import compressed, parquet
 from denn.data.corpus import read_documents
 from denn.data.files import iterate_texts
+from denn.data.parquet_decoder import pieces
 from denn.errors import DataError
 
 GOOD = b'{"text": "x", "labels": ["y"]}\n'
@@ -217,6 +218,20 @@ def test_deeply_nested_and_foreign_types_are_refused(tmp_path):
         pq.write_table(pa.table({"text": column, "labels": ["y", "z"]}), path)
         with pytest.raises(DataError, match=r"the column 'text' has the type .*, expected strings or lists of strings"):
             read_documents(path)
+
+
+def test_a_column_of_few_different_texts_is_read_in_large_pieces(tmp_path):
+    names = [f"label number {number:05d} with a long name" for number in range(1500)]
+    labels = pa.array([names[row % 1500] for row in range(20_000)]).dictionary_encode()
+    numbers = pa.array([row % 7 for row in range(20_000)]).dictionary_encode()
+    table = pa.table({"text": [f"text {row}" for row in range(20_000)], "labels": labels, "other": numbers})
+    (batch,) = table.to_batches()
+    assert [len(piece) for piece in pieces(batch, 32 << 20)] == [20_000]
+    longest = len(names[0]) + 1  # bytes that a row may take without its dictionaries
+    assert max(len(piece) for piece in pieces(batch, batch.nbytes + 5000)) == 5000 // longest
+    pq.write_table(table, tmp_path / "categories.parquet")
+    documents, _ = read_documents(tmp_path / "categories.parquet")
+    assert len(documents) == 20_000 and documents[1501].labels == (names[1],)
 
 
 def test_a_decoder_that_dies_is_a_damaged_file(tmp_path, monkeypatch):

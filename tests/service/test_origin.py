@@ -44,6 +44,7 @@ OWN = [
     {},
     {"Sec-Fetch-Site": "none"},
     {"Origin": "https://tags.example", "Sec-Fetch-Site": "same-origin"},  # TLS ends at a proxy
+    {"Origin": "https://outside.example", "Sec-Fetch-Site": "same-origin"},  # whose proxy does not pass on the Host
     {"Origin": "http://TAGS.example"},
     {"Origin": "https://tags.example:443"},
     {"Origin": ALLOWED},

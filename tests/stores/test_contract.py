@@ -143,6 +143,15 @@ def test_labels_found_keep_their_names_when_a_vacuum_renumbers_them(make):
     assert [again.names[column] for column in again.label_columns.tolist()] == ["stays", "first"]
 
 
+def test_documents_that_are_gone_are_left_out_on_request(make):
+    store = make.create()
+    store.add([Document("one", ("x",), "a"), Document("two", (), "b")], vectors(2))
+    store.remove("b")
+    with pytest.raises(StoreError, match="'b'"):
+        store.get(["b", "a"])
+    assert store.get(["b", "a", "c", "a"], missing_ok=True) == [Document("one", ("x",), "a")] * 2
+
+
 def test_text_that_is_not_unicode_is_an_error(make):
     store = make.create()
     with pytest.raises(StoreError, match="Unicode"):

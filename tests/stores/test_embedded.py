@@ -196,6 +196,16 @@ def put(index: MemoryIndex, row: int, id: str, columns: list[int]) -> None:
     index.put(torch.tensor([row]), [id], vector, torch.tensor([len(columns)]), torch.tensor(columns, dtype=torch.int32))
 
 
+def test_a_history_that_undoes_itself_is_refused(tmp_path):
+    with EmbeddedStore.create(tmp_path / "store.sqlite", 3) as store:
+        store.add([Document("a", id="a")], torch.eye(3)[:1])
+        with closing(sqlite3.connect(store.path)) as connection, connection:
+            connection.execute("UPDATE changes SET undoes = number")
+        with pytest.raises(StoreError, match="undoes itself"):
+            store.undo(1)
+        assert store.ids() == ["a"]
+
+
 def test_index_forgets_dead_slots_and_a_snapshot_keeps_them():
     index, expected = MemoryIndex(3), {}
     for row in range(30):

@@ -96,7 +96,8 @@ def remove(
         if dry_run:
             _show_only(store, which)
             return
-        count = store.remove(agreed(store, which, "remove", yes=yes, named=bool(ids)), source=whose(by))
+        meant = agreed(store, which, "remove", yes=yes, named=source_file is None and bool(ids))
+        count = store.remove(meant, source=whose(by))
         log.info(f"removed {count} documents; the datastore holds {len(store)}")
 
 
@@ -122,6 +123,8 @@ def relabel(
     """Give documents other labels: all anew with LABEL..., or some more and some less with --add and --drop."""
     from denn.data.rows import parse_labels
 
+    if any(not label.strip() for label in (*(labels or ()), *(give or ()), *(drop or ()))):
+        raise typer.BadParameter("a label is empty. Is a shell variable not set? Give a name, or leave it out")
     if not labels and not give and not drop:
         raise typer.BadParameter("give the labels after the ID, or --add LABEL, or --drop LABEL")
     which = chosen(None if id is None else [id], source_file, label, text, source, since, before)
@@ -131,7 +134,7 @@ def relabel(
             return
         known = len(store.labels)
         changed = store.relabel(
-            agreed(store, which, "relabel", yes=yes, named=id is not None),
+            agreed(store, which, "relabel", yes=yes, named=source_file is None and id is not None),
             parse_labels(labels) if labels else None,
             add=parse_labels(give or []),
             drop=parse_labels(drop or []),
@@ -169,7 +172,8 @@ def forget(
         if dry_run:
             _show_only(store, which)
             return
-        count = store.forget(agreed(store, which, "forget", yes=yes, named=bool(ids)), source=whose(by))
+        meant = agreed(store, which, "forget", yes=yes, named=source_file is None and bool(ids))
+        count = store.forget(meant, source=whose(by))
         log.info(f"forgot {count} documents; the datastore holds {len(store)}")
         log.info(f"Run `denn store vacuum {model}` to clear what is left of them on the disk.")
 

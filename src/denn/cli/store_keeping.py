@@ -54,7 +54,7 @@ def undo(
     """Bring the documents that a change touched to where they were before it; that can be undone too."""
     with opened(model) as store:
         touched = next((change.documents for change in store.history() if change.number == number), 0)
-        check_agreed(store, touched, "undo the change of", yes=yes)
+        check_agreed(store, touched, "undo the change of", yes=yes, look=" in `denn store history`")
         log.info(f"{store.undo(number, source=whose(by))} documents are as they were; the datastore holds {len(store)}")
 
 

@@ -83,12 +83,14 @@ def agreed(store: Datastore, which: Which, verb: str, *, yes: bool, named: bool)
     """
     from denn.types import Where
 
-    ids = store.select(which) if isinstance(which, Where) else list(which)
+    ids = store.select(which) if isinstance(which, Where) else list(dict.fromkeys(which))
     check_agreed(store, len(ids), verb, yes=yes, share=1.0 if named else SHARE)
     return ids
 
 
-def check_agreed(store: Datastore, count: int, verb: str, *, yes: bool, share: float = SHARE) -> None:
+def check_agreed(
+    store: Datastore, count: int, verb: str, *, yes: bool, share: float = SHARE, look: str = " first with --dry-run"
+) -> None:
     """Ask on a terminal before many documents change; elsewhere --yes is required."""
     from denn.errors import StoreError
 
@@ -97,7 +99,7 @@ def check_agreed(store: Datastore, count: int, verb: str, *, yes: bool, share: f
         return
     what = f"This would {verb} {count} documents; the datastore holds {total}."
     if not sys.stdin.isatty():
-        raise StoreError(f"{what} Nothing was changed: pass --yes if you mean it, or see them first with --dry-run.")
+        raise StoreError(f"{what} Nothing was changed: pass --yes if you mean it, or see them{look}.")
     if not typer.confirm(f"{what} Continue?", err=True):
         raise StoreError("Nothing was changed.")
 

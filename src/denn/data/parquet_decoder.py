@@ -109,12 +109,24 @@ def batch_size(metadata: Any, wanted: list[str]) -> int:
 
 
 def pieces(batch: Any, longest: int) -> Iterator[Any]:
-    """Cut a batch into rows where it is large, or may be without its dictionaries."""
-    dictionaries = sum(column.dictionary.nbytes for column in batch.columns if hasattr(column, "dictionary"))
-    if batch.nbytes + dictionaries * batch.num_rows <= longest:
+    """Cut a batch where it is large, or may be without its dictionaries; into single rows where one may be too long."""
+    import pyarrow.compute as pc
+
+    dictionaries = [column.dictionary for column in batch.columns if hasattr(column, "dictionary")]
+    widest = sum(pc.max(pc.binary_length(one.cast("large_binary"))).as_py() or 0 for one in map(_as_text, dictionaries))
+    if batch.nbytes + widest * batch.num_rows <= longest:
         yield batch
-    else:
-        yield from (batch.slice(row, 1) for row in range(batch.num_rows))
+        return
+    rows = max(1, (longest - batch.nbytes) // max(1, widest))
+    yield from (batch.slice(start, rows) for start in range(0, batch.num_rows, rows))
+
+
+def _as_text(values: Any) -> Any:
+    """Return values whose length can be measured; numbers are short."""
+    from pyarrow import types
+
+    tests = (types.is_string, types.is_large_string, types.is_binary, types.is_large_binary)
+    return values if any(test(values.type) for test in tests) else values.cast("string")
 
 
 if __name__ == "__main__":

@@ -25,6 +25,7 @@ from denn.untrusted import first_line, header, load_tensors, read_object
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
 PICKLES = ("pytorch_model.bin", "pytorch_model.bin.index.json")
 MOST_NUMBER = 10**7  # in config.json: vocabularies, positions and widths are smaller
+MOST_REPEATED = 1000  # layers and the like, unless there are more tensors: the modules are counted as well
 MOST_BUFFERS = 256 * 2**20  # bytes of what a model makes up beside its weights
 MODULES, MODULES_PER_TENSOR = 10_000, 50  # that a model may have for so many tensors in its file
 FLOATS = {"F64", "F32", "F16", "BF16"}
@@ -93,7 +94,7 @@ def _check_content(folder: Path, content: Mapping[str, Any], tensors: int) -> No
     if content.get("quantization_config"):
         raise EncoderError(f"The encoder in {folder} is quantized; expected weights of float32, float16 or bfloat16.")
     for name, number in _numbers(content):
-        most = max(tensors, 1) if any(part in name for part in REPEATED) else MOST_NUMBER
+        most = max(tensors, MOST_REPEATED) if any(part in name for part in REPEATED) else MOST_NUMBER
         if abs(number) > most:
             raise EncoderError(
                 f"{folder / 'config.json'} has {name} = {str(number)[:40]}, expected at most {most:,} for "

@@ -109,7 +109,7 @@ class TransformerEncoder(nn.Module):
     @property
     def vocabulary(self) -> int:
         """Tokens that have an embedding."""
-        return int(self.model.get_input_embeddings().num_embeddings)
+        return int(self.model.get_input_embeddings().weight.shape[0])
 
     def tokenize(self, texts: Sequence[str], reserved: int = 0) -> Tokens:
         """Turn texts into ids on the CPU, at most the maximum length less `reserved`; `cut` counts longer ones."""

@@ -258,7 +258,7 @@ def _label(subject: GivenSubject, service: Service, known: Collection[str]) -> s
     elif uri.startswith(ours):
         with suppress(UnicodeDecodeError):  # then it is none of ours
             label = unquote(uri.removeprefix(ours), errors="strict") or label
-    if not label:
+    if not label.strip():
         raise Refusal(400, f"Got the URI '{uri[:100]}' without a label, expected one known here. Send the label, too.")
     if len(label) > LABEL:
         raise Refusal(400, f"A subject's label has {len(label):,} characters, expected at most {LABEL:,}. Cut it.")

@@ -27,7 +27,9 @@ def check_origin(method: str, headers: Headers, allowed: Collection[str]) -> Non
     if len(origins) == 1 and origins[0] != "null":
         if "*" in allowed or origins[0].lower() in {one.lower().rstrip("/") for one in allowed}:
             return
-        if site in ("none", "same-origin") and _is_own(origins[0], headers.get("host", "")):
+        if site == "same-origin":  # the browser's own word, which no page can change; a proxy may have changed the Host
+            return
+        if site == "none" and _is_own(origins[0], headers.get("host", "")):
             return
     raise Refusal(403, REFUSED)
 

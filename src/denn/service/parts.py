@@ -8,7 +8,6 @@ from typing import Annotated, Any
 
 from fastapi import Depends, Request
 
-from denn.errors import StoreError
 from denn.model import Model
 from denn.service.engine import Decided, Engine, Wish
 from denn.service.labels import OrderedLabels
@@ -17,7 +16,7 @@ from denn.service.projection import Projection
 from denn.service.schemas import Options
 from denn.service.settings import Settings
 from denn.service.telemetry import Telemetry
-from denn.types import Datastore, Document, Neighbour
+from denn.types import Document, Neighbour
 
 
 @dataclass(frozen=True)
@@ -126,12 +125,3 @@ def neighbour_json(neighbour: Neighbour, characters: int) -> dict[str, Any]:
 def document_json(document: Document) -> dict[str, Any]:
     """Write a stored document as the API shows it."""
     return {"id": document.id, "text": document.text, "labels": list(document.labels)}
-
-
-def fetch(store: Datastore, ids: Sequence[str]) -> list[Document]:
-    """Return those of the documents that are still there."""
-    try:
-        return store.get(ids)
-    except StoreError:
-        there = set(store.ids())
-        return store.get([id for id in ids if id in there])

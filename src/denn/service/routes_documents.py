@@ -11,7 +11,7 @@ from fastapi.responses import JSONResponse, Response
 from pydantic import AfterValidator, BeforeValidator
 from starlette.convertors import PathConvertor, register_url_convertor
 
-from denn.service.parts import Running, Writer, check_answer, check_texts, document_json, fetch
+from denn.service.parts import Running, Writer, check_answer, check_texts, document_json
 from denn.service.problems import Mistake, Refusal, responses
 from denn.service.schemas import (
     LARGEST,
@@ -91,7 +91,7 @@ async def documents(
 def _shown(store: Datastore, ids: list[str]) -> list[dict[str, Any]]:
     found: list[Document] = []
     for begin in range(0, len(ids), TOGETHER):
-        found += fetch(store, ids[begin : begin + TOGETHER])
+        found += store.get(ids[begin : begin + TOGETHER], missing_ok=True)
         check_answer(document.text for document in found)
     return [document_json(document) for document in found]
 

@@ -13,7 +13,7 @@ from fastapi import APIRouter, Query, Request
 from fastapi.responses import JSONResponse, Response, StreamingResponse
 
 from denn.errors import DennError
-from denn.service.parts import Running, Service, check_answer, check_texts, fetch, prediction_json, wish
+from denn.service.parts import Running, Service, check_answer, check_texts, prediction_json, wish
 from denn.service.problems import Busy, Refusal, responses, told
 from denn.service.schemas import (
     BatchOut,
@@ -81,7 +81,7 @@ async def neighbours(body: NeighboursRequest, service: Running) -> Response:
 
     def look() -> list[dict[str, Any]]:
         found = store.search(vector, body.k)
-        documents = {document.id: document for document in fetch(store, found.ids[0])}
+        documents = {document.id: document for document in store.get(found.ids[0], missing_ok=True)}
         check_answer((document.text for document in documents.values()), body.text_characters)
         return [
             {

@@ -165,10 +165,10 @@ class EmbeddedStore:
         with explained(self.path), self._apart() as reader:
             return ledger.select(reader, where)
 
-    def get(self, ids: Sequence[str]) -> list[Document]:
-        """Return stored documents in the order of the ids; an unknown id is an error."""
-        found, names = self._fetch("text, labels", ids)
-        return [_document(id, text, columns, names) for id, (text, columns) in zip(ids, found, strict=True)]
+    def get(self, ids: Sequence[str], *, missing_ok: bool = False) -> list[Document]:
+        """Return stored documents in the order of the ids; an unknown id is an error, or left out if `missing_ok`."""
+        rows, names = self._fetch("id, text, labels", ids, missing_ok)
+        return [_document(id, text, columns, names) for id, text, columns in rows]
 
     def vectors(self, ids: Sequence[str]) -> Tensor:
         """Return the (n,d) unit vectors of stored documents in the order of the ids; an unknown id is an error."""
@@ -328,9 +328,13 @@ class EmbeddedStore:
         self._replica.check_known(ids)
         return {row: id for id in ids if (row := self._replica.index.row(id)) is not None}
 
-    def _fetch(self, columns: str, ids: Sequence[str]) -> tuple[list[tuple[Any, ...]], tuple[str, ...]]:
+    def _fetch(
+        self, columns: str, ids: Sequence[str], missing_ok: bool = False
+    ) -> tuple[list[tuple[Any, ...]], tuple[str, ...]]:
         """Read columns of stored documents in the order of the ids, and the label names of that moment."""
         with self._replica.reading():
+            if missing_ok:
+                ids = [id for id in ids if id in self._replica.index]
             self._replica.check_known(ids)
             select = f"SELECT {columns} FROM documents WHERE id = ?"
             return [self._replica.reader.execute(select, (id,)).fetchone() for id in ids], self._replica.labels

@@ -135,9 +135,9 @@ class PostgresStore:
         """List the ids of the documents that are meant, oldest first."""
         return list(self._link.run(lambda connection: read.select(connection, where)))
 
-    def get(self, ids: Sequence[str]) -> list[Document]:
-        """Return stored documents in the order of the ids; an unknown id is an error."""
-        return self._link.run(lambda connection: read.documents(connection, self._where, ids))
+    def get(self, ids: Sequence[str], *, missing_ok: bool = False) -> list[Document]:
+        """Return stored documents in the order of the ids; an unknown id is an error, or left out if `missing_ok`."""
+        return self._link.run(lambda connection: read.documents(connection, self._where, ids, missing_ok))
 
     def vectors(self, ids: Sequence[str]) -> Tensor:
         """Return the (n,d) unit vectors of stored documents in the order of the ids; an unknown id is an error."""

@@ -36,13 +36,14 @@ def check_known(address: Address, ids: Sequence[str], known: Iterable[str]) -> N
         )
 
 
-def documents(connection: Connection, address: Address, ids: Sequence[str]) -> list[Document]:
-    """Return stored documents in the order of the ids."""
+def documents(connection: Connection, address: Address, ids: Sequence[str], missing_ok: bool = False) -> list[Document]:
+    """Return stored documents in the order of the ids; unknown ones are left out if `missing_ok`."""
     statement = f"SELECT d.id, d.text, {NAMES} FROM documents d WHERE {BY_DIGEST}"
     rows = connection.execute(statement, (digests(ids),), binary=True).fetchall()
     found = {row[0].decode(): document_of(row) for row in rows}
-    check_known(address, ids, found)
-    return [found[id] for id in ids]
+    if not missing_ok:
+        check_known(address, ids, found)
+    return [found[id] for id in ids if id in found]
 
 
 def document_of(row: Sequence[Any]) -> Document:

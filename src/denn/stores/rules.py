@@ -100,6 +100,8 @@ def undone_after(number: int, undoes: Callable[[int], int | None]) -> dict[int, 
     state, undone = {}, True
     following: int | None = number
     while following is not None:
+        if following in state:
+            raise StoreError(f"the datastore is damaged: change {following} undoes itself. Restore it from a copy.")
         state[following] = undone
         following, undone = undoes(following), not undone
     return state

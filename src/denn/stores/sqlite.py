@@ -83,6 +83,8 @@ class Frozen(sqlite3.Connection):
 
 def connect(path: Path, patience: float, mode: str = "rw") -> sqlite3.Connection:
     """Open a connection whose transactions are begun and ended by hand; a frozen one where there is no other way."""
+    if mode == "rw" and path.exists() and not os.access(path, os.W_OK):
+        mode = "ro"  # SQLite would open it for reading all the same, and use no descriptor of a closed connection again
     uri = f"{path.absolute().as_uri()}?mode={mode}"
     connection = sqlite3.connect(uri, uri=True, timeout=patience, isolation_level=None, check_same_thread=False)
     try:
@@ -128,7 +130,7 @@ def signature_of(path: Path) -> tuple[object, ...]:
 
 def settled_signature(path: Path) -> tuple[object, ...]:
     """Return the signature once the last change is older than the clock's grain, so that the next one will show."""
-    while time.time() - path.stat().st_mtime < CLOCK_GRAIN:
+    while 0 <= time.time() - path.stat().st_mtime < CLOCK_GRAIN:  # a time to come says nothing of the last change
         time.sleep(CLOCK_GRAIN / 10)
     return signature_of(path)
 
