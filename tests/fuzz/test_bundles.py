@@ -21,7 +21,7 @@ from denn.bench.machine import commit, machine
 
 pytestmark = pytest.mark.slow  # trains, and loads every damaged model
 
-COUNT = int(os.environ.get("DENN_MUTATIONS", "120"))
+COUNT = int(os.environ.get("DENN_MUTATIONS", "80"))
 SEED = os.environ.get("DENN_FUZZ_SEED", "0")
 REPORT = os.environ.get("DENN_SOAK")  # a folder
 HERE = Path(__file__).parent

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 from corpus_cases import SEED
 
-MUTATIONS = int(os.environ.get("DENN_MUTATIONS", "200"))
+MUTATIONS = int(os.environ.get("DENN_MUTATIONS", "120"))
 COMMANDS = MUTATIONS // 12
 MEMORY = 2 << 30
 HERE = Path(__file__).parent

@@ -7,7 +7,7 @@ from saturation import saturate
 
 pytestmark = pytest.mark.slow
 
-SECONDS = float(os.environ.get("DENN_SATURATION", "6"))
+SECONDS = float(os.environ.get("DENN_SATURATION", "4"))
 
 
 def test_every_answer_is_right_while_others_change_the_datastore(tiny_model):

@@ -29,7 +29,7 @@ from denn.errors import ConflictError
 from denn.stores.address import create_store, open_store
 from denn.types import Datastore
 
-KILLS = int(os.environ.get("DENN_KILLS", "20"))
+KILLS = int(os.environ.get("DENN_KILLS", "12"))
 CROWDED = 100  # batches, beyond which a store is emptied, so that looking at all of it stays quick
 DONE = {"added", "removed", "forgot", "relabelled", "vacuumed"}
 

@@ -15,7 +15,7 @@ import pytest
 
 import denn
 
-KILLS = int(os.environ.get("DENN_KILLS", "20"))
+KILLS = int(os.environ.get("DENN_KILLS", "12"))
 
 
 def run(worker: subprocess.Popen[str], folder: Path, delay: float | None = None) -> bool:
