@@ -80,6 +80,7 @@ def change_until_killed(address: str, run: str) -> None:
 def main() -> None:
     torch.set_num_threads(1)
     open_store(sys.argv[1]).close()  # imports what the store needs
+    say("ready")
     for line in sys.stdin:
         runs = line.split()
         children = {}

@@ -128,6 +128,7 @@ def survive(address: str, longest: float, after_each=lambda: None, strike=None, 
     moments, told = random.Random(seed), Told()
     command = [sys.executable, Path(__file__).with_name("kill_worker.py"), address]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as worker:
+        assert worker.stdout.readline() == "ready\n"  # before anything is killed
         for round_ in count():
             done = told.kills.total() >= KILLS and (not strike or told.kills["server"] >= KILLS / every)
             if done and len(told.gone) + len(told.forgotten) > KILLS / 16:

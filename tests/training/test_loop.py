@@ -313,7 +313,7 @@ def test_tensors_without_facts_are_no_checkpoint(tmp_path):
 def test_a_half_written_checkpoint_leaves_the_old_one(tmp_path, monkeypatch):
     path = tmp_path / "state.safetensors"
     checkpoint.write(path, {"a": torch.ones(2)}, {"step": 1})
-    monkeypatch.setattr(checkpoint.os, "fsync", lambda _: die())
+    monkeypatch.setattr("denn.durable.os.fsync", lambda _: die())
     with pytest.raises(Killed):
         checkpoint.write(path, {"a": torch.zeros(2)}, {"step": 2})
     tensors, facts = checkpoint.read(path)
