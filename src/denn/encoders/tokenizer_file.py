@@ -51,10 +51,8 @@ def load_tokenizer(folder: Path) -> Tokenizer:
     try:
         _check(content)
         return Tokenizer.from_str(json.dumps(content))
-    except Exception as error:  # the tokenizers library raises bare ones
-        raise refused(file, error) from error
-    except BaseException as error:
-        if not panicked(error):
+    except BaseException as error:  # the library raises bare exceptions, and panics that are not even those
+        if not isinstance(error, Exception) and not panicked(error):
             raise
         raise refused(file, error) from error
 
