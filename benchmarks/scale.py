@@ -60,7 +60,7 @@ def main() -> None:
         recipe = make_recipe("denn", settings | common | VARIANTS[name])
         begun = time.perf_counter()
         with tempfile.TemporaryDirectory() as workdir:
-            facts = recipe.build().fit(corpus, Path(workdir), Silent())
+            facts = recipe.build().fit(corpus, Path(workdir), Silent()).facts
         last = facts["history"][-1]
         rows.append(
             {"variant": name, "seconds": round(time.perf_counter() - begun, 1), "steps": facts["steps"], **last}

@@ -47,7 +47,7 @@ def names(folder: Path) -> set[str]:
 
 def test_a_training_leaves_the_bundle_and_nothing_else(tiny_corpus, brief, tmp_path):
     with denn.train(tiny_corpus, out=tmp_path / "deep" / "model", **brief) as model:
-        assert model.card.training["steps"] == 3
+        assert model.card.training["steps"] == 4
     assert names(tmp_path / "deep") == {"model"}
 
 
@@ -91,7 +91,7 @@ def test_an_interrupted_training_is_taken_up(tiny_corpus, brief, tmp_path):
     with denn.train(tiny_corpus, out=tmp_path / "model", **brief) as model:
         assert model.card.digests == expected.digests
         assert model.card.thresholds == expected.thresholds
-        assert model.card.training["history"][0]["step"] == 3
+        assert model.card.training["history"][0]["step"] == 4
 
 
 def test_other_settings_do_not_take_up_an_unfinished_training(tiny_corpus, brief, tmp_path):
@@ -109,7 +109,7 @@ def test_other_settings_do_not_take_up_an_unfinished_training(tiny_corpus, brief
 def test_more_epochs_go_on_with_an_unfinished_training(tiny_corpus, brief, tmp_path):
     interrupt(tiny_corpus, tmp_path / "model", **brief)
     with denn.train(tiny_corpus, out=tmp_path / "model", **{**brief, "epochs": 2}) as model:
-        assert [entry["step"] for entry in model.card.training["history"]] == [3, 6]
+        assert [entry["step"] for entry in model.card.training["history"]] == [4, 8]
 
 
 def test_a_restart_begins_anew(tiny_corpus, brief, tmp_path):
@@ -160,7 +160,7 @@ def test_without_validation_thresholds_stay_at_a_half(tiny_corpus, brief, tmp_pa
         assert set(model.card.thresholds) == {"final", "classifier", "neighbours", "average"}
         assert model.evaluate(tiny_corpus.test).headline["threshold"] == 0.5
     assert "there is no validation part: thresholds stay at 0.5" in caplog.text
-    assert "step 3: loss" in caplog.text, "notes go to the log where nobody watches"
+    assert "step 4: loss" in caplog.text, "notes go to the log where nobody watches"
 
 
 def test_the_model_that_train_returns_is_the_one_on_disk(tiny_corpus, brief, tmp_path):

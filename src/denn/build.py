@@ -17,6 +17,7 @@ from typing import Any
 from safetensors import SafetensorError
 
 from denn import bundle
+from denn.clock import Clock
 from denn.config import Recipe, make_recipe
 from denn.errors import DataError, TrainingError
 from denn.evaluation import evaluate, tune, untuned
@@ -57,16 +58,19 @@ def train(
     progress: Progress | None = None,
     restart: bool = False,
     replace: bool = False,
+    begun: float | None = None,
     **parameters: Any,
 ) -> Model:
     """Train a method on a corpus and write the model's folder.
 
     A run that was killed is taken up where it stood when the same call is made again; `restart` begins anew. The
     folder appears, or replaces an older model, only when everything is done; one whose datastore was changed since
-    its training is replaced only where `replace` says so.
+    its training is replaced only where `replace` says so. A `time_budget` counts from the call, or from `begun` on
+    `time.monotonic`'s scale.
     """
     folder, shown = Path(out).resolve(), progress or Silent()
     recipe = make_recipe(method, parameters)
+    clock = Clock(parameters.get("time_budget"), begun)
     _check(corpus)
     folder.parent.mkdir(parents=True, exist_ok=True)
     with alone(folder.with_name(f".{folder.name}.lock")) as free:
@@ -74,17 +78,17 @@ def train(
             raise TrainingError(f"Another training writes to {folder}. Wait for it, or give another --out.")
         _check_place(folder, replace)
         with _room(folder):
-            return _train(corpus, recipe, folder, shown, restart)
+            return _train(corpus, recipe, folder, shown, restart, clock)
 
 
-def _train(corpus: Corpus, recipe: Recipe, folder: Path, shown: Progress, restart: bool) -> Model:
+def _train(corpus: Corpus, recipe: Recipe, folder: Path, shown: Progress, restart: bool, clock: Clock) -> Model:
     """Train and write; nobody else writes to the folder meanwhile."""
     workdir = folder.with_name(folder.name + ".training")
     _open_workdir(workdir, _fingerprint(corpus, recipe), restart)
     built = recipe.build()
     with ExitStack() as failed:
         failed.callback(_discard_if_empty, workdir)
-        facts = built.fit(corpus, workdir, shown)
+        facts, used = built.fit(corpus, workdir, shown, clock)
         failed.pop_all()
     staging = workdir / "bundle"
     with ExitStack() as failed:
@@ -94,7 +98,7 @@ def _train(corpus: Corpus, recipe: Recipe, folder: Path, shown: Progress, restar
         shown.start("writing the model", None)
         built.save(staging)
         bundle.write_labels(staging, corpus.labels)
-        _finish(staging, corpus, recipe, facts)
+        _finish(staging, used, recipe, facts)
         bundle.replace(staging, folder)
         failed.pop_all()
     _discard(workdir)

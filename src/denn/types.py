@@ -7,12 +7,14 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from functools import cached_property
-from typing import TYPE_CHECKING, Protocol, Self, TypeAlias, runtime_checkable
+from typing import TYPE_CHECKING, NamedTuple, Protocol, Self, TypeAlias, runtime_checkable
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from torch import Tensor
+
+    from denn.clock import Clock
 
 
 @dataclass(frozen=True, slots=True)
@@ -312,11 +314,18 @@ class Progress(Protocol):
         """Say one line that should stay on the screen."""
 
 
+class Fitted(NamedTuple):
+    """What is left of a training beside the method itself."""
+
+    facts: Mapping[str, object]  # for the bundle
+    corpus: Corpus  # what was learnt from: less than was given where the time did not suffice
+
+
 class Method(Protocol):
     """A multi-label system: learns a corpus, scores texts, survives disk."""
 
-    def fit(self, corpus: Corpus, workdir: Path, progress: Progress) -> Mapping[str, object]:
-        """Learn the corpus, keeping resumable state in `workdir`; return facts about the training for the bundle."""
+    def fit(self, corpus: Corpus, workdir: Path, progress: Progress, clock: Clock | None = None) -> Fitted:
+        """Learn the corpus, keeping resumable state in `workdir`, within the time that the clock leaves."""
 
     def scores(self, texts: Sequence[str], own_ids: Sequence[str | None] | None = None) -> Scores:
         """Score texts in order; a text is no evidence for itself where `own_ids` names its stored document."""

@@ -122,7 +122,7 @@ def test_the_model_that_was_kept_scores_the_same(result, shared, tiny_corpus):
 
 def test_costs_agree_with_each_other(result):
     cost = result.data["cost"]
-    assert cost["steps"] == 9  # 60 documents in whole batches of 16, three times
+    assert cost["steps"] == 12  # 60 documents in four batches of 15, three times
     assert cost["epochs"] == 3
     assert cost["seconds"] > 0
     assert cost["store_bytes"] == 60 * 32 * 4
@@ -172,7 +172,7 @@ def test_a_corpus_without_validation_or_without_test(recipes, tiny_corpus, tmp_p
 def test_an_interrupted_run_is_taken_up_and_ends_the_same(recipes, tiny_corpus, tmp_path, result):
     settings = {"checkpoint_seconds": 0}
     with pytest.raises(KeyboardInterrupt):
-        do(recipes, tiny_corpus, tmp_path, progress=Notes("step 6"), settings=settings)
+        do(recipes, tiny_corpus, tmp_path, progress=Notes("step 8"), settings=settings)
     assert not list((tmp_path / "results").iterdir())
     diary = json.loads((tmp_path / "work" / "tiny-denn-0.run.json").read_text())
     assert diary["seconds"] > 0
@@ -221,7 +221,7 @@ def test_a_finished_model_is_evaluated_without_training(recipes, tiny_corpus, tm
             do(recipes, tiny_corpus, tmp_path, "bert")
     monkeypatch.setattr(run_module, "train", broken)
     notes = Notes()
-    assert do(recipes, tiny_corpus, tmp_path, "bert", notes).data["cost"]["steps"] == 9
+    assert do(recipes, tiny_corpus, tmp_path, "bert", notes).data["cost"]["steps"] == 12
     assert notes.notes[0].endswith("is trained already")
 
 

@@ -16,6 +16,7 @@ from denn.core.metrics import (
     hamming_loss,
     label_table,
     macro_over_supported,
+    micro_f1_error,
     multilabel_scores,
     ndcg_at_k,
     precision_at_k,
@@ -243,3 +244,20 @@ def test_nothing_to_score_gives_zeros(shape):
     assert set(scores.values()) == {0.0}
     bands = frequency_bands(torch.zeros(shape[1]), nothing, nothing, (1,))
     assert [(band.micro_f1, band.macro_f1) for band in bands] == [(0.0, 0.0)] * 2
+
+
+def test_the_error_of_micro_f1_is_how_much_it_varies_from_sample_to_sample():
+    chance = torch.Generator().manual_seed(0)
+    gold = torch.rand(400, 6, generator=chance) < 0.3
+    predicted = gold ^ (torch.rand(400, 6, generator=chance) < 0.15)
+    drawn = []
+    for _ in range(400):
+        rows = torch.randint(400, (400,), generator=chance)
+        drawn.append(multilabel_scores(predicted[rows], gold[rows])["micro_f1"])
+    assert micro_f1_error(predicted, gold) == pytest.approx(torch.tensor(drawn).std().item(), rel=0.1)
+
+
+def test_the_error_of_micro_f1_without_labels_is_none():
+    nothing = torch.zeros(3, 2, dtype=torch.bool)
+    assert micro_f1_error(nothing, nothing) == 0.0
+    assert micro_f1_error(~nothing, ~nothing) == 0.0

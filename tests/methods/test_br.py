@@ -23,7 +23,7 @@ def texts_of(documents):
 
 def fitted(corpus, tmp_path, **parameters):
     method = BR(BrParameters(jobs=1, **parameters))
-    return method, method.fit(corpus, tmp_path, Silent())
+    return method, method.fit(corpus, tmp_path, Silent()).facts
 
 
 def test_decision_scores_agree_with_scikit_learn_one_vs_rest(tiny_corpus):
@@ -100,7 +100,7 @@ def test_without_validation_the_cost_stays(tiny_corpus, tmp_path):
             notes.append(message)
 
     method = BR(BrParameters(jobs=1, tune_cost=True, cost=0.5))
-    facts = method.fit(denn.Corpus(tiny_corpus.train), tmp_path, Heard())
+    facts = method.fit(denn.Corpus(tiny_corpus.train), tmp_path, Heard()).facts
     assert facts["cost"] == 0.5
     assert notes == ["there is no validation part to tune the cost on: it stays at 0.5"]
 

@@ -1,6 +1,7 @@
 """DENN itself: Eq. 7 and Eq. 9-13 written out in loops over what the network and the datastore hold."""
 
 import math
+import re
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -12,11 +13,12 @@ from safetensors.torch import load_file
 
 import denn
 from denn.build import Silent
+from denn.clock import Clock
 from denn.config import make_recipe
 from denn.encoders.transformer import TransformerEncoder
 from denn.errors import ConfigError
 from denn.methods.denn import CONTRASTS, DENN, VIEWS, DennNetwork, DennParameters, DennTraining, disagreement
-from denn.methods.neural import as_in, device_of
+from denn.methods.neural import as_in, device_of, spread
 from denn.types import Scores
 
 pytestmark = pytest.mark.slow  # trains, or loads a trained model
@@ -209,7 +211,7 @@ def test_label_sets_are_drawn_as_often_as_validation_has_them(training, tmp_path
         prepare = made.prepare
         made.prepare = lambda rows, seen=seen, prepare=prepare: seen.extend(rows.tolist()) or prepare(rows)
         (tmp_path / draw).mkdir()
-        made.run(tmp_path / draw, Silent())
+        made.run(tmp_path / draw, Silent(), Clock())
         drawn[draw] = seen
     assert len(drawn["evenly"]) == len(set(drawn["evenly"])) == len(drawn["as_valid"]) > len(set(drawn["as_valid"]))
 
@@ -327,33 +329,18 @@ def test_the_combined_validation_score_is_that_of_the_model(model, training, tin
 
 
 def test_no_validation_part_keeps_the_last_weights(training, tiny_corpus):
-    assert training(corpus=denn.Corpus(train=tiny_corpus.train)).validate() == {"score": 0.0}
+    assert training(corpus=denn.Corpus(train=tiny_corpus.train)).validate() == {}
 
 
-def test_the_head_start_and_the_scale(training, tmp_path):
+def test_the_head_start_and_the_scale(training):
     rows, losses = torch.arange(60), []
-    for number, epochs in enumerate((0, 40)):
+    for epochs in (0, 40):
         made = training(alpha=0.0, head_start=epochs, embedding_norm=2.5)
-        (tmp_path / str(number)).mkdir()
-        assert made._start(tmp_path / str(number), Silent()) is None
+        made.network.start(made.train_tokens, made.labels, made.parameters, Silent(), 512)
         losses.append(float(made.network.eval() and made.compute(*made.prepare(rows)).detach()))
         norms = (made.network.scale * made.network.encode(made.train_tokens)).norm(dim=1)
         assert float(norms.mean()) == pytest.approx(2.5, rel=1e-4)
     assert losses[1] < 0.9 * losses[0]
-
-
-def test_no_time_still_gives_a_model(tiny_corpus, tiny_settings, tmp_path):
-    with denn.train(tiny_corpus, out=tmp_path / "m", **{**tiny_settings, "time_budget": 0.0, "head_start": 5}) as model:
-        assert model.card.training["steps"] == 0
-        assert len(model.predict(TEXTS)) == len(TEXTS)
-
-
-def test_the_time_budget_is_less_what_the_start_took(training, tmp_path):
-    made = training(time_budget=100.0)
-    left = made._start(tmp_path, Silent())
-    assert 90 < left < 100
-    (tmp_path / "last.safetensors").touch()  # a run that is taken up again does not start again
-    assert training(time_budget=100.0)._start(tmp_path, Silent()) == pytest.approx(left)
 
 
 def test_documents_that_are_cut_are_counted(tiny_corpus, tiny_settings, tmp_path):
@@ -383,3 +370,21 @@ def test_devices():
 def test_saving_follows_training(tiny_settings, tmp_path):
     with pytest.raises(TypeError, match="follows fit"):
         DENN(make_recipe("denn", tiny_settings).parameters).save(tmp_path)
+
+
+def test_lower_layers_learn_more_slowly(training):
+    made = training(learning_rate=1e-3, head_learning_rate=None, layer_decay=0.5)
+    rates = {id(weight): group["lr"] for group in made.network.groups(made.parameters) for weight in group["params"]}
+    layers = {}
+    for name, weight in made.network.named_parameters():
+        found = re.search(r"layer\.(\d+)\.", name)
+        layers.setdefault(int(found[1]) if found else name.partition(".")[0], set()).add(rates[id(weight)])
+    top = max(key for key in layers if isinstance(key, int))
+    assert layers.pop("head") == {1e-3}
+    assert layers.pop("encoder") == {1e-3 * 0.5 ** (top + 1)}  # the embeddings
+    assert layers == {layer: {1e-3 * 0.5 ** (top - layer)} for layer in range(top + 1)}
+
+
+@pytest.mark.parametrize(("scores", "expected"), [([[0.2, 0.9]] * 3, 0.0), ([[1.0, 0.0], [0.0, 1.0]], 0.5**0.5)])
+def test_the_spread_says_how_much_the_scores_of_texts_differ(scores, expected):
+    assert spread(torch.tensor(scores)) == pytest.approx(expected, abs=1e-3)

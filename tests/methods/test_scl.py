@@ -129,7 +129,7 @@ def test_icl_classifies_the_pooled_tokens_of_the_text_alone(training, pooling):
 
 def test_icl_starts_like_the_plain_classifier(training, tmp_path):
     made = training("jscl", contrast="icl", embedding_norm=2.5)
-    assert made._start(tmp_path, Silent()) is None
+    made.network.start(made.train_tokens, made.labels, made.parameters, Silent(), 512)
     pooled = made.network.pool(made.network.read(*made.on_device.pack(torch.arange(60))))
     assert float((made.network.scale * pooled).norm(dim=1).mean().detach()) == pytest.approx(2.5, rel=1e-4)
     share = made.labels.float().mean(0).clamp(0.5 / 60, 1 - 0.5 / 60)

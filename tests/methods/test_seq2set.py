@@ -243,7 +243,7 @@ class Interrupting(Silent):
 def learn(corpus, workdir, progress=None, **settings):
     workdir.mkdir(exist_ok=True)
     method = Seq2Set(Seq2SetParameters(**{**SETTINGS, **settings}))
-    return method, method.fit(corpus, workdir, progress or Silent())
+    return method, method.fit(corpus, workdir, progress or Silent()).facts
 
 
 @pytest.mark.slow

@@ -11,10 +11,13 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+import denn.clock
 from denn.build import Silent
 from denn.errors import TrainingError
 from denn.training import checkpoint, loop
-from denn.training.loop import Plan, State, fit
+from denn.training.guard import RECOVERIES
+from denn.training.loop import RAMP, fit
+from denn.training.plan import Plan, State
 
 ROWS = 24
 X = torch.randn(ROWS, 4, generator=torch.Generator().manual_seed(0))
@@ -54,19 +57,31 @@ class Toy:
         self.norms.append(float(torch.cat(gradients).norm()) if gradients else math.nan)
         with torch.no_grad():
             accuracy = float(((self.module(X) > 0) == (Y > 0)).float().mean())
-        return {"accuracy": accuracy, "score": next(self.given) if self.given else accuracy}
+        given = next(self.given) if self.given else accuracy
+        return {"accuracy": accuracy, **(given if isinstance(given, dict) else {"score": given})}
 
-    def run(self, progress=None, **plan) -> State:
-        usual = {"batch_size": 5, "epochs": 6, "schedule": "constant", "patience": 0, "checkpoint_seconds": 0.0}
+    def run(self, progress=None, more=None, **plan) -> State:
+        usual = {"batch_size": 6, "epochs": 6, "schedule": "constant", "patience": 0, "checkpoint_seconds": 0.0}
         full = Plan(**{**usual, **plan})
         self.workdir.mkdir(exist_ok=True)
         tokens = torch.arange(ROWS)
         return fit(
-            self.module, [self.group], self.gradients, self.validate, tokens, full, self.workdir, progress or Silent()
-        )
+            self.module, [self.group], self.gradients, self.validate, tokens, full, self.workdir, progress or Silent(),
+            **(more or {}),
+        )  # fmt: skip
 
     def weights(self) -> list[torch.Tensor]:
         return [parameter.detach().clone() for parameter in self.module.parameters()]
+
+
+class Notes(Silent):
+    """Progress that remembers its notes."""
+
+    def __init__(self, notes: list[str]) -> None:
+        self.notes = notes
+
+    def note(self, message: str) -> None:
+        self.notes.append(message)
 
 
 def die() -> float:
@@ -82,7 +97,8 @@ def clock(monkeypatch) -> SimpleNamespace:
     """A clock of the loop's own that stands still until it is moved."""
     hands = SimpleNamespace(now=1000.0)
     hands.move = lambda seconds=1.0: setattr(hands, "now", hands.now + seconds) or 1.0
-    monkeypatch.setattr(loop, "time", SimpleNamespace(monotonic=lambda: hands.now))
+    for module in (loop, denn.clock):
+        monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: hands.now))
     return hands
 
 
@@ -114,12 +130,14 @@ def test_the_generators_of_the_caller_are_left_alone(tmp_path):
     assert torch.equal(torch.rand(3), expected)
 
 
-def test_an_epoch_visits_each_row_at_most_once_in_another_order(tmp_path):
+@pytest.mark.parametrize(("size", "batches"), [(5, [5, 5, 5, 5, 4]), (23, [12, 12]), (24, [24]), (6, [6] * 4)])
+def test_an_epoch_visits_each_row_once_in_another_order_in_batches_of_nearly_one_size(tmp_path, size, batches):
     toy = Toy(tmp_path)
-    state = toy.run(epochs=3)
-    assert state.step == 3 * (ROWS // 5)
-    epochs = [[row for batch in toy.batches[start : start + 4] for row in batch] for start in (0, 4, 8)]
-    assert all(len(set(epoch)) == 20 for epoch in epochs)
+    steps = len(batches)
+    assert toy.run(epochs=3, batch_size=size).step == 3 * steps
+    epochs = [toy.batches[start : start + steps] for start in range(0, 3 * steps, steps)]
+    assert all([len(batch) for batch in epoch] == batches for epoch in epochs)
+    assert all(sorted(row for batch in epoch for row in batch) == list(range(ROWS)) for epoch in epochs)
     assert epochs[0] != epochs[1] != epochs[2]
 
 
@@ -172,11 +190,11 @@ def test_a_run_goes_on_when_it_is_given_more_epochs(tmp_path):
 
 def test_the_weights_of_the_best_validation_are_left_and_of_equal_ones_the_latest(tmp_path):
     seen = []
-    toy = Toy(tmp_path, scores=[0.1, 0.9, 0.9, 0.3, 0.2, 0.1])
+    toy = Toy(tmp_path, scores=[0.1, 0.9, 0.9, 0.8, 0.8, 0.8])
     validate = toy.validate
     toy.validate = lambda: seen.append(toy.weights()) or validate()
     state = toy.run(epochs=6)
-    assert (state.best_step, state.best_score, state.failures) == (12, 0.9, 3)
+    assert (state.best_step, state.best_score, state.failures) == (12, 0.9, 4)
     assert [entry["step"] for entry in state.history] == [4, 8, 12, 16, 20, 24]
     assert same(toy.weights(), seen[2])
     assert not same(toy.weights(), seen[-1])
@@ -189,35 +207,123 @@ def test_patience_counts_validations_without_improvement(tmp_path):
     assert Toy(tmp_path).run(patience=2, epochs=6).step == 20
 
 
+def test_a_plateau_uses_the_patience_up_and_its_last_weights_are_kept(tmp_path):
+    state = Toy(tmp_path, scores=[0.5] * 6).run(patience=3, epochs=6)
+    assert (state.step, state.best_step, state.failures) == (16, 16, 3)
+
+
+def test_patience_begins_with_the_first_score_above_nothing(tmp_path):
+    state = Toy(tmp_path, scores=[0.0, 0.0, 0.0, 0.0, 0.2, 0.1]).run(patience=2, epochs=6)
+    assert (state.step, state.best_step) == (24, 20)
+
+
+def test_without_a_score_the_last_weights_are_kept_and_nothing_stops(tmp_path):
+    state = Toy(tmp_path, scores=[{}] * 6).run(patience=1, epochs=6)
+    assert (state.step, state.best_step, state.best_score) == (24, 24, None)
+
+
+@pytest.mark.parametrize(("keep_last", "kept"), [(True, 20), (False, 8)])
+def test_the_last_weights_are_kept_where_they_are_worse_by_noise_alone(tmp_path, keep_last, kept):
+    given = [{"score": score, "noise": 0.05} for score in (0.5, 0.7, 0.6, 0.68, 0.66, 0.62)]
+    toy, seen = Toy(tmp_path, scores=given), []
+    validate = toy.validate
+    toy.validate = lambda: seen.append(toy.weights()) or validate()
+    state = toy.run(more={"keep_last": keep_last}, epochs=6)
+    assert (state.best_step, state.best_score) == (kept, 0.7)
+    assert same(toy.weights(), seen[kept // 4 - 1])
+
+
 def test_validation_every_so_many_steps_and_at_the_end(tmp_path):
     state = Toy(tmp_path).run(evaluate_every=3, epochs=2)
     assert [entry["step"] for entry in state.history] == [3, 6, 8]
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf])
-def test_a_loss_that_is_no_number_ends_the_run_and_keeps_the_best(tmp_path, value):
-    toy = Toy(tmp_path, at={9: lambda: value})
-    with pytest.raises(TrainingError, match=r"by step 10; the best weights, of step \d+, are kept") as caught:
-        toy.run()
-    assert "--restart" in str(caught.value)
-    (file,) = tmp_path.glob("best-*.safetensors")
-    kept, facts = checkpoint.read(file)
-    assert facts["step"] in (4, 8)
-    assert all(tensor.isfinite().all() for tensor in kept.values())
-    rescued = Toy(tmp_path)
-    rescued.run(time_budget=0.0)  # what the message proposes
-    assert same(rescued.weights(), [kept["module.weight"], kept["module.bias"]])
+def test_a_loss_that_is_no_number_leads_back_to_the_kept_weights_at_half_the_rate(tmp_path, value):
+    notes, toy = [], Toy(tmp_path, at={13: lambda: value})
+    state = toy.run(Notes(notes), epochs=30)
+    (collapse,) = state.collapses
+    assert (collapse["step"], collapse["back_to"]) == (16, 12)
+    assert collapse["why"] == "the loss is not a finite number"
+    assert [line for line in notes if "collapsed" in line] == [
+        "step 16: the training collapsed: the loss is not a finite number; back to the weights of step 12, on with "
+        "half the learning rate"
+    ]
+    assert toy.rates[:16] == [0.05] * 16
+    assert toy.rates[16:] == pytest.approx([0.025 * min(1, (n + 1) / RAMP) for n in range(120 - 16)])
+    assert all(tensor.isfinite().all() for tensor in toy.weights())
+    assert state.step == 120 and state.best_score > 0.8
+    assert [entry["step"] for entry in state.history] == [step for step in range(4, 121, 4) if step != 16]
 
 
-def test_a_loss_that_is_no_number_from_the_start_keeps_nothing(tmp_path):
-    with pytest.raises(TrainingError, match=r"became nan by step 4; none kept"):
-        Toy(tmp_path, at={0: lambda: math.nan}).run()
-    assert not list(tmp_path.glob("*.safetensors"))
+def test_the_collapse_before_the_first_validation_leads_back_to_the_start(tmp_path):
+    toy = Toy(tmp_path, at={1: lambda: math.nan})
+    start = toy.weights()
+    seen, gradients = [], toy.gradients
+    toy.gradients = lambda rows: seen.append(toy.weights()) or gradients(rows)
+    assert toy.run(epochs=6).collapses[0]["back_to"] == 0
+    assert same(seen[4], start) and not same(toy.weights(), start)
+
+
+def test_the_third_collapse_ends_the_training_with_the_kept_weights(tmp_path):
+    notes, toy = [], Toy(tmp_path, at={step: lambda: math.nan for step in (9, 13, 17)})
+    state = toy.run(Notes(notes))
+    assert len(state.collapses) == RECOVERIES + 1
+    assert [collapse["step"] for collapse in state.collapses] == [10, 16, 20]
+    assert (state.step, state.best_step) == (20, 12)
+    assert "with which the training ends" in notes[-1]
+    assert all(tensor.isfinite().all() for tensor in toy.weights())
+
+
+def test_a_training_that_never_gets_to_a_validation_is_an_error(tmp_path):
+    with pytest.raises(TrainingError, match=r"collapsed 3 times before its first validation.*Lower the learning rate"):
+        Toy(tmp_path, at=dict.fromkeys(range(99), lambda: math.nan)).run()
 
 
 def test_a_loss_that_is_no_number_is_seen_between_validations(tmp_path):
-    with pytest.raises(TrainingError, match="by step 10"):
-        Toy(tmp_path, at={7: lambda: math.nan}).run(evaluate_every=1000)
+    state = Toy(tmp_path, at={7: lambda: math.nan}).run(evaluate_every=1000)
+    assert state.collapses[0]["step"] == 10
+
+
+def test_weights_that_are_no_numbers_are_never_the_best(tmp_path):
+    toy = Toy(tmp_path, scores=[0.1, 0.9, 0.2, 0.3, 0.4, 0.5])
+    validate = toy.validate
+
+    def damage() -> dict[str, float]:
+        if len(toy.norms) == 1:
+            toy.module.bias.data[0] = math.nan
+        return validate()
+
+    toy.validate = damage
+    state = toy.run()
+    assert [collapse["why"] for collapse in state.collapses] == ["weights or scores are not finite numbers"]
+    assert state.best_score == 0.5
+    assert all(tensor.isfinite().all() for tensor in toy.weights())
+
+
+def test_a_score_that_is_no_number_is_never_the_best(tmp_path):
+    state = Toy(tmp_path, scores=[0.3, math.nan, 0.4, 0.4, 0.4, 0.4]).run()
+    assert state.collapses[0]["step"] == 8 and state.best_score == 0.4
+
+
+def test_a_loss_that_jumps_and_stays_calls_for_a_validation_at_once(tmp_path):
+    toy = Toy(tmp_path, at=dict.fromkeys(range(100, 160), lambda: 5.0), scores=[0.8, 0.1, 0.8, 0.8])
+    state = toy.run(epochs=50, evaluate_every=90)
+    (collapse,) = state.collapses
+    assert (collapse["step"], collapse["back_to"]) == (150, 90)  # five looks after the jump, thirty steps early
+    assert collapse["why"] == "the validation score fell from 80.0 to 10.0"
+
+
+def test_a_collapse_and_a_kill_end_at_the_same_bits(tmp_path):
+    settings = {"epochs": 12, "schedule": "linear"}
+    whole = Toy(tmp_path / "whole", at={14: lambda: math.nan})
+    expected = whole.run(**settings)
+    with pytest.raises(Killed):
+        Toy(tmp_path / "killed", at={14: lambda: math.nan, 30: die}).run(**settings)
+    resumed = Toy(tmp_path / "killed")
+    found = resumed.run(**settings)
+    assert found.collapses == expected.collapses != []
+    assert same(resumed.weights(), whole.weights())
 
 
 def test_the_time_budget_stops_with_a_validation_and_counts_earlier_tries(tmp_path, clock):
@@ -287,12 +393,12 @@ def test_progress_hears_of_steps_losses_and_validations(tmp_path):
     )
     Toy(tmp_path).run(progress, epochs=1)
     Toy(tmp_path).run(progress, epochs=1)
-    assert heard[0] == ("training", 20)
-    assert heard[1:4] == [(done, {"loss", "seconds_left"}) for done in (5, 10, 15)]
+    assert heard[0] == ("training", 24)
+    assert heard[1:4] == [(done, {"loss", "seconds_left"}) for done in (6, 12, 18)]
     assert heard[4].startswith("step 4: loss 0.")
     assert heard[4].endswith("(best)")
     assert "accuracy" in heard[4]
-    assert heard[6:] == ["resuming at step 4 of 4", ("training", 20)]
+    assert heard[6:] == ["resuming at step 4 of 4", ("training", 24)]
 
 
 @pytest.mark.parametrize("content", [b"", b"no tensors at all", None])

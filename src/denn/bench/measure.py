@@ -73,7 +73,7 @@ def cost(
     training, network = model.card.training, getattr(model.method, "network", None)
     steps, spent, tokens = training.get("steps"), training.get("training_seconds"), training.get("tokens")
     batch = min(model.card.parameters.get("batch_size", 1), len(corpus.train))
-    epochs = None if steps is None else steps / (len(corpus.train) // batch)
+    epochs = None if steps is None else steps / -(-len(corpus.train) // batch)
     pace = tokens / spent if tokens and spent else None
     store = getattr(model.method, "store", None)
     matrices = _matrix_parameters(network)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +13,14 @@ from torch import Tensor
 
 from denn.config import make_recipe
 from denn.errors import ConfigError, DataError
+from denn.registry import METHODS, lookup
 
 SCHEMA = 1
 TIMES = (
     "seconds", "training_seconds", "validation_seconds", "tokens_per_second", "epoch_seconds", "matrix_rate", "mfu",
     "inference_ms_per_text", "inference_ms_per_text_without_neighbours",
 )  # fmt: skip
+BUILT_IN = {"layer_decay": 1.0}  # what older results do not mention and today's defaults do otherwise
 BRIEF = ("epoch_seconds", "inference_ms_per_text", "inference_ms_per_text_without_neighbours")  # of a short run alone
 
 
@@ -59,12 +61,14 @@ class Result:
 
 
 def completed(recipe: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the recipe of a result with the parameters that came after it, which had their defaults then.
+    """Return the recipe of a result with the parameters that came after it, with the values that were built in then.
 
     A recipe that today's method would refuse is returned as it is.
     """
     try:
-        return {**recipe, **json.loads(json.dumps(make_recipe(recipe["method"], recipe["parameters"]).as_dict()))}
+        known = {field.name for field in fields(lookup(METHODS, recipe["method"], "method").Parameters)}
+        parameters = {name: value for name, value in BUILT_IN.items() if name in known} | recipe["parameters"]
+        return {**recipe, **json.loads(json.dumps(make_recipe(recipe["method"], parameters).as_dict()))}
     except ConfigError:
         return dict(recipe)
 

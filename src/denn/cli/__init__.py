@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import sys
+import time
 import traceback
 from collections.abc import Sequence
 from types import TracebackType
@@ -14,11 +16,17 @@ if TYPE_CHECKING:
     from denn.stores.trust import UntrustedError
 
 
+begun = time.monotonic()  # of the command, in which Python's own start counts
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run a command and exit: 0 done, 2 for what the user can mend, 1 for our own faults, 130 when interrupted."""
     from denn.cli.output import drop_stdout, flush_stdout
     from denn.cli.show import complain, listen
 
+    global begun
+    begun = time.monotonic() - (time.process_time() if arguments is None else 0.0)
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # threads that wait by spinning are slow on a busy machine
     sys.excepthook = _fault  # what is caught nowhere is our own fault, and Python then exits with 1
     listen()
     try:

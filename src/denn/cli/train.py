@@ -42,7 +42,7 @@ def train(
         list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Set any parameter; may be repeated.")
     ] = None,
     time_budget: Annotated[
-        float | None, typer.Option(parser=duration, metavar="TIME", help="Stop after 90s, 5m or 1h30m.")
+        float | None, typer.Option(parser=duration, metavar="TIME", help="Be done after 90s, 5m or 1h30m.")
     ] = None,
     seed: Seed = None,
     restart: Annotated[bool, typer.Option("--restart", help="Throw an unfinished training away.")] = False,
@@ -63,6 +63,7 @@ def train(
     Parameters come from the recipe, then from the options, then from --set, the last one counts. The same command
     again takes up a training that was interrupted.
     """
+    from denn import cli
     from denn.build import train as build
     from denn.cli.progress import watching
     from denn.cli.show import interruptible
@@ -75,7 +76,14 @@ def train(
         documents = open_corpus(corpus, data_dir, reading, valid, valid_share)
         with watching() as progress:
             model = build(
-                documents, out=out, method=chosen, progress=progress, restart=restart, replace=replace, **parameters
+                documents,
+                out=out,
+                method=chosen,
+                progress=progress,
+                restart=restart,
+                replace=replace,
+                begun=cli.begun,
+                **parameters,
             )
     with model:
         for line in summary(out, model):
@@ -105,6 +113,14 @@ def summary(out: Path, model: Model) -> list[str]:
         lines.append(
             f"On {card.corpus['valid']} validation documents: micro F1 {100 * metrics['micro_f1']:.1f}, macro F1 "
             f"{100 * metrics['macro_f1']:.1f}, at the threshold {card.thresholds['final'].overall:.2f} tuned on them."
+        )
+    if card.training.get("frozen"):
+        lines.append("The time budget was too short to train the encoder; with more time the model gets better.")
+    if collapses := card.training.get("collapses"):
+        times = "once" if len(collapses) == 1 else f"{len(collapses)} times"
+        lines.append(
+            f"The training collapsed {times}, the last time by step {collapses[-1]['step']} ({collapses[-1]['why']}), "
+            "and went on from sound weights; a lower learning rate may give a better model."
         )
     if cut is not None:
         lines.append(

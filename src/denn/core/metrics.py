@@ -55,6 +55,16 @@ def multilabel_scores(predicted: Tensor, gold: Tensor) -> dict[str, float]:
     return _micro_macro(label_table(predicted, gold))
 
 
+def micro_f1_error(predicted: Tensor, gold: Tensor) -> float:
+    """Return the standard error of the micro-F1 of two bool (n,L) matrices, by documents: that of a ratio of sums."""
+    hits = 2 * (predicted & gold).sum(1).double()
+    sizes = (predicted.sum(1) + gold.sum(1)).double()
+    total = sizes.sum()
+    if not total:
+        return 0.0
+    return float((hits - hits.sum() / total * sizes).square().sum().sqrt() / total)
+
+
 def macro_over_supported(predicted: Tensor, gold: Tensor) -> dict[str, float]:
     """Return macro precision, recall and F1 over the labels with a gold document, and how many these are."""
     return _supported_macro(label_table(predicted, gold))

@@ -42,6 +42,13 @@ class Tokens:
         offsets = self.offsets[: count + 1]
         return Tokens(self.flat[: int(offsets[-1])], offsets)
 
+    def select(self, rows: Tensor) -> Tokens:
+        """Return the texts of these rows, in their order."""
+        lengths = self.lengths[rows]
+        offsets = F.pad(lengths.cumsum(0), (1, 0))
+        within = torch.arange(int(offsets[-1])) - torch.repeat_interleave(offsets[:-1], lengths)
+        return Tokens(self.flat[torch.repeat_interleave(self.offsets[rows], lengths) + within], offsets)
+
     def to(self, device: torch.device) -> Tokens:
         """Move the ids, not the offsets, to a device."""
         return Tokens(self.flat.to(device), self.offsets, self.cut)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
@@ -12,12 +12,13 @@ import torch
 from safetensors.numpy import save_file
 from torch import Tensor
 
+from denn.clock import Clock
 from denn.core.metrics import multilabel_scores
 from denn.core.thresholds import decide, tune_global
 from denn.errors import BundleError
 from denn.methods.linear import LinearParameters, by_term, decision_values, learn, sparse_row
 from denn.methods.tfidf import Matrix, Tfidf, array_types, from_arrays, in_threads, to_arrays
-from denn.types import Corpus, Document, LabelSpace, Progress, Scores
+from denn.types import Corpus, Document, Fitted, LabelSpace, Progress, Scores
 from denn.untrusted import read_tensors
 
 FILE = "machines.safetensors"
@@ -44,7 +45,7 @@ class BR:
         self.parameters = parameters
         self.names: tuple[str, ...] = ()
 
-    def fit(self, corpus: Corpus, workdir: Path, progress: Progress) -> Mapping[str, object]:
+    def fit(self, corpus: Corpus, workdir: Path, progress: Progress, clock: Clock | None = None) -> Fitted:
         """Learn the machines, for several costs where the cost is tuned."""
         p, begun = self.parameters, time.monotonic()
         progress.start("reading words", None)
@@ -64,7 +65,7 @@ class BR:
             tried[f"{cost:g}"] = score
         facts = {"cost": chosen, "terms": known.shape[1], "weights": int(self.weights.nnz)}
         tuning = {"valid_micro_f1": tried} if len(costs) > 1 else {}
-        return {"seconds": round(time.monotonic() - begun, 1), **facts, **tuning}
+        return Fitted({"seconds": round(time.monotonic() - begun, 1), **facts, **tuning}, corpus)
 
     def _judge(self, corpus: Corpus, weights: Matrix, bias: Any) -> float:
         """Return the micro-F1 on validation at the threshold that makes it best."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
@@ -13,11 +13,12 @@ from pydantic import Field, PositiveFloat, PositiveInt
 from safetensors.numpy import save_file
 from torch import Tensor
 
+from denn.clock import Clock
 from denn.core.chain import follow_chain
 from denn.errors import BundleError, ConfigError
 from denn.methods.linear import LinearParameters, by_term, decision_values, learn, sparse_row
 from denn.methods.tfidf import Matrix, Tfidf, array_types, from_arrays, in_threads, to_arrays
-from denn.types import Corpus, LabelSpace, Progress, Scores
+from denn.types import Corpus, Fitted, LabelSpace, Progress, Scores
 from denn.untrusted import REMEDY, read_tensors
 
 FILE = "chains.safetensors"
@@ -65,7 +66,7 @@ class CC:
         self.parameters = parameters
         self.names: tuple[str, ...] = ()
 
-    def fit(self, corpus: Corpus, workdir: Path, progress: Progress) -> Mapping[str, object]:
+    def fit(self, corpus: Corpus, workdir: Path, progress: Progress, clock: Clock | None = None) -> Fitted:
         """Learn the chains, one after the other."""
         import numpy as np
 
@@ -88,11 +89,12 @@ class CC:
             rows = chance.integers(len(gold), size=len(gold)) if p.chains > 1 else slice(None)
             report = _from(number * count, progress.advance)
             self.chains.append(learn_chain(known[rows], gold[rows], order, p, report))
-        return {
+        facts = {
             "seconds": round(time.monotonic() - begun, 1),
             "terms": known.shape[1],
             "weights": sum(int(chain.weights.nnz) for chain in self.chains),
         }
+        return Fitted(facts, corpus)
 
     def scores(self, texts: Sequence[str], own_ids: Sequence[str | None] | None = None) -> Scores:
         """Score texts: (n,L), and the share of chains that vote yes where there are several."""

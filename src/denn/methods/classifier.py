@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass
 from typing import Annotated, Any
 
@@ -17,8 +16,6 @@ from denn.encoders.transformer import TransformerEncoder
 from denn.methods.network import Network, TransformerParameters
 from denn.training.head import start_head
 from denn.types import Progress
-
-SAMPLED = 512  # training documents whose embeddings fix the scale
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,6 +33,7 @@ class Classifier(Network):
     The scale is a constant fixed before training. The embedding is taken before the head's dropout.
     """
 
+    can_freeze = True
     encoder: TransformerEncoder
     scale: Tensor
 
@@ -70,16 +68,15 @@ class Classifier(Network):
         """Embed texts without dropout, unscaled: (n,d) on the CPU. Cosine, and so the datastore, ignores the scale."""
         return self.encoder.encode(tokens)
 
-    def start(self, tokens: Tokens, labels: Tensor, parameters: Any, progress: Progress) -> float:
-        """Fix the scale and start the head on frozen embeddings; return the seconds to embed all documents again."""
-        p = parameters
-        some = tokens if p.head_start else tokens.first(SAMPLED)
+    def start(self, tokens: Tokens, labels: Tensor, parameters: Any, progress: Progress, sampled: int) -> None:
+        """Fix the scale on some documents, or on all of them where the head starts on their embeddings."""
+        some = tokens if parameters.head_start else tokens.first(sampled)
         progress.start("embedding training documents", len(some))
-        self.encoder.encode(some.first(1))  # compiles and loads what is needed
-        warm = time.monotonic()
-        embeddings = self.encoder.encode(some, progress.advance)
-        embedding_all = (time.monotonic() - warm) * len(tokens.flat) / len(some.flat)
+        self.learn_head(self.encoder.encode(some, progress.advance), labels, parameters, parameters.head_start)
+
+    def learn_head(self, embeddings: Tensor, labels: Tensor, parameters: Any, epochs: int) -> None:
+        """Fix the scale and fit the head to unscaled (n,d) embeddings; without epochs only its bias is set."""
+        p = parameters
         if p.embedding_norm is not None:
             self.scale.fill_(p.embedding_norm / float(embeddings.norm(dim=1).mean().clamp_min(1e-6)))
-        start_head(self.head, float(self.scale) * embeddings, labels, p.head_start, p.seed)
-        return embedding_all
+        start_head(self.head, float(self.scale) * embeddings, labels, epochs, p.seed)

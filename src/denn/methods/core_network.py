@@ -5,9 +5,8 @@ Zhang et al., "Correlation-guided representation for multi-label text classifica
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import torch
 import torch.nn.functional as F
@@ -22,7 +21,6 @@ from denn.methods.neural import Neural
 
 WIDTH = 9  # tokens that the convolution sees at once
 PLANE = 10  # tokens, and labels, that the convolution over the plane sees at once
-LAYER = re.compile(r"\blayer\.(\d+)\.")  # in the name of a weight of a transformer layer
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,21 +77,6 @@ class CoreNetwork(LabelTokens):
         """Return binary cross-entropy, summed over labels, as the mean over texts."""
         states = self.read(batch.ids, batch.layout, batch.seeds, len(batch.labels))
         return summed_loss(self.classify(states), batch.labels)
-
-    def groups(self, parameters: Any) -> list[dict[str, Any]]:
-        """Give each layer a learning rate: the full one at the top, less by the decay for each layer below."""
-        encoder, rest = super().groups(parameters)
-        trained = {id(weight) for weight in encoder["params"]}
-        depths: dict[int, list[nn.Parameter]] = {}
-        for name, weight in self.encoder.named_parameters():
-            if id(weight) in trained:
-                found = LAYER.search(name)
-                depths.setdefault(int(found[1]) + 1 if found else 0, []).append(weight)  # 0: the embeddings
-        top, rate = max(depths, default=0), parameters.learning_rate
-        decayed = [
-            {"params": depths[depth], "lr": rate * parameters.layer_decay ** (top - depth)} for depth in sorted(depths)
-        ]
-        return [*decayed, rest]
 
 
 def unit(states: Tensor) -> Tensor:

@@ -98,12 +98,12 @@ class DennTraining(Training):
     def validate(self) -> dict[str, float]:
         """Score the validation part by the classifier at 0.5, and by both at the tuned threshold where that selects."""
         if not len(self.valid_tokens):
-            return {"score": 0.0}
+            return {}
         p = self.parameters
         embeddings = self.network.encode(self.valid_tokens)
         known = self.network.probabilities(embeddings)
         scores = self.judge(known)
-        score = 0.0 if p.select == "last" else scores["micro_f1"]  # of equal ones the loop keeps the later
+        score = scores["micro_f1"]
         if p.select == "combined":
             score = micro_f1(self._combined(embeddings, known), self.valid_labels)
             scores["combined_micro_f1"] = score
@@ -140,6 +140,7 @@ class DENN(WithNeighbours):
     def training(self, corpus: Corpus) -> DennTraining:
         """Prepare the training on Eq. 7."""
         self.trained = DennTraining(self.network, corpus, self.parameters)
+        self.trained.stores = True
         return self.trained
 
     def scores(self, texts: Sequence[str], own_ids: Sequence[str | None] | None = None) -> Scores:

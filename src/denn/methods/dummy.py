@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 
+from denn.clock import Clock
 from denn.errors import BundleError
-from denn.types import Corpus, LabelSpace, Progress, Scores
+from denn.types import Corpus, Fitted, LabelSpace, Progress, Scores
 from denn.untrusted import REMEDY, read_json
 
 FILE = "frequencies.json"
@@ -34,13 +35,13 @@ class Dummy:
         self.names: tuple[str, ...] = ()
         self.frequencies: list[float] = []
 
-    def fit(self, corpus: Corpus, workdir: Path, progress: Progress) -> Mapping[str, object]:
+    def fit(self, corpus: Corpus, workdir: Path, progress: Progress, clock: Clock | None = None) -> Fitted:
         """Count the labels of the training part."""
         counts = Counter(label for document in corpus.train for label in document.labels)
         self.names = corpus.labels.names
         self.frequencies = [counts[name] / len(corpus.train) for name in self.names]
         progress.note(f"counted {len(self.names)} labels of {len(corpus.train)} documents")
-        return {}
+        return Fitted({}, corpus)
 
     def scores(self, texts: Sequence[str], own_ids: Sequence[str | None] | None = None) -> Scores:
         """Score every text alike: (n,L)."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
@@ -13,11 +13,12 @@ from pydantic import PositiveFloat
 from safetensors.numpy import save_file
 from torch import Tensor
 
+from denn.clock import Clock
 from denn.core.mlknn import neighbour_histograms, posterior
 from denn.errors import BundleError
 from denn.methods.bounds import Neighbourhood
 from denn.methods.tfidf import Matrix, Tfidf, TfidfParameters, array_types, from_arrays, in_threads, to_arrays
-from denn.types import Corpus, LabelSpace, Progress, Scores
+from denn.types import Corpus, Fitted, LabelSpace, Progress, Scores
 from denn.untrusted import REMEDY, read_tensors
 
 FILE = "neighbours.safetensors"
@@ -48,7 +49,7 @@ class MLkNN:
         self.parameters = parameters
         self.names: tuple[str, ...] = ()
 
-    def fit(self, corpus: Corpus, workdir: Path, progress: Progress) -> Mapping[str, object]:
+    def fit(self, corpus: Corpus, workdir: Path, progress: Progress, clock: Clock | None = None) -> Fitted:
         """Find the neighbours of every training document among the others, and count their labels."""
         from scipy.sparse import csr_matrix
 
@@ -65,7 +66,7 @@ class MLkNN:
             some = slice(start, start + COUNTED)
             histograms += torch.stack(neighbour_histograms(self._near(found[some]), gold[some], p.k))
         self.with_label, self.without_label = histograms
-        return {"seconds": round(time.monotonic() - begun, 1), "terms": known.shape[1]}
+        return Fitted({"seconds": round(time.monotonic() - begun, 1), "terms": known.shape[1]}, corpus)
 
     def _near(self, found: Matrix) -> Tensor:
         """Return how many neighbours carry each label, (n,L) int64, from the (n,N) ones of `nearest`."""

@@ -118,10 +118,9 @@ class MlrTextCnnNetwork(Network):
         self.reasoner = Reasoner(width, labels, p.label_width)
         self.head = nn.Linear(width, labels)
 
-    def start(self, tokens: Tokens, labels: Tensor, parameters: Any, progress: Progress) -> float:
+    def start(self, tokens: Tokens, labels: Tensor, parameters: Any, progress: Progress, sampled: int) -> None:
         """Begin the head's bias at the log-odds of each label."""
         start_head(self.head, torch.empty(0), labels, 0, parameters.seed)
-        return 0.0
 
     def features(self, ids: Tensor, layout: Layout) -> Tensor:
         """Return (n, widths · filters) answers; zeros stand behind a text that is shorter than a filter."""

@@ -32,6 +32,7 @@ class WithNeighbours(Neural):
     def training(self, corpus: Corpus) -> Training:
         """Prepare the training of the network."""
         self.trained = super().training(corpus)
+        self.trained.stores = True
         return self.trained
 
     def save(self, folder: Path) -> None:
@@ -40,9 +41,11 @@ class WithNeighbours(Neural):
             raise TypeError("save() follows fit()")
         super().save(folder)
         (folder / "store").mkdir()
-        corpus = self.trained.corpus
+        corpus, embeddings = self.trained.corpus, self.trained.embeddings
+        if embeddings is None:
+            embeddings = self.network.encode(self.trained.train_tokens)
         with EmbeddedStore.create(folder / "store" / FILE, self.network.encoder.width, corpus.labels.names) as store:
-            store.add(list(corpus.train), self.network.encode(self.trained.train_tokens))
+            store.add(list(corpus.train), embeddings)
 
     @classmethod
     def load(cls, folder: Path, parameters: Any, labels: LabelSpace) -> Self:

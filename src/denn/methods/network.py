@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -20,10 +21,11 @@ from denn.encoders.transformer import Pooling, Precision, TransformerEncoder
 from denn.encoders.words import WordEncoder
 from denn.errors import BundleError
 from denn.methods.bounds import Length
-from denn.training.loop import Plan
+from denn.training.plan import Plan
 from denn.types import Corpus, Progress
 from denn.untrusted import REMEDY, load_weights
 
+LAYER = re.compile(r"\blayer\.(\d+)\.")  # in the name of a weight of a transformer layer
 REST = "head.safetensors"  # the weights of a network beside its encoder's
 
 Encoder = TransformerEncoder | WordEncoder
@@ -56,6 +58,7 @@ class TransformerParameters(NeuralParameters):
     max_length: Annotated[Length, Field(ge=3)] = 320  # [CLS], one token, [SEP]
     learning_rate: PositiveFloat = 5e-5
     head_learning_rate: PositiveFloat | None = None  # None: the same as the encoder's
+    layer_decay: Annotated[float, Field(gt=0, le=1)] = 0.85  # of the learning rate, from each layer to the one below
 
     def new_encoder(self, corpus: Corpus) -> TransformerEncoder:
         """Load the pre-trained encoder."""
@@ -110,6 +113,7 @@ class Network(nn.Module):
     encoder: Encoder
     views: int = 1  # times that a text goes through in a training step, side by side
     most_texts: int | None = None  # in a pass of inference, where memory grows with them and not with their tokens
+    can_freeze: ClassVar[bool] = False  # whether the head can learn alone, on embeddings of `encode`
     recordable: ClassVar[bool] = True  # whether `loss` is work of the device alone: it looks at no value
 
     def loss(self, batch: Batch) -> Tensor:
@@ -132,17 +136,23 @@ class Network(nn.Module):
     def prepare(self, corpus: Corpus) -> None:
         """Fill buffers from the corpus before training; here nothing."""
 
-    def start(self, tokens: Tokens, labels: Tensor, parameters: Any, progress: Progress) -> float:
-        """Set what a first look at the training documents decides; return the seconds that saving will need."""
-        return 0.0
+    def start(self, tokens: Tokens, labels: Tensor, parameters: Any, progress: Progress, sampled: int) -> None:
+        """Set what a first look at the training documents decides, `sampled` of them where a sample will do."""
 
     def groups(self, parameters: Any) -> list[dict[str, Any]]:
-        """Give the encoder and what stands on it their learning rates."""
+        """Give the layers of the encoder and what stands on it their learning rates."""
+        rate, decay = parameters.learning_rate, getattr(parameters, "layer_decay", 1.0)
+        depths: dict[int, list[nn.Parameter]] = {}
+        for name, weight in self.encoder.named_parameters():
+            if weight.requires_grad:
+                layer = LAYER.search(name)
+                depths.setdefault(int(layer[1]) + 1 if layer and decay < 1 else 0, []).append(weight)
+        top = max(depths, default=0)
         mine = {id(weight) for weight in self.encoder.parameters()}
-        rest = getattr(parameters, "head_learning_rate", None) or parameters.learning_rate
+        rest = [w for w in self.parameters() if w.requires_grad and id(w) not in mine]
         return [
-            {"params": [w for w in self.encoder.parameters() if w.requires_grad], "lr": parameters.learning_rate},
-            {"params": [w for w in self.parameters() if w.requires_grad and id(w) not in mine], "lr": rest},
+            *({"params": depths[depth], "lr": rate * decay ** (top - depth)} for depth in sorted(depths)),
+            {"params": rest, "lr": getattr(parameters, "head_learning_rate", None) or rate},
         ]
 
     @property

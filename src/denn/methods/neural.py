@@ -2,63 +2,91 @@
 
 from __future__ import annotations
 
-import json
+import math
 import os
+import random
 import time
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import fields
+from collections.abc import Sequence
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor
 
-from denn.core.metrics import multilabel_scores
+from denn.clock import Clock
+from denn.core.metrics import micro_f1_error, multilabel_scores
 from denn.core.thresholds import decide, tune_global
 from denn.encoders.packed import Layout, send
 from denn.encoders.transformer import TransformerEncoder
 from denn.errors import BundleError, ConfigError
+from denn.methods.budget import FEWEST_DOCUMENTS, Scope, Work, describe, scope_of
 from denn.methods.network import Batch, Network, NeuralParameters
 from denn.training.gradients import Gradients, Inputs
-from denn.training.loop import Plan, fit
-from denn.types import Corpus, Document, LabelSpace, Progress, Scores
+from denn.training.head import epoch_seconds
+from denn.training.loop import fit
+from denn.training.plan import Plan, State
+from denn.types import Corpus, Document, Fitted, LabelSpace, Progress, Scores
 from denn.untrusted import REMEDY, first_line
 
 DOUBT = 10.0  # documents of a label set in validation at which its ratio counts half
+SAMPLED = 512  # training documents that fix the scale of embeddings, fewer where time is short
+TIMED = 16  # documents that show how fast the encoder reads
+PIECE_SECONDS = 0.25  # after which the clock is looked at while documents are embedded
+HEAD_EPOCHS = 30  # where a short time lets the head learn first, or alone
 
 
 class Training:
     """The training of one network on one corpus."""
 
     def __init__(self, network: Network, corpus: Corpus, parameters: NeuralParameters) -> None:
-        self.network, self.corpus, self.parameters = network, corpus, parameters
-        self.train_tokens = network.tokenize([document.text for document in corpus.train])
-        self.valid_tokens = network.tokenize([document.text for document in corpus.valid])
-        self.on_device = self.train_tokens.to(network.device)
-        self.labels = corpus.labels.matrix(corpus.train).to(network.device)
-        self.valid_labels = corpus.labels.matrix(corpus.valid)
+        self.network, self.parameters = network, parameters
+        self.stores = False  # whether all training documents are embedded in the end
+        self.load_seconds = 0.0  # that the encoder took to load
+        self.embeddings: Tensor | None = None  # of the training documents, where the encoder stayed as it was
         # Recorded steps need few shapes: passes are filled up to a multiple that one last document can be.
         recorded = network.recordable and network.encoder.kernels
         self.multiple = 2 ** min(9, network.encoder.max_length.bit_length() - 1) if recorded else 1
+        self._read(corpus)
 
-    def run(self, workdir: Path, progress: Progress) -> dict[str, object]:
-        """Start the network, run the loop, and return what the bundle should remember."""
-        p, cut = self.parameters, self.train_tokens.cut
+    def _read(self, corpus: Corpus) -> None:
+        """Turn the documents of a corpus into tokens and labels."""
+        self.corpus = corpus
+        self.train_tokens = self.network.tokenize([document.text for document in corpus.train])
+        self.valid_tokens = self.network.tokenize([document.text for document in corpus.valid])
+        self.on_device = self.train_tokens.to(self.network.device)
+        self.labels = corpus.labels.matrix(corpus.train).to(self.network.device)
+        self.valid_labels = corpus.labels.matrix(corpus.valid)
+
+    def run(self, workdir: Path, progress: Progress, clock: Clock) -> dict[str, object]:
+        """Start the network, run the loop, and return what the bundle should remember.
+
+        Where the clock leaves no time for steps of the encoder, its head alone learns from embeddings that are computed
+        once, and from as many documents as there is time for.
+        """
+        p, resumed = self.parameters, (workdir / "last.safetensors").exists()
+        self.seconds_a_token = self._time_reading() if clock.budget < math.inf else 0.0
+        scope = Scope() if resumed else self._scope(clock, progress)
+        cut = self.train_tokens.cut
         if cut:
             progress.note(
                 f"{cut} of {len(self.train_tokens)} documents are cut at {self.network.encoder.max_length} tokens"
             )
-        budget = self._start(workdir, progress)
-        plan = Plan(**{f.name: getattr(p, f.name) for f in fields(Plan)} | {"time_budget": budget})
-        tokens = self.train_tokens.lengths * self.network.views
-        weights = as_in(self.corpus.train, self.corpus.valid) if p.draw == "as_valid" else None
-        gradients = Gradients(self.network.parameters(), self.prepare, self.compute, self.multiple > 1)
-        groups = self.network.groups(p)
-        state = fit(self.network, groups, gradients, self.validate, tokens, plan, workdir, progress, weights)
+        if scope.frozen:
+            state = self._learn_head(clock, progress)
+        else:
+            if not resumed:
+                chosen: Any = p
+                if scope.starts_head:
+                    chosen = replace(chosen, head_start=HEAD_EPOCHS)
+                self.network.start(self.train_tokens, self.labels, chosen, progress, self._sampled(clock))
+            state = self._loop(workdir, progress, clock)
         return {
-            "documents_cut": cut,
+            "documents_cut": self.train_tokens.cut,
+            "documents_used": len(self.train_tokens),
+            "frozen": scope.frozen,
             "max_length": self.network.encoder.max_length,
             "steps": state.step,
             "best_step": state.best_step,
@@ -66,29 +94,119 @@ class Training:
             "training_seconds": round(state.seconds - state.validation_seconds, 3),
             "validation_seconds": round(state.validation_seconds, 3),
             "tokens": state.tokens,
+            "collapses": state.collapses,
             "history": state.history,
         }
 
-    def _start(self, workdir: Path, progress: Progress) -> float | None:
-        """Start the network and return the seconds left for the loop: the budget less this start and the saving.
+    def _loop(self, workdir: Path, progress: Progress, clock: Clock) -> State:
+        """Train all weights."""
+        p = self.parameters
+        return fit(
+            self.network,
+            self.network.groups(p),
+            Gradients(self.network.parameters(), self.prepare, self.compute, self.multiple > 1),
+            self._timed_validation,
+            self.train_tokens.lengths * self.network.views,
+            Plan(**{f.name: getattr(p, f.name) for f in fields(Plan)}),
+            workdir,
+            progress,
+            weights=as_in(self.corpus.train, self.corpus.valid) if p.draw == "as_valid" else None,
+            keep_last=getattr(p, "select", None) == "last",
+            clock=clock,
+            reserve=lambda: self._work().after_loop(),
+        )
 
-        A resumed run takes both from its checkpoint.
-        """
-        file = workdir / "start.json"
-        if file.exists() and (workdir / "last.safetensors").exists():
-            return self._left(float(json.loads(file.read_text())["seconds"]))
+    def _learn_head(self, clock: Clock, progress: Progress) -> State:
+        """Embed the documents once, keep the embeddings, and train the head alone."""
+        network: Any = self.network
         begun = time.monotonic()
-        later = self.network.start(self.train_tokens, self.labels, self.parameters, progress)
-        spent = time.monotonic() - begun + later
-        file.write_text(json.dumps({"seconds": spent}))
-        left = self._left(spent)
-        if left == 0:
-            progress.note("the time budget leaves no time to train: embedding the documents takes all of it")
-        return left
+        rows, self.embeddings = self._embed_in_time(clock, progress)
+        if len(rows) < len(self.train_tokens):
+            self._read(self._part(rows))
+        spare = max(0.0, clock.left() - self._work().after_embedding()) / 2
+        epochs = min(HEAD_EPOCHS, max(1, int(spare / epoch_seconds(network.head, len(rows)))))
+        progress.start("training the head", None)
+        network.learn_head(self.embeddings, self.labels, self.parameters, epochs)
+        return State(seconds=time.monotonic() - begun)
 
-    def _left(self, spent: float) -> float | None:
-        budget = self.parameters.time_budget
-        return None if budget is None else max(0.0, budget - spent)
+    def _embed_in_time(self, clock: Clock, progress: Progress) -> tuple[Tensor, Tensor]:
+        """Embed training documents, drawn by lot, until the time is used up: (m,) rows, ascending, and (m,d)."""
+        encoder: Any = self.network.encoder
+        tokens, work, begun = self.train_tokens, self._work(), time.monotonic()
+        order = torch.randperm(len(tokens), generator=torch.Generator().manual_seed(self.parameters.seed))
+        progress.start("embedding training documents", len(tokens))
+        pieces: list[Tensor] = []
+        done, size = 0, TIMED
+        while done < len(tokens):
+            rows = order[done : done + size]
+            now = time.monotonic()
+            pieces.append(encoder.encode(tokens.select(rows)))
+            took = time.monotonic() - now
+            done += len(rows)
+            progress.advance(done)
+            self.seconds_a_token = (time.monotonic() - begun) / int(tokens.lengths[order[:done]].sum())
+            part = replace(self._work(), valid_tokens=int(work.valid_tokens * done / len(tokens)), documents=done)
+            size = size * 2 if took < PIECE_SECONDS else size
+            if clock.left() < part.after_embedding() + took * size / len(rows) and done >= FEWEST_DOCUMENTS:
+                break
+        rows, places = order[:done].sort()
+        return rows, torch.cat(pieces)[places]
+
+    def _time_reading(self) -> float:
+        """Measure the seconds that a token takes in inference."""
+        some = self.train_tokens.first(TIMED)
+        self.network.score(some.first(1))  # compiles and loads what is needed
+        begun = time.monotonic()
+        self.network.score(some)
+        return (time.monotonic() - begun) / len(some.flat)
+
+    def _work(self) -> Work:
+        """Describe what is to be done, at the pace that was measured last."""
+        tokens, count = self.train_tokens, len(self.train_tokens)
+        mean = len(tokens.flat) / count
+        return Work(
+            train_tokens=len(tokens.flat),
+            valid_tokens=len(self.valid_tokens.flat),
+            documents=count,
+            step_tokens=mean * min(self.parameters.batch_size, count) * self.network.views,
+            stores=self.stores,
+            starts_head=bool(getattr(self.parameters, "head_start", 0)),
+            seconds_a_token=self.seconds_a_token,
+            load_seconds=self.load_seconds,
+        )
+
+    def _scope(self, clock: Clock, progress: Progress) -> Scope:
+        """Decide what the time suffices for, and say so before anything is done."""
+        if clock.budget == math.inf or not self.network.can_freeze:
+            return Scope()
+        work = self._work()
+        scope = scope_of(work, clock)
+        progress.note(describe(scope, work, clock))
+        return scope
+
+    def _sampled(self, clock: Clock) -> int:
+        """Return how many documents may fix the scale: a twentieth of the time at most."""
+        if not self.seconds_a_token:
+            return SAMPLED
+        document = self.seconds_a_token * len(self.train_tokens.flat) / len(self.train_tokens)
+        return max(TIMED, min(SAMPLED, int(clock.left() / 20 / document)))
+
+    def _part(self, rows: Tensor) -> Corpus:
+        """Return the corpus with these training documents and the same share of the validation documents."""
+        train, valid = self.corpus.train, self.corpus.valid
+        count = math.ceil(len(valid) * len(rows) / len(train))
+        places = sorted(random.Random(self.parameters.seed).sample(range(len(valid)), count))
+        return replace(
+            self.corpus, train=[train[row] for row in rows.tolist()], valid=[valid[place] for place in places]
+        )
+
+    def _timed_validation(self) -> dict[str, float]:
+        """Validate, and learn how fast the machine reads at the moment."""
+        begun = time.monotonic()
+        scores = self.validate()
+        if len(self.valid_tokens):
+            self.seconds_a_token = (time.monotonic() - begun) / len(self.valid_tokens.flat)
+        return scores
 
     def prepare(self, rows: Tensor) -> Inputs:
         """Lay a batch out on the device: ids, starts, labels, seeds; the views of a text lie side by side."""
@@ -113,14 +231,19 @@ class Training:
     def validate(self) -> dict[str, float]:
         """Score the validation part: micro-F1 at 0.5, which selects the weights, and at the tuned threshold."""
         if not len(self.valid_tokens):
-            return {"score": 0.0}
+            return {}
         scores = self.judge(self.network.score(self.valid_tokens)["final"])
         return scores | {"score": scores["micro_f1"]}
 
     def judge(self, scores: Tensor) -> dict[str, float]:
-        """Compare (n,L) scores with the validation part's labels."""
+        """Compare (n,L) scores with the validation part's labels, and with each other."""
         gold = self.valid_labels
-        return {"micro_f1": micro_f1(scores, gold, 0.5), "tuned_micro_f1": micro_f1(scores, gold)}
+        return {
+            "micro_f1": micro_f1(scores, gold, 0.5),
+            "tuned_micro_f1": micro_f1(scores, gold),
+            "noise": micro_f1_error(decide(scores, 0.5), gold),
+            "spread": spread(scores),
+        }
 
 
 class Neural(ABC):
@@ -141,16 +264,20 @@ class Neural(ABC):
         """Prepare the training of the network."""
         return Training(self.network, corpus, self.parameters)
 
-    def fit(self, corpus: Corpus, workdir: Path, progress: Progress) -> Mapping[str, object]:
+    def fit(self, corpus: Corpus, workdir: Path, progress: Progress, clock: Clock | None = None) -> Fitted:
         """Train the network and keep the weights of the best validation."""
-        p = self.parameters
+        p, begun = self.parameters, time.monotonic()
         device = device_of(p.device)
         with torch.random.fork_rng(devices=[]):  # the caller's generator stays as it is
             torch.manual_seed(p.seed)
             network = self.make(p.new_encoder(corpus), len(corpus.labels))
             network.prepare(corpus)
         self.network, self.names = network.to(device), corpus.labels.names
-        return self.training(corpus).run(workdir, progress)
+        load_seconds = time.monotonic() - begun
+        training = self.training(corpus)
+        training.load_seconds = load_seconds
+        facts = training.run(workdir, progress, clock or Clock(p.time_budget))
+        return Fitted(facts, training.corpus)
 
     def scores(self, texts: Sequence[str], own_ids: Sequence[str | None] | None = None) -> Scores:
         """Score texts: (n,L)."""
@@ -189,6 +316,12 @@ def as_in(train: Sequence[Document], valid: Sequence[Document]) -> Tensor:
     here, there = Counter(sets), Counter(frozenset(document.labels) for document in valid)
     expected = {labels: count * len(valid) / len(train) for labels, count in here.items()}
     return torch.tensor([(there[labels] + DOUBT) / (expected[labels] + DOUBT) for labels in sets])
+
+
+def spread(scores: Tensor) -> float:
+    """Return how much the rows of (n,L) scores differ: the share of their squares that is not their mean's, a root."""
+    mean, squares = scores.mean(0), scores.square().sum(1).mean()
+    return float(((scores - mean).square().sum(1).mean() / squares.clamp_min(1e-30)).sqrt())
 
 
 def micro_f1(scores: Tensor, gold: Tensor, threshold: float | None = None) -> float:

@@ -26,7 +26,7 @@ from denn.encoders.packed import Layout
 from denn.encoders.tokens import Tokens
 from denn.encoders.transformer import TransformerEncoder
 from denn.errors import ConfigError
-from denn.methods.classifier import SAMPLED, Classifier, ClassifierParameters
+from denn.methods.classifier import Classifier, ClassifierParameters
 from denn.methods.label_tokens import LabelTokens, States
 from denn.methods.network import Batch
 from denn.methods.neural import Neural
@@ -110,16 +110,15 @@ class InstanceNetwork(LabelTokens):
         return bce + p.alpha * contrast.mean()
 
     @torch.inference_mode()
-    def start(self, tokens: Tokens, labels: Tensor, parameters: Any, progress: Progress) -> float:
+    def start(self, tokens: Tokens, labels: Tensor, parameters: Any, progress: Progress, sampled: int) -> None:
         """Fix the scale on some texts and begin the head's bias at the log-odds of each label."""
         self.eval()
-        some = tokens.first(SAMPLED).to(self.device)
+        some = tokens.first(sampled).to(self.device)
         passes = some.by_length(self.encoder.pass_tokens)
         embeddings = torch.cat([self.pool(self.read(*some.pack(rows))) for rows in passes])
         if parameters.embedding_norm is not None:
             self.scale.fill_(parameters.embedding_norm / float(embeddings.norm(dim=1).mean().clamp_min(1e-6)))
         start_head(self.head, self.scale * embeddings, labels, 0, parameters.seed)
-        return 0.0
 
 
 def similarities(vectors: Tensor, parameters: SclParameters) -> Tensor:

@@ -16,6 +16,7 @@ import torch.nn.functional as F
 from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat
 from torch import Tensor, nn
 
+from denn.clock import Clock
 from denn.core.beam import Beams, State, Step, beam_search
 from denn.core.sets import live, members, sample_f1, self_critical_loss
 from denn.encoders.packed import Layout
@@ -200,7 +201,7 @@ class Stages(Training):
 
     network: SetNetwork
 
-    def run(self, workdir: Path, progress: Progress) -> dict[str, object]:
+    def run(self, workdir: Path, progress: Progress, clock: Clock) -> dict[str, object]:
         """Run the stages that are not finished yet and return the facts of both.
 
         The first keeps its state in `workdir` and leaves a file when it is finished, after which no later call takes it
@@ -213,18 +214,18 @@ class Stages(Training):
             tensors, first = checkpoint.read(file)
             checkpoint.load_module(self.network, tensors)
         else:
-            self.parameters = _first_stage(whole)
-            first = super().run(workdir, progress)
+            share = whole.epochs / max(1, whole.epochs + whole.reinforced_epochs)
+            first = super().run(workdir, progress, clock.with_share(share))
             tensors = {name: tensor.clone() for name, tensor in checkpoint.module_tensors(self.network).items()}
             checkpoint.write(file, tensors, first)
         if not whole.reinforced_epochs:
             self.parameters = whole
             return {**first, "taught_steps": first["steps"]}
         progress.note("learning from the reward of what the decoder writes")
-        self.parameters, later = _second_stage(whole, first["seconds"]), workdir / "reinforced"
+        self.parameters, later = _second_stage(whole), workdir / "reinforced"
         later.mkdir(exist_ok=True)
         self.network.reinforced = True
-        second = super().run(later, progress)
+        second = super().run(later, progress, clock)
         better = _best(second) >= _best(first)
         if not better:
             checkpoint.load_module(self.network, tensors)
@@ -256,23 +257,15 @@ def taught(step: Step, state: State, targets: Tensor, start: int) -> Tensor:
     return torch.stack(found, 1)
 
 
-def _first_stage(p: Any) -> Any:
-    """Leave the second stage its share of the time, by epochs."""
-    if p.time_budget is None or not p.epochs:
-        return p
-    return replace(p, time_budget=p.time_budget * p.epochs / (p.epochs + p.reinforced_epochs))
-
-
-def _second_stage(p: Any, spent: float) -> Any:
+def _second_stage(p: Any) -> Any:
     return replace(
-        p, epochs=p.reinforced_epochs, learning_rate=p.reinforced_learning_rate, schedule=p.reinforced_schedule,
-        time_budget=None if p.time_budget is None else max(0.0, p.time_budget - spent),
-    )  # fmt: skip
+        p, epochs=p.reinforced_epochs, learning_rate=p.reinforced_learning_rate, schedule=p.reinforced_schedule
+    )
 
 
 def _best(facts: Any) -> float:
     """Return the best validation's score; without validation the later weights are the better ones, as in a stage."""
-    return max((entry["score"] for entry in facts["history"]), default=-1.0)
+    return max((entry["score"] for entry in facts["history"] if "score" in entry), default=-1.0)
 
 
 def _joined(first: Any, second: Any, better: bool) -> dict[str, object]:
@@ -284,4 +277,6 @@ def _joined(first: Any, second: Any, better: bool) -> dict[str, object]:
     ]
     sums = {name: round(first[name] + second[name], 3) for name in SUMMED}
     best = steps + second["best_step"] if better else first["best_step"]
-    return {**first, **sums, "best_step": best, "taught_steps": steps, "history": first["history"] + later}
+    collapses = [{**entry, "step": entry["step"] + steps} for entry in second["collapses"]]
+    joined = {"collapses": first["collapses"] + collapses, "history": first["history"] + later}
+    return {**first, **sums, "best_step": best, "taught_steps": steps, **joined}

@@ -31,6 +31,7 @@ class SpanEmoParameters(TransformerParameters):
     dropout: Annotated[float, Field(ge=0, lt=1)] = 0.1  # between the two maps to a label's logit
     learning_rate: PositiveFloat = 2e-5
     head_learning_rate: PositiveFloat | None = 1e-3
+    layer_decay: Annotated[float, Field(gt=0, le=1)] = 1.0
     epochs: NonNegativeInt = 20
     optimiser: Literal["adam", "adamw"] = "adamw"
     warmup: Annotated[float, Field(ge=0, lt=1)] = 0.1

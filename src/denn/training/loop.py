@@ -5,61 +5,35 @@ from __future__ import annotations
 import hashlib
 import math
 import signal
+import statistics
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Any
 
 import torch
-from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveInt
 from torch import Tensor, nn
 
+from denn.clock import Clock
 from denn.errors import TrainingError
 from denn.training import checkpoint
+from denn.training.guard import RATE_SHARE, RECOVERIES, loss_stays_high, sign_of_collapse
+from denn.training.plan import Plan, State
 from denn.types import Progress
 
 CHECK_EVERY = 10  # steps between looks at the loss: each look waits for the device
-
-
-@dataclass(frozen=True, kw_only=True)
-class Plan:
-    """How to train: flat, and the same for every method."""
-
-    batch_size: PositiveInt = 32
-    epochs: NonNegativeInt = 10
-    optimiser: Literal["adam", "adamw"] = "adam"
-    weight_decay: NonNegativeFloat = 0.0
-    schedule: Literal["constant", "linear"] = "linear"
-    warmup: Annotated[float, Field(ge=0, lt=1)] = 0.05  # share of the run, for the linear schedule
-    clip: NonNegativeFloat = 0.0  # largest gradient norm; 0: no clipping
-    evaluate_every: NonNegativeInt = 0  # steps between validations; 0: once an epoch
-    patience: NonNegativeInt = 10  # validations without improvement before stopping; 0: never stop early
-    time_budget: NonNegativeFloat | None = None  # seconds for the whole training, earlier tries included
-    checkpoint_seconds: NonNegativeFloat = 60.0
-    seed: int = 0
-
-
-@dataclass
-class State:
-    """Where a run stands; with the weights and the optimiser this is all that a resume needs."""
-
-    step: int = 0
-    seconds: float = 0.0
-    validation_seconds: float = 0.0
-    tokens: int = 0  # that went through the encoder in training
-    best_score: float = -math.inf
-    best_step: int = 0
-    failures: int = 0
-    owed: bool = False  # whether the next thing to do is a validation
-    loss: float = math.nan  # mean of the steps before the last look
-    history: list[dict[str, float]] = field(default_factory=list)
-
+RAMP = 50  # steps in which the rate rises again after a collapse: the optimiser has forgotten its moments
+PACE_STEPS = 8  # whose median tells how fast the machine is at the moment
+UNSHOWN = {"score", "spread", "noise"}  # what a validation says to the loop alone
 
 Gradients = Callable[[Tensor], Tensor]  # rows of the training part → mean loss, its gradients left in the parameters
-Validate = Callable[[], Mapping[str, float]]  # → scores; "score" is the one to maximise
+Validate = Callable[[], Mapping[str, float]]
+"""→ scores: `score` is the one to maximise, absent where there is nothing to validate on; `noise` its standard error;
+`spread` how much the texts' scores differ."""
 
 
 def fit(
@@ -71,19 +45,26 @@ def fit(
     plan: Plan,
     workdir: Path,
     progress: Progress,
+    *,
     weights: Tensor | None = None,
+    keep_last: bool = False,
+    clock: Clock | None = None,
+    reserve: Callable[[], float] = lambda: 0.0,
 ) -> State:
     """Train `module` on rows of (n,) tokens each and leave it with the weights of the best validation.
 
-    An epoch takes every row once, or, where there are (n,) weights, draws as many rows by them.
+    An epoch takes every row once, or, where there are (n,) weights, draws as many rows by them. `keep_last` prefers
+    later weights to better ones as long as the difference is noise. The loop ends in time for a last validation and
+    for what comes after it, which takes `reserve()` seconds by the latest estimate.
 
-    Every step seeds the generators from (seed, step) and every epoch's order from (seed, epoch), so a run that is
-    killed and resumed takes the same steps as one that is not.
+    A training that collapses goes back to the weights that it would keep and on from there with half the learning
+    rate; see `guard`. Every step seeds the generators from (seed, step) and every epoch's order from (seed, epoch), so
+    a run that is killed and resumed takes the same steps as one that is not.
     """
-    run = _Run(module, groups, tokens, plan, workdir, weights)
+    run = _Run(module, groups, tokens, plan, workdir, weights, keep_last, clock or Clock(plan.time_budget), reserve)
     if run.resume():
         progress.note(f"resuming at step {run.state.step} of {run.total}")
-    progress.start("training", run.total * run.batch)
+    progress.start("training", run.size * plan.epochs)
     run.begun = run.saved = time.monotonic()
     with torch.random.fork_rng(devices=_cuda_devices(module)):
         try:
@@ -95,8 +76,7 @@ def fit(
             raise
     run.save_if_due()
     run.state.seconds = run.elapsed()
-    if run.state.best_step:
-        checkpoint.load_module(module, run.best_weights)
+    checkpoint.load_module(module, run.kept_weights)
     return run.state
 
 
@@ -108,14 +88,14 @@ def _steps(run: _Run, gradients: Gradients, validate: Validate, progress: Progre
             run.advance(gradients)
             done = run.done()
             run.state.owed |= done
-        if run.state.owed:
-            run.check()
-            progress.note(run.judge(validate))
-            done = run.done()
-        elif run.state.step % CHECK_EVERY == 0:
-            run.check()
-            run.save_if_due()
-        progress.advance(run.state.step * run.batch, loss=run.state.loss, seconds_left=run.seconds_left())
+        if run.state.owed or run.state.step % CHECK_EVERY == 0:
+            line = run.check() or (run.judge(validate) if run.state.owed else None)
+            if line:
+                progress.note(line)
+                done = run.done()
+            else:
+                run.save_if_due()
+        progress.advance(run.rows_seen(), loss=run.state.loss, seconds_left=run.seconds_left())
 
 
 class _Run:
@@ -129,25 +109,29 @@ class _Run:
         plan: Plan,
         workdir: Path,
         weights: Tensor | None,
+        keep_last: bool,
+        clock: Clock,
+        reserve: Callable[[], float],
     ) -> None:
         self.module, self.plan, self.tokens, self.size, self.weights = module, plan, tokens, len(tokens), weights
         kind = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW}[plan.optimiser]
         self.optimiser = kind(groups, weight_decay=plan.weight_decay, fused=True)
         self.rates = [group["lr"] for group in self.optimiser.param_groups]
-        self.batch = min(plan.batch_size, self.size)
-        self.steps_per_epoch = self.size // self.batch  # without the rest of an epoch: a batch of one has no negatives
+        self.steps_per_epoch = -(-self.size // plan.batch_size)
         self.total = self.steps_per_epoch * plan.epochs
         self.every = plan.evaluate_every or self.steps_per_epoch
-        self.budget = math.inf if plan.time_budget is None else plan.time_budget
+        self.keep_last, self.clock, self.reserve = keep_last, clock, reserve
         self.state = State()
         self.workdir, self.last = workdir, workdir / "last.safetensors"
-        self.best_weights: dict[str, Tensor] = {}
-        self.best_written = 0  # step of the weights in the file
+        self.kept_weights = self.copy_weights()
+        self.kept_written = -1  # step of the weights in the file
         self.begun = self.saved = time.monotonic()
         self.began_at = 0.0  # seconds spent before this process
         self.began_step = 0
-        self.epoch_order: tuple[int, Tensor] | None = None
+        self.epoch_batches: tuple[int, tuple[Tensor, ...]] | None = None
         self.losses: list[Tensor] = []  # since the last look
+        self.paces: deque[float] = deque(maxlen=PACE_STEPS)  # seconds a token of the last steps
+        self.calm_pace = math.inf  # when the reserve was last estimated
 
     def resume(self) -> bool:
         """Take up the last checkpoint, if there is one."""
@@ -156,44 +140,69 @@ class _Run:
         tensors, facts = checkpoint.read(self.last)
         checkpoint.load_module(self.module, tensors)
         checkpoint.load_optimiser(self.optimiser, tensors)
-        self.state = State(**facts)
-        if self.state.best_step:
-            self.best_weights = checkpoint.read(self.best_file())[0]
-            self.best_written = self.state.best_step
+        try:
+            self.state = State(**facts)
+        except TypeError as error:
+            raise TrainingError(f"{self.last} is of another version of denn. Train again with --restart.") from error
+        self.kept_weights = checkpoint.read(self.kept_file())[0]
+        self.kept_written = self.state.best_step
         self.began_at, self.began_step = self.state.seconds, self.state.step
+        self.clock.earlier = self.state.clock_seconds
         return True
 
     def done(self) -> bool:
-        """Say whether the steps, the time or the patience are used up."""
+        """Say whether the steps, the time, the patience or the recoveries are used up."""
         tired = 0 < self.plan.patience <= self.state.failures
-        return tired or self.state.step >= self.total or self.elapsed() >= self.budget
+        broken = len(self.state.collapses) > RECOVERIES
+        left = self.time_left()
+        return tired or broken or self.state.step >= self.total or left <= 0 or left < self.step_seconds()
 
     def elapsed(self) -> float:
         """Seconds spent in the loop, earlier processes included."""
         return self.began_at + time.monotonic() - self.begun
 
+    def time_left(self) -> float:
+        """Seconds that the time budget leaves for steps; what comes after them slows down as they do."""
+        if self.clock.budget == math.inf:
+            return math.inf
+        slower = statistics.median(self.paces) / self.calm_pace if self.paces else 1.0
+        return self.clock.left() - self.reserve() * max(1.0, slower)
+
+    def step_seconds(self) -> float:
+        """Estimate how long a step takes."""
+        taken = self.state.step - self.began_step
+        return (time.monotonic() - self.begun) / taken if taken else 0.0
+
     def seconds_left(self) -> float:
         """Estimate the time to the last step or to the end of the budget, whichever comes first."""
-        taken = self.state.step - self.began_step
-        pace = (time.monotonic() - self.begun) / max(taken, 1)
-        return max(0.0, min(pace * (self.total - self.state.step), self.budget - self.elapsed()))
+        return max(0.0, min(self.step_seconds() * (self.total - self.state.step), self.time_left()))
+
+    def rows_seen(self) -> int:
+        """Count the rows of all steps."""
+        epochs, place = divmod(self.state.step, self.steps_per_epoch)
+        return epochs * self.size + place * self.size // self.steps_per_epoch
 
     def advance(self, gradients: Gradients) -> None:
         """Take one optimiser step on the next batch."""
+        begun = time.monotonic()
         self.module.train()
         self.sow(_seed_of(self.plan.seed, "step", self.state.step))
         for group, rate in zip(self.optimiser.param_groups, self.rates, strict=True):
             group["lr"] = rate * self.rate_factor()
         rows = self.next_rows()
+        tokens = int(self.tokens[rows].sum())
         value = gradients(rows)
         if self.plan.clip:
             nn.utils.clip_grad_norm_(self.module.parameters(), self.plan.clip)
         with _uninterrupted():
             self.optimiser.step()
             self.losses.append(value)
-            self.state.tokens += int(self.tokens[rows].sum())
+            self.state.tokens += tokens
             self.state.step += 1
             self.state.owed = self.state.step % self.every == 0
+        self.paces.append((time.monotonic() - begun) / max(tokens, 1))
+        if len(self.paces) == PACE_STEPS:
+            self.calm_pace = min(self.calm_pace, statistics.median(self.paces))
 
     def sow(self, seed: int) -> None:
         """Seed the generators of the CPU and of the module's device; torch.manual_seed notes a traceback each time."""
@@ -202,63 +211,101 @@ class _Run:
             torch.cuda.manual_seed(seed)
 
     def next_rows(self) -> Tensor:
-        """Return the rows of the next batch; the order of an epoch depends on the seed and the epoch alone."""
+        """Return the rows of the next batch; the order of an epoch depends on the seed and the epoch alone.
+
+        The batches of an epoch differ by one row at most: a last one of a single row would have no negatives.
+        """
         epoch, place = divmod(self.state.step, self.steps_per_epoch)
-        if self.epoch_order is None or self.epoch_order[0] != epoch:
+        if self.epoch_batches is None or self.epoch_batches[0] != epoch:
             generator = torch.Generator().manual_seed(_seed_of(self.plan.seed, "epoch", epoch))
             if self.weights is None:
                 order = torch.randperm(self.size, generator=generator)
             else:
                 order = torch.multinomial(self.weights, self.size, replacement=True, generator=generator)
-            self.epoch_order = epoch, order
-        return self.epoch_order[1][place * self.batch : (place + 1) * self.batch]
+            self.epoch_batches = epoch, order.tensor_split(self.steps_per_epoch)
+        return self.epoch_batches[1][place]
 
     def rate_factor(self) -> float:
         """Return the share of the learning rate for this step: warm-up and decay run by steps or by the time budget."""
+        share = RATE_SHARE ** len(self.state.collapses)
+        if self.state.collapses:
+            share *= min(1.0, (self.state.step - self.state.collapses[-1]["step"] + 1) / RAMP)
         if self.plan.schedule == "constant":
-            return 1.0
-        spent = self.elapsed() / self.budget if self.budget > 0 else 1.0
-        share = max((self.state.step + 1) / (self.total + 1), min(spent, 1.0))
-        return min(share / self.plan.warmup if self.plan.warmup else 1.0, (1 - share) / (1 - self.plan.warmup))
+            return share
+        elapsed, left = self.elapsed(), self.time_left()
+        spent = elapsed / (elapsed + left) if left > 0 else 1.0
+        done = max((self.state.step + 1) / (self.total + 1), spent)
+        return share * min(done / self.plan.warmup if self.plan.warmup else 1.0, (1 - done) / (1 - self.plan.warmup))
 
-    def check(self) -> None:
-        """Look at the losses since the last look; one that is not a number ends the run."""
+    def check(self) -> str | None:
+        """Look at the losses since the last look; a jump calls for a validation, what is not finite for a recovery."""
         if not self.losses:  # taken up with a validation owed
-            return
-        self.state.loss = float(torch.stack(self.losses).mean())
+            return None
+        loss = float(torch.stack(self.losses).mean())
         self.losses = []
-        if not math.isfinite(self.state.loss):
-            kept = "none kept"
-            if self.state.best_step:
-                kept = f"the best weights, of step {self.state.best_step}, are kept"
-                self.state.owed = False
-                self.save()
-            raise TrainingError(
-                f"The loss became {self.state.loss} by step {self.state.step}; {kept} in {self.workdir}. Lower the "
-                "learning rate and train with --restart, or keep those weights by training on with --time-budget 0s."
-            )
+        if not math.isfinite(loss):
+            return self.recover("the loss is not a finite number")
+        self.state.loss = loss
+        self.state.owed |= loss_stays_high(self.state, loss)
+        return None
 
     def judge(self, validate: Validate) -> str:
         """Validate, keep the weights if they are the best so far, and say so in one line."""
         state, begun = self.state, time.monotonic()
         scores = validate()
-        better = scores["score"] >= state.best_score
+        self.calm_pace = math.inf  # the validation has shown how fast the machine is
+        self.paces.clear()
+        state.validation_seconds += time.monotonic() - begun
+        if why := sign_of_collapse(state, scores, self.has_finite_weights()):
+            return self.recover(why)
+        score, best = scores.get("score"), state.best_score
+        better = score is None or best is None or score > best
+        noise = scores.get("noise", 0.0) if self.keep_last else 0.0
         with _uninterrupted():
-            state.validation_seconds += time.monotonic() - begun
             state.history.append({"step": state.step, "seconds": round(self.elapsed(), 3), **scores})
+            if better or (score is not None and best is not None and score >= best - noise):
+                state.best_step, state.best_spread = state.step, scores.get("spread", 0.0)
+                self.kept_weights = self.copy_weights()
             if better:
-                state.best_score, state.best_step, state.failures = scores["score"], state.step, 0
-                weights = checkpoint.module_tensors(self.module)
-                self.best_weights = {name: tensor.detach().clone() for name, tensor in weights.items()}
-            else:
-                state.failures += 1
+                state.best_score = score
+            state.failures = 0 if better or not best else state.failures + 1  # patience begins when something is learnt
             state.owed = False
         self.save_if_due()
-        shown = ", ".join(f"{name} {100 * value:.1f}" for name, value in scores.items() if name != "score")
-        return f"step {state.step}: loss {state.loss:.4f}, {shown}{' (best)' if better else ''}"
+        shown = [f"{name} {100 * value:.1f}" for name, value in scores.items() if name not in UNSHOWN]
+        told = ", ".join([f"loss {math.nan if state.loss is None else state.loss:.4f}", *shown])
+        return f"step {state.step}: {told}{' (best)' if better and score is not None else ''}"
 
-    def best_file(self) -> Path:
-        """Return where the best weights are kept; the step in its name ties it to the state that speaks of it."""
+    def recover(self, why: str) -> str:
+        """Go back to the weights that are kept and on with half the rate, or end where that has helped too little."""
+        state = self.state
+        with _uninterrupted():
+            state.collapses.append({"step": state.step, "why": why, "back_to": state.best_step})
+            checkpoint.load_module(self.module, self.kept_weights)
+            self.optimiser.state.clear()
+            self.losses = []
+            state.failures = state.high_looks = state.low_scores = 0
+            state.owed = False
+        told = f"step {state.step}: the training collapsed: {why}; back to the weights of step {state.best_step}"
+        if len(state.collapses) <= RECOVERIES:
+            return f"{told}, on with half the learning rate"
+        if not state.best_step:
+            raise TrainingError(
+                f"The training collapsed {len(state.collapses)} times before its first validation, the last time by "
+                f"step {state.step}: {why}. Lower the learning rate and train with --restart."
+            )
+        return f"{told}, with which the training ends: it has collapsed too often"
+
+    def copy_weights(self) -> dict[str, Tensor]:
+        """Copy the weights of the module."""
+        return {name: tensor.detach().clone() for name, tensor in checkpoint.module_tensors(self.module).items()}
+
+    def has_finite_weights(self) -> bool:
+        """Say whether every weight is a finite number."""
+        norms = torch._foreach_norm([parameter.detach() for parameter in self.module.parameters()])
+        return bool(torch.stack([norm.float().cpu() for norm in norms]).isfinite().all())
+
+    def kept_file(self) -> Path:
+        """Return where the kept weights lie; the step in its name ties it to the state that speaks of it."""
         return self.workdir / f"best-{self.state.best_step}.safetensors"
 
     def save_if_due(self) -> None:
@@ -267,14 +314,14 @@ class _Run:
             self.save()
 
     def save(self) -> None:
-        """Write weights, optimiser and state; the best weights first, which the state speaks of."""
-        self.state.seconds = self.elapsed()
-        if self.best_written != self.state.best_step:
-            checkpoint.write(self.best_file(), self.best_weights, {"step": self.state.best_step})
-            self.best_written = self.state.best_step
+        """Write weights, optimiser and state; the kept weights first, which the state speaks of."""
+        self.state.seconds, self.state.clock_seconds = self.elapsed(), self.clock.elapsed()
+        if self.kept_written != self.state.best_step:
+            checkpoint.write(self.kept_file(), self.kept_weights, {"step": self.state.best_step})
+            self.kept_written = self.state.best_step
         tensors = checkpoint.module_tensors(self.module) | checkpoint.optimiser_tensors(self.optimiser)
         checkpoint.write(self.last, tensors, asdict(self.state))
-        for older in set(self.workdir.glob("best-*.safetensors")) - {self.best_file()}:
+        for older in set(self.workdir.glob("best-*.safetensors")) - {self.kept_file()}:
             older.unlink()
         self.saved = time.monotonic()
 

@@ -1,0 +1,91 @@
+r"""Whether `denn train --time-budget` is kept: time asked and time taken, on an idle and on a busy machine.
+
+    python benchmarks/time_budget.py DATA/reuters21578 --out results/time-budget.json
+
+Trains on some documents with each budget, first alone, then beside two processes for each core that do nothing but
+count. The times are those of the whole command, Python's start included.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from denn.data import reuters21578
+from machine import report
+
+BUDGETS = (30, 60, 300)  # seconds
+BUSY = 2  # processes a core
+COUNTING = "n = 0\nwhile True: n += 1"
+
+
+@contextmanager
+def busy(processes: int) -> Iterator[None]:
+    """Keep the cores busy while the block lasts."""
+    running = [subprocess.Popen([sys.executable, "-c", COUNTING]) for _ in range(processes)]
+    try:
+        yield
+    finally:
+        for process in running:
+            process.kill()
+            process.wait()
+
+
+def train(corpus: Path, seconds: int, settings: Sequence[str]) -> dict[str, Any]:
+    """Run `denn train` once and say how long it took and what it came to."""
+    with tempfile.TemporaryDirectory() as folder:
+        out = Path(folder) / "model"
+        command = [sys.executable, "-m", "denn", "train", str(corpus), "--out", str(out)]
+        begun = time.monotonic()
+        ended = subprocess.run([*command, "--time-budget", f"{seconds}s", *settings], capture_output=True, text=True)
+        taken = time.monotonic() - begun
+        if ended.returncode:
+            raise SystemExit(ended.stderr)
+        card = json.loads((out / "bundle.json").read_text())
+    said = next(line for line in ended.stderr.splitlines() if line.startswith("the time budget"))
+    facts, metrics = card["training"], card["metrics"]
+    return {
+        "asked": seconds,
+        "taken": round(taken, 1),
+        "said": said,
+        "steps": facts["steps"],
+        "frozen": facts["frozen"],
+        "documents": facts["documents_used"],
+        "micro_f1": round(metrics["micro_f1"], 4),
+    }
+
+
+def main() -> None:
+    """Measure and write."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("data", type=Path, help="folder of Reuters-21578")
+    parser.add_argument("--documents", type=int, default=1300)
+    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="a parameter of the method")
+    parser.add_argument("--out", type=Path, required=True)
+    a = parser.parse_args()
+    settings = [part for setting in a.set for part in ("--set", setting)]
+    found: dict[str, Any] = {"idle": [], "busy": []}
+    with tempfile.TemporaryDirectory() as folder:
+        corpus = Path(folder) / "corpus.jsonl"
+        documents = reuters21578.load(a.data).train[: a.documents]
+        corpus.write_text("".join(json.dumps({"text": d.text, "labels": d.labels}) + "\n" for d in documents))
+        for state, processes in (("idle", 0), ("busy", BUSY * (os.cpu_count() or 1))):
+            for seconds in BUDGETS:
+                with busy(processes):
+                    found[state].append(train(corpus, seconds, settings))
+                print(state, json.dumps(found[state][-1]), flush=True)
+    about = {"documents": a.documents, "settings": a.set, "busy_processes_a_core": BUSY, "seed": 0}
+    report({**about, **found}, a.out)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,50 @@
+"""Signs that a training has collapsed, read from its losses and validations."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+from denn.training.plan import State
+
+RECOVERIES = 2  # collapses after which a training goes on; another one ends it
+RATE_SHARE = 0.5  # of the learning rate, after each
+JUMP, STAYED = 2.0, 5  # a loss so many times the usual, at so many looks in a row, calls for a validation
+MEMORY = 0.9  # of the usual loss, a look
+ALIKE = 0.1  # share of the best spread below which all texts get nearly the same scores
+FALLEN, LOW, LOW_TWICE = 0.5, 0.8, 2  # shares of the best score: once below the first, or twice below the second
+NOISE = 3.0  # standard errors: a smaller fall means nothing
+
+
+def loss_stays_high(state: State, loss: float) -> bool:
+    """Take note of the mean loss since the last look and say whether it jumped and stayed."""
+    usual = state.usual_loss
+    if usual is not None and usual > 0 and loss > JUMP * usual:
+        state.high_looks += 1
+    else:
+        state.high_looks = 0
+        state.usual_loss = loss if usual is None else MEMORY * usual + (1 - MEMORY) * loss
+    return state.high_looks >= STAYED
+
+
+def sign_of_collapse(state: State, scores: Mapping[str, float], finite: bool) -> str | None:
+    """Return what a validation shows of a collapse, None where the training is sound.
+
+    `finite` says whether all weights are finite numbers.
+    """
+    if not finite or not all(math.isfinite(value) for value in scores.values()):
+        return "weights or scores are not finite numbers"
+    if scores.get("spread", math.inf) < ALIKE * state.best_spread:
+        return "all texts get nearly the same scores"
+    stays_high = state.high_looks >= STAYED
+    state.high_looks = 0
+    if "score" not in scores:
+        return f"the loss rose from {state.usual_loss:.4f} to {state.loss:.4f} and stayed there" if stays_high else None
+    score, best = scores["score"], state.best_score or 0.0
+    if stays_high:
+        state.usual_loss = state.loss  # the validation decides whether it means anything
+    low = score < LOW * best and best - score > NOISE * scores.get("noise", 0.0)
+    state.low_scores = state.low_scores + 1 if low else 0
+    if low and (score < FALLEN * best or state.low_scores >= LOW_TWICE):
+        return f"the validation score fell from {100 * best:.1f} to {100 * score:.1f}"
+    return None
