@@ -4,6 +4,7 @@ r"""Why long trainings collapse: train DENN in one variant and record what revea
     python benchmarks/collapse.py run DATA/aapd_recon --variant clip --from RUNS/NAME_at2750.safetensors --out RUNS
     python benchmarks/collapse.py run DATA/eurlex57k --corpus eurlex57k --set epochs=6 --out RUNS
     python benchmarks/collapse.py table RUNS
+    python benchmarks/collapse.py plot RUNS/NAME.jsonl --first 1000 --last 1150 --out collapse.svg
 
 A run is a file of JSON lines, each written and flushed when its numbers exist; a value that is not finite is null. A
 run counts as collapsed when its validation micro-F1, after it was above 0.2, is below half of its best at two
@@ -18,10 +19,12 @@ from __future__ import annotations
 import argparse
 import gc
 import json
+import lzma
 import math
+import statistics
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, field, fields, replace
 from functools import cache
@@ -29,18 +32,20 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 import collapse_probes as probes
+from denn.clock import Clock
 from denn.config import make_recipe, parse_settings, read_recipe
 from denn.data import aapd, eurlex57k
 from denn.encoders import packed
 from denn.encoders.tokens import Tokens
 from denn.methods.denn import DENN, DennNetwork, DennTraining
-from denn.methods.neural import device_of, micro_f1
+from denn.methods.neural import SAMPLED, device_of, micro_f1
 from denn.training import checkpoint
 from denn.training.gradients import Gradients
-from denn.training.loop import Plan, _Run
+from denn.training.loop import _Run
+from denn.training.plan import Plan
 from denn.types import Corpus
 
 RECIPES = Path(__file__).parents[1] / "recipes"
@@ -48,8 +53,16 @@ CORPORA = {
     "aapd": (aapd.load, "aapd/denn.toml", {"learning_rate": 8e-5}),
     "eurlex57k": (eurlex57k.load, "eurlex57k/denn-tuned.toml", {}),
 }
-LOOK, DEEP, SNAPSHOT = 50, 200, 250  # steps between looks, between validations and between snapshots
+LOOK, DEEP, SNAPSHOT = 50, 200, 50  # steps between looks, between validations and between snapshots
 SPREAD_TEXTS, SCORED_TEXTS, PROBED_TEXTS = 256, 1000, 16
+MEMORY, SETTLE = 0.98, 20  # of the usual gradient norm, a step; steps before anything is usual
+CURVES = {
+    "gradient": "gradient norm",
+    "loss": "loss",
+    "contrast": "contrastive loss",
+    "own_view": "cosine of a text's two views",
+    "other_texts": "cosine of different texts",
+}
 LEARNT, LOW_SHARE, HIGH_COSINE = 0.2, 0.5, 0.9  # the rule: micro-F1 to fall from, share of the best, mean cosine
 
 
@@ -65,6 +78,8 @@ class Variant:
     recorded: bool = True
     residual32: bool = False  # products in bfloat16, everything between them in float32, by torch's operations
     tf32: bool = False
+    dropouts: dict[str, float] = field(default_factory=dict)  # of the encoder's settings
+    usual: float = 0.0  # gradients are clipped at so many times what is usual for their tensor
 
 
 VARIANTS = {
@@ -77,6 +92,12 @@ VARIANTS = {
     "beta2": Variant(adam={"betas": (0.9, 0.98)}),
     "decay": Variant({"optimiser": "adamw", "weight_decay": 0.01}),
     "no-contrast": Variant({"alpha": 0.0}),
+    "usual": Variant(usual=2.0),
+    "usual-tight": Variant(usual=1.05),
+    "usual-warmup": Variant(usual=2.0, warmup=0.05),
+    "layers": Variant({"layer_decay": 0.85}),
+    "no-hidden-dropout": Variant(dropouts={"hidden_dropout_prob": 0.0}),
+    "no-attention-dropout": Variant(dropouts={"attention_probs_dropout_prob": 0.0}),
     "unrecorded": Variant(recorded=False),
     "torch-ops": Variant(kernels=False),
     "residual32": Variant({"precision": "float32"}, residual32=True),
@@ -89,11 +110,50 @@ class Run(_Run):
     """The product's loop, with a warm-up before any schedule."""
 
     warmup = 0.0
+    clipping: UsualNorms | None = None
+
+    def advance(self, gradients: Any) -> None:
+        """Clip by what is usual, where the variant says so, between gradients and step."""
+
+        def clipped(rows: Tensor) -> Tensor:
+            loss = gradients(rows)
+            if self.clipping:
+                self.clipping.clip()
+            return loss
+
+        super().advance(clipped)
+
+    def kept_file(self) -> Path:
+        """Return a file of weights that need not be kept: nothing is judged here."""
+        return self.last
 
     def rate_factor(self) -> float:
         """Return the share of the learning rate for this step."""
         ramp = (self.state.step + 1) / (self.warmup * self.total) if self.warmup else 1.0
         return super().rate_factor() * min(1.0, ramp)
+
+
+class UsualNorms:
+    """Scales each tensor's gradient down to `factor` times the running mean of its norm, where it is longer.
+
+    What is clipped enters the mean as clipped, so one outlier does not make the next one usual.
+    """
+
+    def __init__(self, parameters: Iterable[nn.Parameter], factor: float) -> None:
+        self.parameters, self.factor, self.steps = [p for p in parameters if p.requires_grad], factor, 0
+        self.mean = torch.zeros(len(self.parameters), device=self.parameters[0].device)
+
+    def clip(self) -> None:
+        """Scale the gradients of one step and remember their norms."""
+        gradients = [parameter.grad for parameter in self.parameters]
+        norms = torch.stack(torch._foreach_norm(gradients))
+        if self.steps >= SETTLE:
+            usual = self.mean / (1 - MEMORY**self.steps)
+            shares = (self.factor * usual / norms).nan_to_num(1.0, 1.0, 0.0).clamp_(max=1.0)
+            torch._foreach_mul_(gradients, list(shares.unbind()))
+            norms = norms * shares
+        self.mean.mul_(MEMORY).add_(norms, alpha=1 - MEMORY)
+        self.steps += 1
 
 
 class Silent:
@@ -179,6 +239,7 @@ class Collapse:
         self.name = a.name or f"{a.corpus}_{a.variant}_{rate}_seed{a.seed}{start}{fork}"
         self.record = Record(a.out / f"{self.name}.jsonl")
         self.watch = Watch(a.settle)
+        self.dissected = 0
         self.kept: list[tuple[int, dict[str, Tensor], dict[str, Any]]] = []
 
     def run(self) -> dict[str, Any]:
@@ -203,19 +264,26 @@ class Collapse:
         torch.manual_seed(p.seed)
         network = DENN(p).make(p.new_encoder(self.corpus), len(self.corpus.labels))
         network.to(device)
+        for name, share in v.dropouts.items():
+            setattr(network.encoder.model.config, name, share)
         network.tokenize = lambda texts: _tokens(network, texts)
         if v.residual32:
             _in_mixed_precision(network)
         training = DennTraining(network, self.corpus, p)
-        network.start(training.train_tokens, training.labels, p, Silent())
+        network.start(training.train_tokens, training.labels, p, Silent(), SAMPLED)
         recorded = training.multiple > 1
         gradients = Gradients(network.parameters(), training.prepare, training.compute, recorded and v.recorded)
         self.network, self.training, self.traced = network, training, probes.Traced(gradients, network)
         groups = [group | v.adam for group in network.groups(p)]
         plan = Plan(**{f.name: getattr(p, f.name) for f in fields(Plan)})
         plan = replace(plan, seed=plan.seed + 1000 * a.fork)
-        run = Run(network, groups, training.train_tokens.lengths * network.views, plan, a.out, None)
+        tokens = training.train_tokens.lengths * network.views
+        run = Run(network, groups, tokens, plan, a.out, None, False, Clock(), lambda: 0.0)
         run.warmup = v.warmup
+        if v.usual:
+            run.clipping = UsualNorms(network.parameters(), v.usual)
+        if a.dissect:
+            self.traced.dissect = lambda rows, norm: self._dissect(run, rows, norm)
         if a.start:
             run.last = a.start
             if not run.resume():
@@ -283,6 +351,15 @@ class Collapse:
         found |= probes.largest_inside(network.encoder, ids, layout)
         found |= probes.errors(network, ids, layout, self.gold[:PROBED_TEXTS].to(network.device))
         return found | probes.small_moments(run.optimiser)
+
+    def _dissect(self, run: Run, rows: Tensor, norm: float) -> None:
+        """Record where the gradient of a spike comes from."""
+        if self.dissected < self.a.dissect:
+            self.dissected += 1
+            ids, starts, labels, _ = self.training.prepare(rows)
+            found = probes.anatomy(self.network, ids, starts, labels)
+            found["token"] = self.network.encoder.tokenizer.id_to_token(found["token"])
+            self.record.write("spike", step=run.state.step, norm=norm, **found)
 
     def _keep(self, run: Run) -> None:
         """Keep weights and optimiser of the last five times in memory."""
@@ -382,18 +459,37 @@ def parser() -> argparse.ArgumentParser:
     run.add_argument("--settle", type=int, default=1000, help="steps before cosine counts, if micro-F1 is below 0.2")
     run.add_argument("--documents", type=int, help="the first documents of training and validation alone")
     run.add_argument("--snapshots", action="store_true", help="write two states from before a collapse")
+    run.add_argument("--dissect", type=int, default=0, help="spikes of the gradient to look into")
     run.add_argument("--from", dest="start", type=Path, help="a state to continue from")
     run.add_argument("--fork", type=int, default=0, help="other batches and dropout than the seed's")
+    plot = commands.add_parser("plot", help="draw runs step by step")
+    plot.add_argument("records", type=Path, nargs="+")
+    plot.add_argument("--first", type=int, default=0, help="step")
+    plot.add_argument("--last", type=int, default=1600)
+    plot.add_argument("--out", type=Path, required=True)
     table = commands.add_parser("table", help="show runs and collapses")
     table.add_argument("folder", type=Path)
     return top
 
 
+def read_record(path: Path) -> list[dict[str, Any]]:
+    """Read the lines of a record, packed or not; a last one that was cut short is left out."""
+    text = lzma.open(path, "rt").read() if path.suffix == ".xz" else path.read_text()
+    return [json.loads(line) for line in text.splitlines() if line.endswith("}")]
+
+
+def trace(lines: Sequence[dict[str, Any]], name: str) -> list[float]:
+    """Return one quantity of every step."""
+    found = [value for line in lines if "trace" in line for value in line["trace"][name]]
+    return [math.nan if value is None else value for value in found]
+
+
 def table(folder: Path) -> None:
-    """Print a line for every run: where it collapsed and why, and its validation micro-F1."""
-    print(f"{'run':64} {'steps':>6} {'collapse':>16} {'best':>6} {'last':>6} {'cosine':>7} {'s':>6}")
-    for path in sorted(folder.glob("*.jsonl")):
-        lines = [json.loads(line) for line in path.read_text().splitlines() if line.endswith("}")]
+    """Print a line for every run, with its validation micro-F1 and where and why it collapsed; then one a variant."""
+    print(f"{'run':80} {'steps':>6} {'collapse':>16} {'best':>6} {'last':>6} {'cosine':>7} {'s':>6}")
+    groups: dict[tuple[str, str, float], list[tuple[bool, float, float]]] = {}
+    for path in sorted(folder.glob("*.jsonl*")):
+        lines = read_record(path)
         looks = [line for line in lines if line["kind"] == "look"]
         scores = [line["micro_f1"] for line in lines if line["kind"] == "deep"]
         if not looks or not scores:
@@ -404,7 +500,42 @@ def table(folder: Path) -> None:
         best, last, cosine = 100 * max(scores), 100 * scores[-1], looks[-1]["cosine"]
         step, seconds = f"{looks[-1]['step']}{open_end}", lines[-1]["seconds"]
         cosine = "null" if cosine is None else f"{cosine:.3f}"
-        print(f"{path.stem:64} {step:>6} {where:>16} {best:6.1f} {last:6.1f} {cosine:>7} {seconds:6.0f}")
+        name = path.name.split(".jsonl")[0]
+        print(f"{name:80} {step:>6} {where:>16} {best:6.1f} {last:6.1f} {cosine:>7} {seconds:6.0f}")
+        start, end = lines[0], found["step"] if found else math.inf
+        kind = ("fork of " if start["began_at"] else "") + start["variant"]
+        norms = trace(lines, "gradient")[: int(min(end, 1e9)) - start["began_at"]]
+        usual = statistics.median(norms)
+        share = 1000 * sum(norm > probes.SPIKE * usual for norm in norms[LOOK:]) / max(1, len(norms) - LOOK)
+        key = start["corpus"], kind, start["parameters"]["learning_rate"]
+        groups.setdefault(key, []).append((found is not None, share, best))
+    print(f"\n{'corpus':12} {'variant':28} {'rate':>8} {'runs':>5} {'collapsed':>10} {'spikes/1000':>12} {'best':>6}")
+    for (corpus, kind, rate), runs in groups.items():
+        spikes, best = (statistics.mean(run[i] for run in runs) for i in (1, 2))
+        print(f"{corpus:12} {kind:28} {rate:8g} {len(runs):5} {sum(r[0] for r in runs):10} {spikes:12.1f} {best:6.1f}")
+
+
+def plot(paths: Sequence[Path], first: int, last: int, out: Path) -> None:
+    """Draw gradient norm, losses and cosines of runs, step by step, under each other."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(9, 7), layout="constrained")
+    grid = figure.subplots(3, len(paths), sharex=True, sharey="row", squeeze=False)
+    for column, path in enumerate(paths):
+        lines = read_record(path)
+        steps = range(first, last)
+        for row, names in enumerate((("gradient",), ("loss", "contrast"), ("own_view", "other_texts"))):
+            axes = grid[row][column]
+            for name in names:
+                values = trace(lines, name)[first:last]
+                axes.plot(list(steps)[: len(values)], values, label=CURVES[name], linewidth=1)
+            if row < 2:
+                axes.set_yscale("log")
+            axes.legend(loc="center left" if row == 2 else "upper left", fontsize=8, frameon=False)
+            axes.grid(alpha=0.3)
+        grid[0][column].set_title(f"{lines[0]['variant']}, seed {lines[0]['seed']}")
+        grid[2][column].set_xlabel("step")
+    figure.savefig(out)
 
 
 def main() -> None:
@@ -412,6 +543,8 @@ def main() -> None:
     arguments = parser().parse_args()
     if arguments.command == "table":
         table(arguments.folder)
+    elif arguments.command == "plot":
+        plot(arguments.records, arguments.first, arguments.last, arguments.out)
     else:
         print(json.dumps(one_run(sys.argv[2:])), flush=True)
 

@@ -19,6 +19,7 @@ from denn.methods import denn as method
 from denn.training.gradients import Gradients
 
 STEP = ("loss", "contrast", "own_view", "other_texts", "gradient", "gradient_last_norm")  # of a trace, in this order
+SPIKE = 8.0  # times the median: a gradient norm worth a closer look
 Numbers = dict[str, Any]
 
 
@@ -49,6 +50,8 @@ class Traced:
         self.gain = next(i for i, weight in enumerate(self.parameters) if weight is gain)
         self.steps: list[Tensor] = []
         self.norms: list[Tensor] = []
+        self.dissect: Callable[[Tensor, float], None] | None = None  # what to do with the rows of a spike
+        self.usual: list[float] = []
 
     def __call__(self, rows: Tensor) -> Tensor:
         """Compute the gradients and note them."""
@@ -57,7 +60,15 @@ class Traced:
         both = torch.stack([loss.float(), norms.norm(), norms[self.gain]])
         self.steps.append(torch.cat([both[:1], self.seen, both[1:]]))
         self.norms.append(norms)
+        if self.dissect:
+            self._look_for_spike(rows, float(both[1]))
         return loss
+
+    def _look_for_spike(self, rows: Tensor, norm: float) -> None:
+        """Hand the rows of a gradient far longer than the last fifty on, while the weights are still the same."""
+        if self.dissect and len(self.usual) == 50 and norm > SPIKE * sorted(self.usual)[25]:
+            self.dissect(rows, norm)
+        self.usual = [*self.usual[-49:], norm]
 
     @contextmanager
     def watching(self, loss: str) -> Iterator[None]:
@@ -91,6 +102,7 @@ class Traced:
             "trace": trace,
             "gradient_mean": {name: float(values.sqrt().mean()) for name, values in parts.items()},
             "gradient_max": {name: float(values.sqrt().max()) for name, values in parts.items()},
+            "spikes": _spikes(steps[:, 4], parts),
             "steps_not_finite": int((~steps[:, [0, 4]].isfinite()).any(1).sum()),
         }
 
@@ -109,6 +121,90 @@ class Traced:
         found["update_rms_in_rates"] = float(change.norm() / count**0.5 / max(rate, 1e-12))
         bad = torch.stack([(~weight.isfinite()).sum() for weight in self.parameters]).sum()
         return found | {"weights_not_finite": int(bad)}
+
+
+def _spikes(norms: Tensor, parts: dict[str, Tensor]) -> list[Numbers]:
+    """Return the gradient norm by part of every step whose norm is far above the median."""
+    found = (norms > SPIKE * norms.median()).nonzero().flatten().tolist()
+    return [{"place": i, **{name: float(values[i].sqrt()) for name, values in parts.items()}} for i in found]
+
+
+def anatomy(network: method.DennNetwork, ids: Tensor, starts: Tensor, labels: Tensor) -> Numbers:
+    """Find the document and the token that a batch's gradient comes from: in float32, by torch's operations.
+
+    Gradients are those with respect to the sums that enter each layer's second LayerNorm, without dropout; the
+    gradient of the weights comes once without and three times with dropout.
+    """
+    layout = Layout.at(starts, len(ids), network.encoder.max_length)
+    weights = [weight for weight in network.parameters() if weight.requires_grad]
+    sums: list[Tensor] = []
+    norm = packed._norm
+
+    def seen_norm(x: Tensor, *rest: Any) -> Tensor:
+        sums.append(x)
+        return norm(x, *rest)
+
+    def size(loss: Tensor) -> float:
+        grads = torch.autograd.grad(loss, weights, allow_unused=True, materialize_grads=True)
+        return float(torch.stack(torch._foreach_norm(grads)).norm())
+
+    was_training, batch = network.training, method.Batch(ids, layout, labels, None)
+    with reference(network.encoder):
+        with _patched(packed, _norm=seen_norm):
+            network.eval()
+            loss = network.loss(batch)
+            layers = sums[1::2]
+            grads = torch.autograd.grad(loss, layers, retain_graph=True)
+            without = size(loss)
+        network.train()
+        with_dropout = [size(network.loss(batch)) for _ in range(3)]
+    network.train(was_training)
+    squares = [grad.square().sum(1) for grad in grads]  # (T,) each
+    real = layout.document < 2 * len(labels)
+    documents = torch.zeros(int(layout.document.max()) + 1, device=ids.device)
+    documents.index_add_(0, layout.document, squares[0] * real)
+    top = int(documents.argmax())
+    mine = layout.document == top
+    token = int((squares[0] * mine).argmax())
+    largest = [x.detach().abs().amax(1) for x in layers]
+    return {
+        "gradient": without,
+        "gradients_with_dropout": with_dropout,
+        "documents": int((documents > 0).sum()),
+        "share_of_document": float(documents[top] / documents.sum()),
+        "share_of_second_document": float(documents.topk(4).values[2] / documents.sum()),  # views come in pairs
+        "length": int(mine.sum()),
+        "place": int(layout.positions[token]),
+        "token": int(ids[token]),
+        "share_of_token": float(squares[0][token] / squares[0][mine].sum()),
+        "layers": {
+            "gradient_of_token": [float(s[token].sqrt()) for s in squares],
+            "gradient_of_document": [float(s[mine].sum().sqrt()) for s in squares],
+            "gradient_median_document": [float(_by_document(s, layout).median().sqrt()) for s in squares],
+            "largest_of_token": [float(v[token]) for v in largest],
+            "largest_of_document": [float(v[mine].max()) for v in largest],
+            "largest_median_document": [float(_largest(v, layout).median()) for v in largest],
+            "median": [float(v.median()) for v in largest],
+            "massive_tokens_of_document": [int((v[mine] > v[real].max() / 2).sum()) for v in largest],
+            "massive_tokens_a_document": [
+                float((v[real] > v[real].max() / 2).sum() / 2 / len(labels)) for v in largest
+            ],
+            "tightest_of_document": [float(x.detach()[mine].std(1).min()) for x in layers],
+            "tightest": [float(x.detach()[real].std(1).min()) for x in layers],
+        },
+    }
+
+
+def _by_document(values: Tensor, layout: Layout) -> Tensor:
+    """Add (T,) values up to one for each document."""
+    out = torch.zeros(len(layout.starts) - 1, device=values.device)
+    return out.index_add_(0, layout.document, values)
+
+
+def _largest(values: Tensor, layout: Layout) -> Tensor:
+    """Return the largest of (T,) values for each document."""
+    out = torch.zeros(len(layout.starts) - 1, device=values.device)
+    return out.scatter_reduce_(0, layout.document, values, "amax")
 
 
 def gains(encoder: TransformerEncoder) -> Numbers:
