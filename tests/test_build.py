@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 import denn
+from denn.build import existing_model
 from denn.errors import ConfigError, DataError, DennError, TrainingError
 
 pytestmark = pytest.mark.slow  # most tests here train
@@ -53,10 +54,10 @@ def test_a_training_leaves_the_bundle_and_nothing_else(tiny_corpus, brief, tmp_p
 
 def test_a_folder_with_other_content_is_refused_and_untouched(tiny_corpus, brief, tmp_path):
     (tmp_path / "thesis.txt").write_text("precious")
-    with pytest.raises(TrainingError, match="exists and is no model; expected a new folder"):
+    with pytest.raises(TrainingError, match="exists and is not a model; expected a new folder"):
         denn.train(tiny_corpus, out=tmp_path, **brief)
     file = tmp_path / "thesis.txt"
-    with pytest.raises(TrainingError, match="exists and is no model"):
+    with pytest.raises(TrainingError, match="exists and is not a model"):
         denn.train(tiny_corpus, out=file, **brief)
     assert names(tmp_path) == {"thesis.txt"}
     assert file.read_text() == "precious"
@@ -75,10 +76,10 @@ def test_a_folder_that_has_the_name_of_our_workdir_is_refused_and_untouched(tiny
 def test_an_older_model_stays_until_the_new_one_is_done(tiny_corpus, tiny_model, brief, tmp_path):
     folder = Path(shutil.copytree(tiny_model, tmp_path / "model"))
     before = (folder / "bundle.json").read_text()
-    interrupt(tiny_corpus, folder, **brief)
+    interrupt(tiny_corpus, folder, replace=True, **brief)
     assert (folder / "bundle.json").read_text() == before
     denn.load(folder).close()
-    denn.train(tiny_corpus, out=folder, **brief).close()
+    denn.train(tiny_corpus, out=folder, replace=True, **brief).close()
     assert json.loads((folder / "bundle.json").read_text())["parameters"]["epochs"] == 1
     assert names(tmp_path) == {"model"}
 
@@ -175,7 +176,7 @@ def test_a_path_relative_to_the_working_folder(tiny_corpus, tmp_path, monkeypatc
     denn.train(tiny_corpus, out="model/", method="dummy").close()
     assert names(tmp_path) == {"model"}
     monkeypatch.chdir(tmp_path / "model")
-    denn.train(tiny_corpus, out=".", method="dummy").close()
+    denn.train(tiny_corpus, out=".", method="dummy", replace=True).close()
     assert names(tmp_path) == {"model"}
 
 
@@ -189,6 +190,36 @@ def test_what_a_datastore_has_learnt_is_not_thrown_away_unasked(tiny_corpus, bri
         assert "mine" in model.method.store.ids()
     with denn.train(tiny_corpus, out=out, replace=True, **brief) as model:
         assert "mine" not in model.method.store.ids()
+
+
+def test_a_model_is_not_replaced_unasked(tiny_corpus, tmp_path):
+    out = tmp_path / "model"
+    assert existing_model(out) is existing_model(tmp_path / "no" / "folder") is None
+    denn.train(tiny_corpus, out=out, method="dummy").close()
+    before = (out / "bundle.json").read_bytes()
+    expected = rf"{out} holds a model already \(dummy, 6 labels, 20..-..-..\)\. Give another --out, or pass --replace\."
+    with pytest.raises(TrainingError, match=expected):
+        denn.train(tiny_corpus, out=out, method="dummy", seed=1)
+    assert (out / "bundle.json").read_bytes() == before and names(tmp_path) == {"model"}
+    denn.train(tiny_corpus, out=out, method="dummy", seed=1, replace=True).close()
+    assert json.loads((out / "bundle.json").read_text())["parameters"]["seed"] == 1
+
+
+@pytest.mark.parametrize("damage", ['{"format": 1}', '["no card"]', "", '{"created": "\\u001b[31m"}'])
+def test_a_damaged_model_is_not_replaced_unasked_either(tmp_path, damage):
+    (tmp_path / "bundle.json").write_text(damage)
+    found = existing_model(tmp_path)
+    assert found.description == f"{tmp_path} holds a model already (damaged, or of another version)."
+    assert (found.corpus, found.loss) == ("", "")
+
+
+def test_what_would_be_lost_with_a_model_is_said(tiny_model, tmp_path):
+    folder = Path(shutil.copytree(tiny_model, tmp_path / "model"))
+    assert existing_model(folder).loss == ""
+    (folder / "store" / "store.sqlite").write_bytes(b"damaged")
+    assert existing_model(folder).loss == "its datastore cannot be read"
+    (folder / "store" / "address").write_text("postgresql://elsewhere/denn")
+    assert existing_model(folder).loss == "it uses a datastore elsewhere, which a new one would not"
 
 
 def test_two_trainings_of_one_folder_are_one_too_many(tiny_corpus, brief, tmp_path):

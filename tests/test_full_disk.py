@@ -65,7 +65,7 @@ def test_wherever_the_disk_is_full_nothing_is_lost(disk, tiny_corpus, tiny_setti
     for kilobytes in [0, 4, *range(8, needed, max(8, needed // 12))]:
         leave(disk, kilobytes)
         try:
-            denn.train(tiny_corpus, out=out, **settings | {"seed": 1}).close()
+            denn.train(tiny_corpus, out=out, replace=True, **settings | {"seed": 1}).close()
         except DennError as error:
             refused += 1
             assert "\n" not in str(error)
@@ -77,7 +77,7 @@ def test_wherever_the_disk_is_full_nothing_is_lost(disk, tiny_corpus, tiny_setti
             break
     assert refused >= 2
     (disk / "ballast").unlink()
-    with denn.train(tiny_corpus, out=out, **settings | {"seed": 1}) as model:
+    with denn.train(tiny_corpus, out=out, replace=True, **settings | {"seed": 1}) as model:
         assert model.predict(["goal"])
     assert {path.name for path in disk.iterdir()} == {"model"}
 

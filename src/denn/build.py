@@ -10,6 +10,7 @@ import shutil
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ from safetensors import SafetensorError
 from denn import bundle
 from denn.clock import Clock
 from denn.config import Recipe, make_recipe
-from denn.errors import DataError, TrainingError
+from denn.errors import DataError, StoreError, TrainingError
 from denn.evaluation import evaluate, tune, untuned
 from denn.locks import alone
 from denn.model import Model, load
@@ -63,22 +64,52 @@ def train(
 ) -> Model:
     """Train a method on a corpus and write the model's folder.
 
-    A run that was killed is taken up where it stood when the same call is made again; `restart` begins anew. The
-    folder appears, or replaces an older model, only when everything is done; one whose datastore was changed since
-    its training is replaced only where `replace` says so. A `time_budget` counts from the call, or from `begun` on
-    `time.monotonic`'s scale.
+    A run that was killed resumes when the same call is made again; `restart` discards it. The folder appears only when
+    everything is done; a model that is there already stays until then, and is replaced only with `replace`. A
+    `time_budget` counts from the call, or from `begun` on `time.monotonic`'s scale.
     """
     folder, shown = Path(out).resolve(), progress or Silent()
     recipe = make_recipe(method, parameters)
     clock = Clock(parameters.get("time_budget"), begun)
     _check(corpus)
     folder.parent.mkdir(parents=True, exist_ok=True)
+    with _locked(folder):
+        if (existing := _existing(folder)) and not replace:
+            raise TrainingError(existing.refusal)
+        with _room(folder):
+            return _train(corpus, recipe, folder, shown, restart, clock)
+
+
+@dataclass(frozen=True)
+class Existing:
+    """A model that is in the folder of a training."""
+
+    description: str  # one sentence
+    corpus: str  # the name of what it was trained on
+    loss: str  # what would be lost with it, or nothing
+
+    @property
+    def refusal(self) -> str:
+        """Say that it is not replaced without consent."""
+        return f"{self.description} Give another --out, or pass --replace."
+
+
+def existing_model(out: str | Path) -> Existing | None:
+    """Return the model that a training to this folder would replace; a folder of other content is an error."""
+    folder = Path(out).resolve()
+    if not folder.parent.is_dir():
+        return None
+    with _locked(folder):
+        return _existing(folder)
+
+
+@contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    """Keep other trainings away from a folder."""
     with alone(folder.with_name(f".{folder.name}.lock")) as free:
         if not free:
             raise TrainingError(f"Another training writes to {folder}. Wait for it, or give another --out.")
-        _check_place(folder, replace)
-        with _room(folder):
-            return _train(corpus, recipe, folder, shown, restart, clock)
+        yield
 
 
 def _train(corpus: Corpus, recipe: Recipe, folder: Path, shown: Progress, restart: bool, clock: Clock) -> Model:
@@ -132,24 +163,27 @@ def _check(corpus: Corpus) -> None:
         raise DataError(f"Got the id {repeated[0]!r} twice in the training documents, ids must differ.")
 
 
-def _check_place(folder: Path, replace: bool) -> None:
-    """Refuse a folder that is no model, or a model that would lose what its datastore learnt since."""
+def _existing(folder: Path) -> Existing | None:
+    """Describe the model in a folder; anything else in it is an error."""
     bundle.recover(folder)
     if not bundle.is_bundle_or_free(folder):
-        raise TrainingError(f"{folder} exists and is no model; expected a new folder. Give another --out.")
-    if replace:
-        return
+        raise TrainingError(f"{folder} exists and is not a model; expected a new folder. Give another --out.")
+    if not (folder / "bundle.json").is_file():
+        return None
+    (words, corpus), loss = bundle.glance(folder), _loss(folder)
+    return Existing(f"{folder} holds a model already ({words}){loss and '; ' + loss}.", corpus, loss)
+
+
+def _loss(folder: Path) -> str:
+    """Say what a new model would lose of an old one's datastore, if anything."""
     own, elsewhere = folder / "store" / FILE, folder / "store" / ELSEWHERE
-    if own.is_file() and version(own) > 1:
-        raise TrainingError(
-            f"{folder} holds a model whose datastore was changed since its training; a new one would lose that. Give "
-            "another --out, or pass --replace."
-        )
     if elsewhere.is_file():
-        raise TrainingError(
-            f"{folder} holds a model that uses a datastore elsewhere; a new one would not. Give another --out, or pass "
-            "--replace."
-        )
+        return "it uses a datastore elsewhere, which a new one would not"
+    try:
+        changed = own.is_file() and version(own) > 1
+    except StoreError:
+        return "its datastore cannot be read"
+    return "its datastore was changed since its training, which a new one would lose" if changed else ""
 
 
 def _fingerprint(corpus: Corpus, recipe: Recipe) -> str:

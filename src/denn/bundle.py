@@ -149,6 +149,16 @@ def read(folder: Path) -> tuple[Card, LabelSpace]:
     return card, labels
 
 
+def glance(folder: Path) -> tuple[str, str]:
+    """Return a few words about a model, and the name of its corpus; nothing but its card is read or checked."""
+    try:
+        card = Card.model_validate(read_object(folder / "bundle.json", BundleError, MOST_LARGE_JSON))
+        trained, created = Trained.model_validate(card.corpus), datetime.fromisoformat(card.created)
+    except (BundleError, ValueError):  # pydantic's is one
+        return "damaged, or of another version", ""
+    return f"{_shown(card.method)}, {len(trained.label_counts)} labels, {created:%Y-%m-%d}", trained.name
+
+
 def _read_labels(file: Path) -> LabelSpace:
     """Read labels.txt: a name a line, each once."""
     *names, rest = read_lines(file, BundleError)

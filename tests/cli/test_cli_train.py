@@ -2,9 +2,13 @@
 
 import io
 import json
+import os
+import pty
+import shutil
 import signal
 import subprocess
 import sys
+from contextlib import suppress
 
 import pytest
 
@@ -50,7 +54,7 @@ def test_set_beats_options_which_beat_the_recipe(run, files, tmp_path, tiny_sett
     assert run(*train, "--seed", 2, "--time-budget", "1h", "--set", "seed=3", "-q").code == 0
     parameters = card(out)["parameters"]
     assert (parameters["k"], parameters["seed"], parameters["time_budget"]) == (3, 3, 3600)
-    assert run(*train, "--seed", 2, "-q").code == 0
+    assert run(*train, "--seed", 2, "-q", "--replace").code == 0
     assert card(out)["parameters"]["seed"] == 2
     assert run("train", files / "train.jsonl", "--out", out, "--recipe", recipe, "--method", "dummy").code == 2
 
@@ -61,11 +65,43 @@ def test_quiet_says_nothing_before_or_after_the_command(run, tmp_path):
     columns = ["--text-column", "body", "--labels-column", "tags", "--id-column", "key", "--separator", ";"]
     out = tmp_path / "model"
     train = ["train", corpus, "--method", "dummy", "--out", out, *columns, "--valid-share", 0.25]
-    for arguments in (["-q", *train], [*train, "--quiet"]):
+    for arguments in (["-q", *train], [*train, "--quiet", "--replace"]):
         ran = run(*arguments)
         assert (ran.code, ran.out, ran.err) == (0, "", "")
     assert (card(out)["corpus"]["train"], card(out)["corpus"]["valid"]) == (15, 5)
-    assert "Next: denn predict" in run(*train).err
+    assert "Next: denn predict" in run(*train, "--replace").err
+
+
+def test_a_model_is_replaced_with_consent_only_which_is_asked_before_the_corpus_is_read(run, dummy, tmp_path):
+    out = shutil.copytree(dummy, tmp_path / "model")
+    train = ["train", tmp_path / "missing.jsonl", "--out", out, "--method", "dummy"]
+    ran = run(*train)
+    assert ran.code == 2
+    assert f"{out} holds a model already (dummy, 6 labels, " in ran.err
+    assert ran.err.endswith("Give another --out, or pass --replace.\n")
+    assert "missing.jsonl" in run(*train, "--replace").err
+
+
+@pytest.mark.parametrize("answer", ["n", "y"])
+def test_a_terminal_is_asked_before_a_model_is_replaced(files, tiny_model, tmp_path, answer):
+    out = shutil.copytree(tiny_model, tmp_path / "model")
+    with denn.load(out) as model:
+        model.add([denn.Document("a violin", ("taught",), "mine")])
+    command = [sys.executable, "-m", "denn", "train", files / "train.jsonl", "--out", out, "--method", "dummy"]
+    ours, theirs = pty.openpty()
+    with subprocess.Popen(command, stdin=theirs, stdout=theirs, stderr=theirs) as asked:
+        os.close(theirs)
+        said = b""
+        while b"Replace it? [y/N]" not in said:
+            said += os.read(ours, 1000)
+        os.write(ours, f"{answer}\n".encode())
+        with suppress(OSError):  # the other end is closed
+            while more := os.read(ours, 1000):
+                said += more
+    os.close(ours)
+    assert b"holds a model already (denn, 6 labels, " in said and b"changed since its training" in said
+    assert asked.returncode == (0 if answer == "y" else 2)
+    assert card(out)["method"] == ("dummy" if answer == "y" else "denn")
 
 
 def test_bad_rows_are_named_and_can_be_skipped(run, tmp_path):

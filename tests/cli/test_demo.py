@@ -11,7 +11,7 @@ import denn
 from denn.cli import demo
 from denn.core.metrics import multilabel_scores
 from denn.data.corpus import read_documents
-from denn.errors import DataError
+from denn.errors import DataError, TrainingError
 from denn.methods.br import decision_scores
 
 pytestmark = pytest.mark.slow  # the demo from end to end
@@ -129,6 +129,24 @@ def test_a_second_run_trains_anew_and_shows_everything_within_80_columns(
     assert any("●" in line for line in lines)
     assert any(line.strip().startswith("denn store add") for line in lines)
     assert any(line.startswith(f"  denn report {folder / 'model'} {folder / 'test.jsonl'} ") for line in lines)
+
+
+def test_only_the_model_of_an_earlier_demo_is_replaced_unasked(folder, settings, tiny_corpus, tmp_path) -> None:
+    def again(out: Path, **options: bool) -> None:
+        demo.run(out, budget=60, documents=80, seed=3, quiet=True, packages=packages, settings=settings, **options)
+
+    taught, other = Path(shutil.copytree(folder, tmp_path / "taught")), tmp_path / "other"
+    with denn.load(taught / "model") as model:
+        model.add([denn.Document("a new kind of text", ("new",), "mine")])
+    denn.train(tiny_corpus, out=other / "model", method="dummy").close()
+    for out, reason in ((taught, "datastore was changed since its training"), (other, "holds a model already")):
+        before = (out / "model" / "bundle.json").read_bytes()
+        with pytest.raises(TrainingError, match=rf"{reason}.*pass --replace"):
+            again(out)
+        assert (out / "model" / "bundle.json").read_bytes() == before
+    again(taught, replace=True)
+    with denn.load(taught / "model") as model:
+        assert "mine" not in model.store.ids()
 
 
 def test_what_comes_next_fits_the_screen(capsys: pytest.CaptureFixture[str]) -> None:

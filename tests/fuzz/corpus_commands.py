@@ -20,7 +20,7 @@ from denn.cli import main
 
 SECONDS = 60
 COMMANDS = {
-    "train": lambda model, path, folder: ["train", path, "--out", folder / "new", "--method", "dummy"],
+    "train": lambda model, path, folder: ["train", path, "--out", folder / "new", "--method", "dummy", "--replace"],
     "evaluate": lambda model, path, folder: ["evaluate", model, path, "--json"],
     "predict": lambda model, path, folder: ["predict", model, path, "--output", folder / "out.jsonl"],
 }

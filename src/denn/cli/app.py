@@ -10,7 +10,7 @@ import typer
 
 from denn import __version__
 from denn.cli import bench, data, evaluate, predict, report, serve, store, store_keeping, train
-from denn.cli.options import Quiet, Seed, Verbose, duration
+from denn.cli.options import Quiet, Replace, Seed, Verbose, duration
 
 app = typer.Typer(rich_markup_mode=None, pretty_exceptions_enable=False, no_args_is_help=True)
 
@@ -47,6 +47,7 @@ def demo(
     ] = False,
     port: Annotated[int, typer.Option(min=0, max=65535, help="For --serve.")] = 8000,
     seed: Seed = 0,
+    replace: Replace = False,
     quiet: Quiet = False,
     verbose: Verbose = False,
 ) -> None:
@@ -55,7 +56,8 @@ def demo(
     from denn.cli.show import is_quiet
 
     if not (serve_it and (out / "model" / "bundle.json").exists()):
-        run(out, budget=duration(time_budget), documents=documents, seed=seed or 0, quiet=is_quiet())
+        budget = duration(time_budget)
+        run(out, budget=budget, documents=documents, seed=seed or 0, replace=replace, quiet=is_quiet())
     if serve_it:
         serve.serve(out / "model", port=port, teach=True, log="none")
 

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 Packages = Callable[[], tuple[list[Document], list[Document]]]  # → tagged and untagged documents
 
+NAME = "debian"  # of the corpus
 VALID, TEST = 500, 1500  # packages at most
 SETTINGS: Mapping[str, Any] = {
     "encoder": "minilm",
@@ -91,18 +92,24 @@ def run(
     documents: int,
     seed: int,
     quiet: bool,
+    replace: bool = False,
     packages: Packages | None = None,
     settings: Mapping[str, Any] = SETTINGS,
 ) -> None:
     """Train on at most `documents` packages for `budget` seconds, and show how good that is and what it is good for.
 
-    The model, the packages tested on (`test.jsonl`) and all that is shown (`report.json`) go to `out`. `packages` and
+    The model, the packages tested on (`test.jsonl`) and all that is shown (`report.json`) go to `out`. The model of an
+    earlier demo is replaced, any other, and one whose datastore was changed, only with consent. `packages` and
     `settings` take the place of Debian's packages and of the settings found for them.
     """
-    from denn.build import Silent, train
+    from denn.build import Silent, existing_model, train
     from denn.cli.progress import watching
+    from denn.cli.train import may_replace
 
     check_folder(out, "--out")
+    existing = existing_model(out / "model")
+    ours = existing is not None and existing.corpus == NAME and not existing.loss
+    replace = may_replace(existing, replace or ours)
     begun = time.monotonic()
     stages: dict[str, float] = {}
 
@@ -116,7 +123,7 @@ def run(
     out.mkdir(parents=True, exist_ok=True)
     with nullcontext(Silent()) if quiet else watching() as progress:
         chosen = {**settings, "time_budget": budget, "seed": seed}
-        model = train(corpus, out=out / "model", progress=progress, restart=True, **chosen)
+        model = train(corpus, out=out / "model", progress=progress, restart=True, replace=replace, **chosen)
     _write_test(out / "test.jsonl", corpus.test)
     reached("training")
     with model:
@@ -144,7 +151,7 @@ def parts(tagged: Sequence[Document], documents: int, seed: int) -> Corpus:
     drawn = random.Random(seed).sample(list(tagged), len(tagged))
     test = min(TEST, len(drawn) // 5)
     train = test + min(VALID, len(drawn) // 10)
-    return Corpus(drawn[train : train + documents], drawn[test:train], drawn[:test], name="debian")
+    return Corpus(drawn[train : train + documents], drawn[test:train], drawn[:test], name=NAME)
 
 
 def _write_test(path: Path, documents: Sequence[Document]) -> None:

@@ -79,6 +79,9 @@ Model = Annotated[Path, typer.Argument(metavar="MODEL", help="The folder of a tr
 Method = Annotated[
     str | None, typer.Option(help="How to learn; denn unless the recipe says otherwise.", autocompletion=_methods)
 ]
+Replace = Annotated[
+    bool, typer.Option("--replace", help="Replace a model that is already in the output folder, without asking.")
+]
 Seed = Annotated[int | None, typer.Option(callback=_seed, help="What everything drawn by lot depends on.")]
 DataDir = Annotated[
     Path | None,

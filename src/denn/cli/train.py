@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import shlex
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -15,6 +16,7 @@ from denn.cli.options import (
     LabelsColumn,
     Method,
     Quiet,
+    Replace,
     Seed,
     Separator,
     SkipBad,
@@ -25,6 +27,7 @@ from denn.cli.options import (
 )
 
 if TYPE_CHECKING:
+    from denn.build import Existing
     from denn.model import Model
 
 log = logging.getLogger(__name__)
@@ -46,9 +49,7 @@ def train(
     ] = None,
     seed: Seed = None,
     restart: Annotated[bool, typer.Option("--restart", help="Throw an unfinished training away.")] = False,
-    replace: Annotated[
-        bool, typer.Option("--replace", help="Replace a model even if its datastore was changed since its training.")
-    ] = False,
+    replace: Replace = False,
     data_dir: DataDir = None,
     text_column: TextColumn = "text",
     labels_column: LabelsColumn = "labels",
@@ -64,6 +65,7 @@ def train(
     again takes up a training that was interrupted.
     """
     from denn import cli
+    from denn.build import existing_model
     from denn.build import train as build
     from denn.cli.progress import watching
     from denn.cli.show import interruptible
@@ -72,6 +74,7 @@ def train(
     given = {"encoder": encoder, "time_budget": time_budget, "seed": seed}
     chosen, parameters = _settings(recipe, method, given, settings or [])
     reading = Reading(text_column, labels_column, id_column, separator, skip_bad)
+    replace = may_replace(existing_model(out), replace)  # before a corpus is read, which may take minutes
     with interruptible("interrupted; the same command takes it up again"):
         documents = open_corpus(corpus, data_dir, reading, valid, valid_share)
         with watching() as progress:
@@ -102,6 +105,19 @@ def _settings(
     parameters |= parse_settings(settings)
     make_recipe(chosen, parameters)  # a misspelt name is said before a corpus is read
     return chosen, parameters
+
+
+def may_replace(existing: Existing | None, replace: bool) -> bool:
+    """Return whether a model that is there may be replaced: a terminal is asked, elsewhere --replace is required."""
+    from denn.errors import TrainingError
+
+    if existing is None or replace:
+        return replace
+    if not (sys.stdin.isatty() and sys.stderr.isatty()):
+        raise TrainingError(existing.refusal)
+    if not typer.confirm(f"{existing.description} Replace it?", err=True):
+        raise TrainingError("Nothing was changed.")
+    return True
 
 
 def summary(out: Path, model: Model) -> list[str]:
