@@ -44,7 +44,7 @@ def make(folder: Path) -> None:
     texts = [" ".join(chance.choices(WORDS, k=8)) for _ in range(64)]
     documents = [denn.Document(text, tuple(sorted(set(text.split()))[:2])) for text in texts]
     corpus = denn.Corpus(documents[:48], documents[48:], name="blocking")
-    with denn.train(corpus, out=folder, encoder="minilm", epochs=1, device="cpu") as model:
+    with denn.train(corpus, out=folder, encoder="minilm", epochs=1, device="cpu", allow_poor=True) as model:
         torch.manual_seed(1)
         width = model.store.dimension
         centres = torch.randn(LABELS, width)

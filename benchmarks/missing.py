@@ -85,7 +85,7 @@ def score(corpus: Corpus, settings: dict[str, Any]) -> dict[str, Any]:
     with (
         tempfile.TemporaryDirectory() as folder,
         watching() as progress,
-        train(corpus, out=Path(folder) / "model", progress=progress, **settings) as model,
+        train(corpus, out=Path(folder) / "model", progress=progress, allow_poor=True, **settings) as model,
     ):
         scores = model.scores([document.text for document in corpus.test]).final
         chosen = decide(scores, model.card.thresholds["final"].overall)

@@ -62,7 +62,7 @@ def main() -> None:
     corpus = denn.read_corpus(files["train"], files["valid"], files["test"], name=args.corpus.name)
     begun = time.perf_counter()
     settings = {"encoder": args.encoder, "seed": args.seed} | parse_settings(args.set)
-    model = denn.train(corpus, out=args.out, restart=True, replace=True, progress=Plain(), **settings)
+    model = denn.train(corpus, out=args.out, restart=True, replace=True, allow_poor=True, progress=Plain(), **settings)
     seconds = time.perf_counter() - begun
     evaluation = model.evaluate(corpus.test)
     for system, kinds in evaluation.systems.items():

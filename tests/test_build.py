@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import denn
-from denn.build import existing_model
+from denn.build import Silent, existing_model
 from denn.errors import ConfigError, DataError, DennError, TrainingError
 
 pytestmark = pytest.mark.slow  # most tests here train
@@ -16,8 +16,15 @@ pytestmark = pytest.mark.slow  # most tests here train
 
 @pytest.fixture
 def brief(tiny_settings) -> dict[str, object]:
-    """Parameters of a training of one epoch."""
-    return {**tiny_settings, "epochs": 1}
+    """Arguments of a training of one epoch, however poor its model is."""
+    return {**tiny_settings, "epochs": 1, "allow_poor": True}
+
+
+@pytest.fixture
+def puzzle() -> denn.Corpus:
+    """A corpus whose texts say nothing of its labels: of ten documents six have a, three b, one c."""
+    documents = [denn.Document("always the same", (label,)) for label in "aaaaaabbbc"]
+    return denn.Corpus(train=documents * 2, valid=documents)
 
 
 class Interrupting:
@@ -35,6 +42,16 @@ class Interrupting:
 
     def note(self, message: str) -> None:
         pass
+
+
+class Heard(Silent):
+    """Progress that keeps its notes."""
+
+    def __init__(self) -> None:
+        self.notes: list[str] = []
+
+    def note(self, message: str) -> None:
+        self.notes.append(message)
 
 
 def interrupt(corpus, out, stage="writing the model", **settings) -> None:
@@ -160,8 +177,41 @@ def test_without_validation_thresholds_stay_at_a_half(tiny_corpus, brief, tmp_pa
         assert {thresholds.overall for thresholds in model.card.thresholds.values()} == {0.5}
         assert set(model.card.thresholds) == {"final", "classifier", "neighbours", "average"}
         assert model.evaluate(tiny_corpus.test).headline["threshold"] == 0.5
-    assert "there is no validation part: thresholds stay at 0.5" in caplog.text
+    assert "there is no validation part: thresholds stay at 0.5, and nothing shows how good the model is" in caplog.text
     assert "step 4: loss" in caplog.text, "notes go to the log where nobody watches"
+
+
+def test_a_model_that_learnt_nothing_is_not_written(puzzle, tmp_path):
+    settings = {"method": "br", "min_df": 1, "jobs": 1}
+    with pytest.raises(TrainingError) as refused:
+        denn.train(puzzle, out=tmp_path / "model", **settings)
+    assert str(refused.value).startswith(
+        "The model was not written: it gets micro F1 60.0 on 10 validation documents, and always giving the most "
+        "frequent label gets 60.0. Run the same command with more epochs or time"
+    )
+    assert "--allow-poor" in str(refused.value) and "\n" not in str(refused.value)
+    assert names(tmp_path) == set(), "nothing to resume"
+    with denn.train(puzzle, out=tmp_path / "model", allow_poor=True, **settings) as model:
+        assert model.card.metrics["micro_f1"] == 0.6
+
+
+def test_a_poor_model_leaves_the_older_one_and_its_own_checkpoint(puzzle, tiny_model, brief, tmp_path):
+    out = Path(shutil.copytree(tiny_model, tmp_path / "model"))
+    before = (out / "bundle.json").read_bytes()
+    settings = {**brief, "batch_size": 10, "checkpoint_seconds": 0, "replace": True}
+    with pytest.raises(TrainingError, match=r"always giving the most frequent label gets 60\.0"):
+        denn.train(puzzle, out=out, **{**settings, "allow_poor": False})
+    assert (out / "bundle.json").read_bytes() == before
+    assert names(tmp_path) == {"model", "model.training"} and not (tmp_path / "model.training" / "bundle").exists()
+    with denn.train(puzzle, out=out, progress=(heard := Heard()), **settings) as model:
+        assert model.card.corpus["train"] == 20
+    assert heard.notes == ["resuming at step 2 of 2"], "it is written without training again"
+    assert names(tmp_path) == {"model"}
+
+
+def test_nothing_is_compared_where_no_validation_document_has_a_label(puzzle, tmp_path):
+    bare = denn.Corpus(train=puzzle.train, valid=[denn.Document("nothing")])
+    denn.train(bare, out=tmp_path / "model", method="br", min_df=1, jobs=1).close()
 
 
 def test_the_model_that_train_returns_is_the_one_on_disk(tiny_corpus, brief, tmp_path):

@@ -51,7 +51,7 @@ def size(folder: Path) -> int:
 
 @pytest.mark.parametrize("method", ["denn", "br", "leam"])
 def test_wherever_the_disk_is_full_nothing_is_lost(disk, tiny_corpus, tiny_settings, method):
-    settings = {"method": method}
+    settings = {"method": method, "allow_poor": True}
     if method == "br":
         settings |= {"min_df": 1, "jobs": 1}
     elif method == "leam":
@@ -91,7 +91,18 @@ def test_the_command_says_so_and_resumes(disk, tiny_corpus, tiny_settings, tmp_p
     ]
     corpus.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
     settings = [f"--set={name}={value}" for name, value in (tiny_settings | {"epochs": 2}).items()]
-    command = [sys.executable, "-m", "denn", "train", corpus, "--out", disk / "model", "--quiet", *settings]
+    command = [
+        sys.executable,
+        "-m",
+        "denn",
+        "train",
+        corpus,
+        "--out",
+        disk / "model",
+        "--quiet",
+        "--allow-poor",
+        *settings,
+    ]
     leave(disk, 64)
     ended = subprocess.run(command, capture_output=True, text=True, timeout=300)
     assert ended.returncode == 2, ended.stderr

@@ -15,11 +15,13 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import torch
 from safetensors import SafetensorError
 
 from denn import bundle
 from denn.clock import Clock
 from denn.config import Recipe, make_recipe
+from denn.core.metrics import most_frequent_f1
 from denn.errors import DataError, StoreError, TrainingError
 from denn.evaluation import evaluate, tune, untuned
 from denn.locks import alone
@@ -59,13 +61,15 @@ def train(
     progress: Progress | None = None,
     restart: bool = False,
     replace: bool = False,
+    allow_poor: bool = False,
     begun: float | None = None,
     **parameters: Any,
 ) -> Model:
     """Train a method on a corpus and write the model's folder.
 
     A run that was killed resumes when the same call is made again; `restart` discards it. The folder appears only when
-    everything is done; a model that is there already stays until then, and is replaced only with `replace`. A
+    everything is done; a model that is there already stays until then, and is replaced only with `replace`. A new
+    model that is no better on validation than the most frequent labels alone is written only with `allow_poor`. A
     `time_budget` counts from the call, or from `begun` on `time.monotonic`'s scale.
     """
     folder, shown = Path(out).resolve(), progress or Silent()
@@ -77,7 +81,7 @@ def train(
         if (existing := _existing(folder)) and not replace:
             raise TrainingError(existing.refusal)
         with _room(folder):
-            return _train(corpus, recipe, folder, shown, restart, clock)
+            return _train(corpus, recipe, folder, shown, restart, allow_poor, clock)
 
 
 @dataclass(frozen=True)
@@ -112,7 +116,9 @@ def _locked(folder: Path) -> Iterator[None]:
         yield
 
 
-def _train(corpus: Corpus, recipe: Recipe, folder: Path, shown: Progress, restart: bool, clock: Clock) -> Model:
+def _train(
+    corpus: Corpus, recipe: Recipe, folder: Path, shown: Progress, restart: bool, allow_poor: bool, clock: Clock
+) -> Model:
     """Train and write; nobody else writes to the folder meanwhile."""
     workdir = folder.with_name(folder.name + ".training")
     _open_workdir(workdir, _fingerprint(corpus, recipe), restart)
@@ -129,7 +135,10 @@ def _train(corpus: Corpus, recipe: Recipe, folder: Path, shown: Progress, restar
         shown.start("writing the model", None)
         built.save(staging)
         bundle.write_labels(staging, corpus.labels)
-        _finish(staging, used, recipe, facts)
+        card = _finish(staging, used, recipe, facts)
+        if not (allow_poor or getattr(built, "is_baseline", False)) and (sentence := _poor(used, card)):
+            _discard_if_empty(workdir)  # a checkpoint is kept: to train on, or to write the model anyway
+            raise TrainingError(sentence)
         bundle.replace(staging, folder)
         failed.pop_all()
     _discard(workdir)
@@ -234,7 +243,7 @@ def _discard_if_empty(workdir: Path) -> None:
         _discard(workdir)
 
 
-def _finish(staging: Path, corpus: Corpus, recipe: Recipe, facts: Mapping[str, object]) -> None:
+def _finish(staging: Path, corpus: Corpus, recipe: Recipe, facts: Mapping[str, object]) -> bundle.Card:
     """Tune thresholds on the model as it was written, and write bundle.json last."""
     counts = Counter(label for document in corpus.train for label in document.labels)
     card = bundle.Card(
@@ -260,6 +269,23 @@ def _finish(staging: Path, corpus: Corpus, recipe: Recipe, facts: Mapping[str, o
             thresholds = tune(scores, corpus.valid)
             metrics = dict(evaluate(scores, corpus.valid, thresholds, counts).headline)
         else:
-            log.warning("there is no validation part: thresholds stay at 0.5")
+            log.warning("there is no validation part: thresholds stay at 0.5, and nothing shows how good the model is")
             thresholds, metrics = untuned(tuple(model.scores([""]).parts), len(corpus.labels)), {}
-    bundle.write_card(staging, card.model_copy(update={"thresholds": thresholds, "metrics": metrics}))
+    card = card.model_copy(update={"thresholds": thresholds, "metrics": metrics})
+    bundle.write_card(staging, card)
+    return card
+
+
+def _poor(corpus: Corpus, card: bundle.Card) -> str | None:
+    """Say so of a model that is no better on validation than the best constant answer."""
+    counts = torch.tensor(card.corpus["label_counts"])
+    k, constant = most_frequent_f1(counts, corpus.labels.matrix(corpus.valid))
+    if not constant or card.metrics["micro_f1"] > constant:  # 0: there are no labels to compare with
+        return None
+    given = "most frequent label" if k == 1 else f"{k} most frequent labels"
+    return (
+        f"The model was not written: it gets micro F1 {100 * card.metrics['micro_f1']:.1f} on {len(corpus.valid)} "
+        f"validation documents, and always giving the {given} gets {100 * constant:.1f}. Run the same command with "
+        "more epochs or time, or with --restart and a lower learning rate, more documents per label or --method br; "
+        "--allow-poor writes the model anyway."
+    )

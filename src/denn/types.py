@@ -322,7 +322,10 @@ class Fitted(NamedTuple):
 
 
 class Method(Protocol):
-    """A multi-label system: learns a corpus, scores texts, survives disk."""
+    """A multi-label system: learns a corpus, scores texts, survives disk.
+
+    A class whose attribute `is_baseline` is true need not beat the most frequent labels to be written.
+    """
 
     def fit(self, corpus: Corpus, workdir: Path, progress: Progress, clock: Clock | None = None) -> Fitted:
         """Learn the corpus, keeping resumable state in `workdir`, within the time that the clock leaves."""

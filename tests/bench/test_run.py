@@ -15,7 +15,7 @@ from denn.bench import run as run_module
 from denn.bench.machine import commit, machine, matrix_rate
 from denn.bench.measure import _columns, _groups, rounded, utilisation
 from denn.bench.result import read_all
-from denn.bench.run import clear, digest, finished, on_share, perform, plan, take_share
+from denn.bench.run import Run, clear, digest, finished, on_share, perform, plan, take_share
 from denn.bench.timing import Stopwatch, measure_costs
 from denn.build import Silent
 from denn.config import make_recipe, read_recipe
@@ -102,6 +102,14 @@ def test_a_result_has_all_that_is_promised(result, tiny_corpus):
         assert len(test["per_label"][f"f1_{part}"]) == 6
     assert test["per_label"]["label"] == list(tiny_corpus.labels.names)
     assert test["per_label"]["train"][-1] == 1  # the rare one
+
+
+def test_a_model_that_learnt_nothing_is_a_result_too(tmp_path):
+    documents = [denn.Document("always the same", (label,)) for label in "aaab"]
+    corpus = denn.Corpus(documents, documents, documents, name="tiny")
+    run = Run("tiny", "br", 0, make_recipe("br", {"min_df": 1, "jobs": 1}))
+    data = perform(run, corpus, digest(corpus), tmp_path / "results", tmp_path / "work", Silent()).data
+    assert data["test"]["systems"]["final"]["tuned"]["micro_f1"] == 0.75
 
 
 def test_decisions_give_the_scores_again(result, tiny_corpus):

@@ -10,7 +10,7 @@ def test_train_evaluate_and_predict_without_a_datastore(run, files, tiny_setting
     folder = tmp_path / "model"
     settings = {name: value for name, value in tiny_settings.items() if name not in ("k", "gamma")} | {"epochs": 1}
     options = [word for name, value in settings.items() for word in ("--set", f"{name}={value}")]
-    assert run("train", files / "train.jsonl", "--method", "bert", "--out", folder, *options).code == 0
+    assert run("train", files / "train.jsonl", "--method", "bert", "--out", folder, "--allow-poor", *options).code == 0
     evaluated = run("evaluate", folder, files / "test.jsonl", "--json")
     assert evaluated.code == 0
     assert set(json.loads(evaluated.out)["systems"]) == {"final"}

@@ -50,7 +50,7 @@ def test_set_beats_options_which_beat_the_recipe(run, files, tmp_path, tiny_sett
     written = "".join(f"{name} = {json.dumps(value)}\n" for name, value in settings.items())
     recipe.write_text(f'method = "denn"\n[parameters]\n{written}k = 3\nseed = 1\n'.replace("k = 5\n", ""))
     out = tmp_path / "model"
-    train = ["train", files / "train.jsonl", "--out", out, "--recipe", recipe]
+    train = ["train", files / "train.jsonl", "--out", out, "--recipe", recipe, "--allow-poor"]
     assert run(*train, "--seed", 2, "--time-budget", "1h", "--set", "seed=3", "-q").code == 0
     parameters = card(out)["parameters"]
     assert (parameters["k"], parameters["seed"], parameters["time_budget"]) == (3, 3, 3600)
@@ -80,6 +80,19 @@ def test_a_model_is_replaced_with_consent_only_which_is_asked_before_the_corpus_
     assert f"{out} holds a model already (dummy, 6 labels, " in ran.err
     assert ran.err.endswith("Give another --out, or pass --replace.\n")
     assert "missing.jsonl" in run(*train, "--replace").err
+
+
+def test_a_model_that_learnt_nothing_is_refused_unless_allowed(run, tmp_path):
+    corpus = tmp_path / "corpus.csv"
+    corpus.write_text("text,labels\n" + "always the same,a\nalways the same,b\nalways the same,a\n" * 30)
+    train = ["train", corpus, "--out", tmp_path / "model", "--method", "br", "--set", "jobs=1", "--quiet"]
+    ran = run(*train)
+    assert ran.code == 2 and len(ran.err.splitlines()) == 1
+    assert ran.err.startswith("denn: The model was not written: it gets micro F1 ")
+    assert not (tmp_path / "model").exists()
+    ran = run(*train, "--allow-poor")
+    assert (ran.code, ran.err) == (0, "")
+    assert (tmp_path / "model").exists()
 
 
 @pytest.mark.parametrize("answer", ["n", "y"])
@@ -152,7 +165,7 @@ def test_an_interrupted_training_is_taken_up_by_the_same_command(run, files, tmp
     assert rest.splitlines()[-1] == "denn: interrupted; the same command takes it up again"
     assert "Traceback" not in rest
     assert out == ""
-    ran = run(*train, "--time-budget", "0s")
+    ran = run(*train, "--time-budget", "0s", "--allow-poor")
     assert ran.code == 0
     assert "resuming at step" in ran.err
     assert denn.load(tmp_path / "model").predict(["goal"])

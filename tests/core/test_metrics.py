@@ -17,6 +17,7 @@ from denn.core.metrics import (
     label_table,
     macro_over_supported,
     micro_f1_error,
+    most_frequent_f1,
     multilabel_scores,
     ndcg_at_k,
     precision_at_k,
@@ -183,6 +184,26 @@ def test_ties_rank_by_column():
         assert recall_at_k(scores, gold, k) == k / 40
 
 
+@given(decisions(), st.data())
+def test_no_constant_answer_of_frequent_labels_is_better_than_the_best(pair, data):
+    gold, width = pair[1], pair[1].shape[1]
+    train_counts = torch.tensor(data.draw(st.lists(st.integers(0, 30), min_size=width, max_size=width)))
+    ranked = sorted(range(width), key=lambda column: (-int(train_counts[column]), column))
+    expected = []
+    for k in range(width + 1):
+        predicted = torch.zeros_like(gold)
+        predicted[:, ranked[:k]] = True
+        expected.append(multilabel_scores(predicted, gold)["micro_f1"])
+    best = max(expected)
+    assert most_frequent_f1(train_counts, gold) == (expected.index(best), best)
+
+
+def test_the_best_constant_answer_written_out():
+    gold = torch.tensor([[1, 0, 1], [1, 0, 0], [1, 0, 1], [0, 1, 0]], dtype=torch.bool)
+    assert most_frequent_f1(torch.tensor([9, 1, 5]), gold) == (2, 2 * 5 / (8 + 6))
+    assert most_frequent_f1(torch.tensor([1, 9, 5]), gold) == (3, 2 * 6 / (12 + 6))
+
+
 def test_bands_group_labels_by_training_frequency():
     train_counts = torch.tensor([0, 1, 9, 10, 49, 50, 499, 500, 7000])
     gold = torch.eye(9, dtype=torch.bool)
@@ -242,6 +263,7 @@ def test_nothing_to_score_gives_zeros(shape):
     scores = all_scores(nothing, nothing, torch.zeros(shape))
     assert len(scores) == 24
     assert set(scores.values()) == {0.0}
+    assert most_frequent_f1(torch.zeros(shape[1]), nothing) == (0, 0.0)
     bands = frequency_bands(torch.zeros(shape[1]), nothing, nothing, (1,))
     assert [(band.micro_f1, band.macro_f1) for band in bands] == [(0.0, 0.0)] * 2
 

@@ -32,7 +32,7 @@ def models(tiny_model, tiny_corpus, tiny_settings, tmp_path_factory) -> list[Pat
     """Folders of a DENN model, of one on TF-IDF and of a network of words."""
     folder = tmp_path_factory.mktemp("others")
     denn.train(tiny_corpus, method="br", out=folder / "br", min_df=1, jobs=1).close()
-    settings = {"device": "cpu", "epochs": 1, "word_width": 32, "max_length": 40}
+    settings = {"device": "cpu", "epochs": 1, "word_width": 32, "max_length": 40, "allow_poor": True}
     denn.train(tiny_corpus, method="leam", out=folder / "leam", **settings).close()
     return [tiny_model, folder / "br", folder / "leam"]
 

@@ -350,7 +350,7 @@ def test_documents_that_are_cut_are_counted(tiny_corpus, tiny_settings, tmp_path
         def note(self, message: str) -> None:
             notes.append(message)
 
-    settings = {**tiny_settings, "max_length": 8, "epochs": 1}
+    settings = {**tiny_settings, "max_length": 8, "epochs": 1, "allow_poor": True}
     with denn.train(tiny_corpus, out=tmp_path / "m", progress=Heard(), **settings) as model:
         long = sum(len(document.text.split()) > 6 for document in tiny_corpus.train)
         assert model.card.training["documents_cut"] == long > 0

@@ -166,7 +166,7 @@ def hostile(tmp_path_factory, tiny_settings):
         Document("<b>", names[:1], "t"),
     ]
     corpus = denn.Corpus(train, train[:4], test, name=EVIL)
-    settings = {**tiny_settings, "epochs": 1}
+    settings = {**tiny_settings, "epochs": 1, "allow_poor": True}
     model = denn.train(corpus, out=tmp_path_factory.mktemp("models") / "hostile", **settings)
     with model:
         yield model, corpus

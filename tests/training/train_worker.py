@@ -26,7 +26,7 @@ def main() -> None:
         if not child:
             try:
                 say(f"started {os.getpid()}")
-                denn.train(corpus, out=line.strip(), replace=True, **json.loads(settings)).close()
+                denn.train(corpus, out=line.strip(), replace=True, allow_poor=True, **json.loads(settings)).close()
                 os._exit(0)
             finally:
                 os._exit(1)

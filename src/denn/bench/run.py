@@ -161,7 +161,8 @@ def _model(run: Run, corpus: Corpus, folder: Path, progress: Progress) -> Model:
     if (folder / "bundle.json").is_file():
         progress.note(f"{folder} is trained already")
         return load(folder)
-    return train(corpus, out=folder, method=run.method.method, progress=progress, **vars(run.method.parameters))
+    settings = {"method": run.method.method, **vars(run.method.parameters)}
+    return train(corpus, out=folder, progress=progress, allow_poor=True, **settings)  # a bad row is a result too
 
 
 @dataclass

@@ -78,7 +78,9 @@ def measure_costs(
         settings = settings | {"time_budget": seconds, "epochs": 10_000, "evaluate_every": 10_000_000, "patience": 0}
     with (
         tempfile.TemporaryDirectory() as place,
-        train(some, out=Path(place) / "model", method=run.method.method, progress=watch, **settings) as model,
+        train(
+            some, out=Path(place) / "model", method=run.method.method, progress=watch, allow_poor=True, **settings
+        ) as model,
     ):
         model.scores([document.text for document in some.test[:64]])  # warm
         spent = cost(model, some, time.monotonic() - begun, 0, rate, speed(model, some.test))

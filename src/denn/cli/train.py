@@ -50,6 +50,10 @@ def train(
     seed: Seed = None,
     restart: Annotated[bool, typer.Option("--restart", help="Throw an unfinished training away.")] = False,
     replace: Replace = False,
+    allow_poor: Annotated[
+        bool,
+        typer.Option("--allow-poor", help="Write the model even if always giving the most frequent labels is as good."),
+    ] = False,
     data_dir: DataDir = None,
     text_column: TextColumn = "text",
     labels_column: LabelsColumn = "labels",
@@ -79,15 +83,9 @@ def train(
         documents = open_corpus(corpus, data_dir, reading, valid, valid_share)
         with watching() as progress:
             model = build(
-                documents,
-                out=out,
-                method=chosen,
-                progress=progress,
-                restart=restart,
-                replace=replace,
-                begun=cli.begun,
-                **parameters,
-            )
+                documents, out=out, method=chosen, progress=progress, restart=restart, replace=replace,
+                allow_poor=allow_poor, begun=cli.begun, **parameters,
+            )  # fmt: skip
     with model:
         for line in summary(out, model):
             log.info(line)

@@ -100,6 +100,18 @@ def ndcg_at_k(scores: Tensor, gold: Tensor, k: int) -> float:
     return _ndcg_at(_hits(scores, gold, k), gold.sum(1), k)
 
 
+def most_frequent_f1(train_counts: Tensor, gold: Tensor) -> tuple[int, float]:
+    """Return the k and the micro-F1 of the best constant answer: the k labels most frequent in training, (L,) counts.
+
+    Of equal ones the smallest k; 0 where there are no gold labels.
+    """
+    order = train_counts.argsort(descending=True, stable=True)
+    hits = torch.nn.functional.pad(gold.sum(0)[order].cumsum(0), (1, 0))  # (L+1,), of every k
+    f1 = _ratio(2 * hits, len(gold) * torch.arange(len(hits), device=gold.device) + gold.sum())
+    k = int(f1.argmax())
+    return k, float(f1[k])
+
+
 def frequency_bands(train_counts: Tensor, predicted: Tensor, gold: Tensor, edges: Sequence[int]) -> list[Band]:
     """Score the labels by training frequency: the ascending edges (1, 10, 50) give bands 0, 1-9, 10-49 and >=50."""
     table = label_table(predicted, gold)

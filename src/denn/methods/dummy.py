@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import ClassVar
 
 import torch
 
@@ -29,6 +30,7 @@ class Dummy:
     """What every other method must beat."""
 
     Parameters = DummyParameters
+    is_baseline: ClassVar[bool] = True
 
     def __init__(self, parameters: DummyParameters) -> None:
         self.parameters = parameters
