@@ -209,6 +209,16 @@ def test_a_poor_model_leaves_the_older_one_and_its_own_checkpoint(puzzle, tiny_m
     assert names(tmp_path) == {"model"}
 
 
+@pytest.mark.parametrize("method", ["denn", "bert"])
+def test_a_training_that_diverged_says_so_and_writes_nothing(tiny_corpus, tiny_settings, tmp_path, method):
+    settings = {name: value for name, value in tiny_settings.items() if method == "denn" or name not in ("k", "gamma")}
+    settings |= {"epochs": 1, "batch_size": 60, "learning_rate": 1e6}  # one step, after which no number is finite
+    with pytest.raises(TrainingError, match=r"learning rate") as refused:
+        denn.train(tiny_corpus, out=tmp_path / "model", method=method, allow_poor=True, **settings)
+    assert "\n" not in str(refused.value) and not (tmp_path / "model").exists()
+    assert not (tmp_path / "model.training" / "bundle").exists()
+
+
 def test_nothing_is_compared_where_no_validation_document_has_a_label(puzzle, tmp_path):
     bare = denn.Corpus(train=puzzle.train, valid=[denn.Document("nothing")])
     denn.train(bare, out=tmp_path / "model", method="br", min_df=1, jobs=1).close()

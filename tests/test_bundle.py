@@ -11,7 +11,7 @@ from safetensors.torch import load_file, save_file
 
 import denn
 from denn import bundle
-from denn.errors import BundleError, DennError
+from denn.errors import BundleError, DennError, TrainingError
 from denn.types import LabelSpace
 
 pytestmark = pytest.mark.slow  # loads a trained model
@@ -317,11 +317,24 @@ def test_thresholds_must_be_there_for_every_part_of_a_score(copy, tiny_corpus):
         {"method": ["denn"]},
         {"parameters": []},
         {"digests": {"labels.txt": 3}},
+        {"metrics": {"micro_f1": float("nan")}},
+        {"training": {"history": [{"step": 1, "loss": float("-inf")}]}},
     ],
 )
 def test_other_damage_of_the_card_is_refused(copy, changes):
     edit(copy, **changes)
     refusal(copy)
+
+
+def test_a_card_with_a_number_that_is_not_finite_is_not_written(copy):
+    card, _ = bundle.read(copy)
+    before = (copy / "bundle.json").read_text()
+    for change in ({"metrics": {"macro_f1": float("nan")}}, {"training": {"history": [{"loss": float("inf")}]}}):
+        with pytest.raises(TrainingError, match=r"The model was not written: (metrics|training)\..* expected a finite"):
+            bundle.write_card(copy, card.model_copy(update=change))
+    assert (copy / "bundle.json").read_text() == before
+    bundle.write_card(copy, card)
+    assert bundle.read(copy)[0] == card
 
 
 @pytest.mark.parametrize(

@@ -9,9 +9,9 @@ import pytest
 import torch
 
 import denn
-from denn.errors import ConfigError, DataError, StoreError
-from denn.model import BATCH, SCORES_BYTES, SHOWN, WORTH_SHOWING
-from denn.types import Where
+from denn.errors import BundleError, ConfigError, DataError, StoreError
+from denn.model import BATCH, SCORES_BYTES, SHOWN, WORTH_SHOWING, checked
+from denn.types import Scores, Where
 
 pytestmark = pytest.mark.slow  # loads a trained model
 
@@ -27,6 +27,18 @@ def model(tiny_model, tmp_path):
 def texts(tiny_corpus) -> list[str]:
     """Texts the model has not seen."""
     return [document.text for document in tiny_corpus.test]
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), -0.5])
+@pytest.mark.parametrize("where", ["scores", "classifier scores", "confidence"])
+def test_what_is_no_score_is_refused_wherever_it_is(where, value):
+    def tensor(name: str, *shape: int) -> torch.Tensor:
+        return torch.full(shape, value if name == where else 0.5)
+
+    parts = {name: tensor(f"{name} scores", 2, 3) for name in ("neighbours", "classifier")}
+    scores = Scores(tensor("scores", 2, 3), ("a", "b", "c"), parts, tensor("confidence", 2))
+    with pytest.raises(BundleError, match=f"The model gives {where} from .*, expected 0 to 1"):
+        checked(scores)
 
 
 def test_predictions_are_in_order_and_as_if_alone(model, texts):

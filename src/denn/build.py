@@ -22,7 +22,7 @@ from denn import bundle
 from denn.clock import Clock
 from denn.config import Recipe, make_recipe
 from denn.core.metrics import most_frequent_f1
-from denn.errors import DataError, StoreError, TrainingError
+from denn.errors import BundleError, DataError, EncoderError, StoreError, TrainingError
 from denn.evaluation import evaluate, tune, untuned
 from denn.locks import alone
 from denn.model import Model, load
@@ -133,9 +133,10 @@ def _train(
         shutil.rmtree(staging, ignore_errors=True)
         staging.mkdir()
         shown.start("writing the model", None)
-        built.save(staging)
-        bundle.write_labels(staging, corpus.labels)
-        card = _finish(staging, used, recipe, facts)
+        with _usable():
+            built.save(staging)
+            bundle.write_labels(staging, corpus.labels)
+            card = _finish(staging, used, recipe, facts)
         if not (allow_poor or getattr(built, "is_baseline", False)) and (sentence := _poor(used, card)):
             _discard_if_empty(workdir)  # a checkpoint is kept: to train on, or to write the model anyway
             raise TrainingError(sentence)
@@ -143,6 +144,18 @@ def _train(
         failed.pop_all()
     _discard(workdir)
     return load(folder)
+
+
+@contextmanager
+def _usable() -> Iterator[None]:
+    """Say that a training diverged where the model that it gave cannot be stored or used."""
+    try:
+        yield
+    except (BundleError, DataError, EncoderError) as error:
+        raise TrainingError(
+            f"The model was not written, as it cannot be used ({first_line(error).split('. ')[0]}). Train with "
+            "--restart and a lower learning rate."
+        ) from error
 
 
 @contextmanager

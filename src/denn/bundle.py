@@ -17,7 +17,8 @@ from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt, ValidationErr
 
 from denn import __version__
 from denn.durable import sync
-from denn.errors import BundleError
+from denn.errors import BundleError, TrainingError
+from denn.strict_json import dumps, not_finite
 from denn.types import LabelSpace
 from denn.untrusted import MOST_LARGE_JSON, MOST_TEXT, REMEDY, first_line, header, read_lines, read_object
 
@@ -77,6 +78,8 @@ class Card(BaseModel):
             return f"its corpus or its date is damaged ({first_line(error)})"
         if len(trained.label_counts) != labels:
             return f"it counts the documents of {len(trained.label_counts)} labels, labels.txt has {labels}"
+        if number := not_finite({"metrics": self.metrics, "training": self.training}):
+            return f"{number}, expected a finite number"
         if "final" not in self.thresholds:
             return "it has no thresholds for the final score"
         for name, thresholds in self.thresholds.items():
@@ -104,7 +107,8 @@ def digests(folder: Path) -> dict[str, str]:
 def write_card(folder: Path, card: Card) -> None:
     """Write bundle.json, the last file of a new bundle; who may read it may read all files."""
     file = folder / "bundle.json"
-    file.write_text(card.model_dump_json(indent=1), encoding="utf-8")
+    content = dumps(card.model_dump(), "The model", TrainingError, indent=1, ensure_ascii=False)
+    file.write_text(content, encoding="utf-8")
     for path in folder.rglob("*.safetensors"):  # written for their owner alone
         path.chmod(file.stat().st_mode)
 

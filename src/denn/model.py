@@ -104,15 +104,8 @@ class Model:
         )
 
     def score(self, texts: Sequence[str], own_ids: Sequence[str | None] | None = None) -> Scores:
-        """Score texts in one batch; scores that are not numbers from 0 to 1 come from damaged weights."""
-        scores: Scores = self.method.scores(texts, own_ids)
-        low, high = scores.final.aminmax()
-        if not (low >= -ROUNDING and high <= 1 + ROUNDING):  # NaN is neither
-            raise BundleError(
-                f"The model gives scores from {float(low):g} to {float(high):g}, expected 0 to 1: its weights are "
-                "damaged. Restore the folder from a copy."
-            )
-        return scores
+        """Score texts in one batch."""
+        return checked(self.method.scores(texts, own_ids))
 
     def later_thresholds(self, scores: Scores) -> dict[str, Tensor]:
         """Return each part's thresholds for the labels of these scores that came after training, in their order."""
@@ -224,6 +217,21 @@ class Model:
     def _texts(self, ids: set[str]) -> dict[str, str]:
         """Fetch the texts of those documents that are still stored: one may have been removed since the search."""
         return {str(document.id): document.text for document in self.store.get(sorted(ids), missing_ok=True)}
+
+
+def checked(scores: Scores) -> Scores:
+    """Return scores; any that are not numbers from 0 to 1, its parts and λ among them, come from damaged weights."""
+    found = {"scores": scores.final, **{f"{name} scores": part for name, part in scores.parts.items()}}
+    if scores.confidence is not None:
+        found["confidence"] = scores.confidence
+    for name, values in found.items():
+        low, high = values.aminmax()
+        if not (low >= -ROUNDING and high <= 1 + ROUNDING):  # NaN is neither
+            raise BundleError(
+                f"The model gives {name} from {float(low):g} to {float(high):g}, expected 0 to 1: its weights are "
+                "damaged. Restore the folder from a copy."
+            )
+    return scores
 
 
 def load(path: str | Path) -> Model:

@@ -153,6 +153,7 @@ def test_maps_are_those_of_their_kind_and_broken_ones_are_named(folder):
     (folder / "other-map.json").write_text('{"kind": "chart"}')
     assert read_maps(folder) == [MAP]
     assert "Spearman" in plots.embedding_map([MAP]).figure.axes[0].get_xlabel()
-    (folder / "broken-map.json").write_text("{")
-    with pytest.raises(DataError, match=r"broken-map\.json is no JSON file"):
-        read_maps(folder)
+    for content in ("{", '{"kind": "map", "spearman": NaN}'):
+        (folder / "broken-map.json").write_text(content)
+        with pytest.raises(DataError, match=r"broken-map\.json is no JSON file"):
+            read_maps(folder)

@@ -63,9 +63,10 @@ def test_other_json_files_are_left_out_and_other_schemas_refused(tmp_path):
     write(tmp_path, "b", schema=2)
     with pytest.raises(DataError, match=r"b\.json has the schema 2, this denn reads 1"):
         read_all(tmp_path)
-    (tmp_path / "b.json").write_text("{")
-    with pytest.raises(DataError, match=r"b\.json is no JSON"):
-        read_all(tmp_path)
+    for content in ("{", '{"schema": 1, "loss": NaN}', '{"loss": -Infinity}'):
+        (tmp_path / "b.json").write_text(content)
+        with pytest.raises(DataError, match=r"b\.json is no JSON"):
+            read_all(tmp_path)
     with pytest.raises(DataError, match="There is no folder"):
         read_all(tmp_path / "nowhere")
 

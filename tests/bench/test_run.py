@@ -15,7 +15,7 @@ from denn.bench import run as run_module
 from denn.bench.machine import commit, machine, matrix_rate
 from denn.bench.measure import _columns, _groups, rounded, utilisation
 from denn.bench.result import read_all
-from denn.bench.run import Run, clear, digest, finished, on_share, perform, plan, take_share
+from denn.bench.run import Run, clear, digest, finished, on_share, perform, plan, take_share, write
 from denn.bench.timing import Stopwatch, measure_costs
 from denn.build import Silent
 from denn.config import make_recipe, read_recipe
@@ -110,6 +110,16 @@ def test_a_model_that_learnt_nothing_is_a_result_too(tmp_path):
     run = Run("tiny", "br", 0, make_recipe("br", {"min_df": 1, "jobs": 1}))
     data = perform(run, corpus, digest(corpus), tmp_path / "results", tmp_path / "work", Silent()).data
     assert data["test"]["systems"]["final"]["tuned"]["micro_f1"] == 0.75
+
+
+def test_a_number_that_is_not_finite_is_in_no_result(tmp_path):
+    write(file := tmp_path / "result.json", {"loss": 0.5, "é": [1]})
+    assert file.read_text() == '{\n"loss": 0.5,\n"é": [1]\n}\n'
+    with pytest.raises(
+        DataError, match=r"result\.json was not written: history\.1\.loss is nan, expected a finite number"
+    ):
+        write(file, {"loss": 0.25, "history": [{"loss": 1.0}, {"loss": float("nan")}]})
+    assert json.loads(file.read_text())["loss"] == 0.5 and len(list(tmp_path.iterdir())) == 1
 
 
 def test_decisions_give_the_scores_again(result, tiny_corpus):

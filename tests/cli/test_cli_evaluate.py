@@ -2,6 +2,8 @@
 
 import csv
 import json
+import math
+from dataclasses import replace
 
 import pytest
 
@@ -17,6 +19,23 @@ def test_json_is_the_evaluation_and_nothing_else(run, tiny_model, files, tiny_co
         expected = model.evaluate(tiny_corpus.test).as_dict()
     assert json.loads(ran.out) == json.loads(json.dumps(expected))
     assert "scoring 20 documents" in ran.err
+
+
+@pytest.mark.parametrize("command", ["evaluate", "predict"])
+def test_no_number_that_is_not_finite_is_printed(run, dummy, files, command, monkeypatch):
+    evaluated, decided = denn.Model.evaluate, denn.Model.decide
+
+    def evaluate(*given, **options):
+        return replace(evaluated(*given, **options), confidence=math.nan)
+
+    def decide(*given, **options):
+        return (replace(prediction, confidence=math.nan) for prediction in decided(*given, **options))
+
+    monkeypatch.setattr(denn.Model, "evaluate", evaluate)
+    monkeypatch.setattr(denn.Model, "decide", decide)
+    ran = run(command, dummy, files / "test.jsonl", *["--json"][: command == "evaluate"])
+    assert (ran.code, ran.out) == (2, "")
+    assert "confidence is nan, expected a finite number" in ran.err
 
 
 def test_tables_fit_80_columns_and_show_the_same_numbers(run, tiny_model, files):

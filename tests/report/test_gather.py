@@ -8,7 +8,7 @@ import torch
 
 import denn
 from denn.build import Silent
-from denn.errors import DataError
+from denn.errors import BundleError, DataError
 from denn.report.gather import gather, principal_components
 from denn.types import Document
 
@@ -49,6 +49,12 @@ def test_the_models_own_settings_are_among_those_tried(found, tiny_model):
     assert own["micro_f1"] == pytest.approx(found.evaluation.headline["micro_f1"])
     assert near.sizes[-1]["documents"] == near.stored == 60
     assert near.sizes[-1]["micro_f1"] == pytest.approx(found.evaluation.headline["micro_f1"])
+
+
+def test_a_model_without_finite_scores_has_no_report(model, tiny_corpus):
+    model.method.network.scale.fill_(3e38)  # finite, as every weight must be
+    with pytest.raises(BundleError, match="its weights are damaged"):
+        gather(model, tiny_corpus.test, tiny_corpus.valid, Silent())
 
 
 def test_confidence_counts_every_text(found):

@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from kinds import everything, labels_of, vectors
 
-from denn.errors import StoreError
+from denn.errors import DataError, StoreError
 from denn.types import Datastore, Document
 
 
@@ -197,7 +197,7 @@ def test_add_is_all_or_nothing(make, value):
     before = everything(store)
     rows = vectors(3)
     rows[2, 1] = value
-    with pytest.raises(StoreError, match=r"vector 2 .*not finite"):
+    with pytest.raises(DataError, match=r"vector 2 .*not finite"):
         store.add([Document("changed", id="a"), Document("new", ("y",)), Document("bad")], rows)
     assert everything(store) == before == everything(make.reopen())
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import json
 from collections.abc import Callable, Sequence
 from importlib import import_module
 from pathlib import Path
@@ -14,6 +13,7 @@ from denn.bench.result import Result
 from denn.data.spreadsheets import write_table
 from denn.errors import ConfigError, DataError, MissingExtraError
 from denn.registry import did_you_mean
+from denn.strict_json import loads
 
 FIGURES = {  # name → what it shows
     "k": "F1 against the number of neighbours",
@@ -64,8 +64,8 @@ def read_maps(folder: Path) -> list[dict[str, Any]]:
     maps = []
     for path in sorted(folder.glob("*-map.json")):
         try:
-            found = json.loads(path.read_text(encoding="utf-8"))
-        except (json.JSONDecodeError, UnicodeDecodeError) as error:
+            found = loads(path.read_text(encoding="utf-8"))
+        except ValueError as error:  # not UTF-8, or not JSON
             raise DataError(f"{path} is no JSON file. Move it away, or run `denn bench map` again.") from error
         if isinstance(found, dict) and found.get("kind") == KIND:
             maps.append(found)

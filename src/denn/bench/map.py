@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Sequence
 from datetime import UTC, datetime
@@ -17,6 +16,7 @@ from denn.core.contrast import label_overlap
 from denn.errors import DataError, MissingExtraError, StoreError
 from denn.methods.neighbours import WithNeighbours
 from denn.model import load
+from denn.strict_json import dumps
 from denn.types import Corpus, Document, LabelSpace
 
 KIND = "map"  # what the file says it is; it is no result of a run
@@ -34,7 +34,7 @@ def run(model: Path, corpus: Corpus, out: Path, seed: int = 0) -> dict[str, Any]
     found |= {"created": datetime.now(UTC).isoformat(timespec="seconds"), "commit": commit(), "machine": machine()}
     out.parent.mkdir(parents=True, exist_ok=True)
     beside = out.with_name(out.name + ".part")
-    beside.write_text(json.dumps(found, ensure_ascii=False) + "\n", encoding="utf-8")
+    beside.write_text(dumps(found, f"The map {out}", ensure_ascii=False) + "\n", encoding="utf-8")
     beside.replace(out)
     return found
 

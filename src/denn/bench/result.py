@@ -14,6 +14,7 @@ from torch import Tensor
 from denn.config import make_recipe
 from denn.errors import ConfigError, DataError
 from denn.registry import METHODS, lookup
+from denn.strict_json import loads
 
 SCHEMA = 1
 TIMES = (
@@ -76,8 +77,8 @@ def completed(recipe: Mapping[str, Any]) -> dict[str, Any]:
 def read(path: Path) -> Result | None:
     """Read a result; None where the file is JSON of another kind."""
     try:
-        data = json.loads(path.read_text(encoding="utf-8"))
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        data = loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:  # not UTF-8, or not JSON
         raise DataError(f"{path} is no JSON file. Move it away, or run its benchmark again.") from error
     if not isinstance(data, dict) or "schema" not in data:
         return None

@@ -27,6 +27,7 @@ from denn.errors import ConfigError, DataError
 from denn.methods.denn import DENN
 from denn.model import Model, load
 from denn.registry import CORPORA, did_you_mean, lookup
+from denn.strict_json import dumps
 from denn.types import Corpus, Progress
 
 
@@ -242,7 +243,7 @@ def describe(run: Run, corpus: Corpus, checksum: str) -> dict[str, Any]:
 
 def write(path: Path, data: Mapping[str, Any]) -> None:
     """Write JSON beside and rename, a line for each key."""
-    lines = (f"{json.dumps(key)}: {json.dumps(value, ensure_ascii=False)}" for key, value in data.items())
+    lines = [dumps({key: value}, f"The result {path}", ensure_ascii=False)[1:-1] for key, value in data.items()]
     beside = path.with_name(path.name + ".part")
     beside.write_text("{\n" + ",\n".join(lines) + "\n}\n", encoding="utf-8")
     beside.replace(path)

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from denn.cli import show
 from denn.cli.output import check_folder, writing
+from denn.strict_json import dumps
 from denn.types import Corpus, Document, Prediction
 
 if TYPE_CHECKING:
@@ -135,7 +136,7 @@ def run(
         _show_suggestions(suggestions, model.card.thresholds["final"].overall)
         report = _report(model, corpus, len(untagged), comparison, suggestions) | {"seed": seed, "seconds": stages}
     with writing(out / "report.json") as file:
-        file.write(json.dumps(report, indent=1, ensure_ascii=False).encode() + b"\n")
+        file.write(dumps(report, f"The report {out / 'report.json'}", indent=1, ensure_ascii=False).encode() + b"\n")
     _show_end(out, sum(stages.values()))
 
 

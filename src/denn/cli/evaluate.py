@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -21,6 +20,7 @@ from denn.cli.options import (
     TextColumn,
     Verbose,
 )
+from denn.strict_json import dumps
 
 if TYPE_CHECKING:
     from denn.evaluation import Evaluation
@@ -65,7 +65,7 @@ def evaluate(
     if per_label is not None:
         _write_labels(per_label, found)
     if as_json:
-        typer.echo(json.dumps(found.as_dict()))
+        typer.echo(dumps(found.as_dict(), "The evaluation"))
     else:
         show.evaluation(found, loaded.card.method)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import sys
 from collections import deque
@@ -14,6 +13,7 @@ import typer
 
 from denn.cli.options import IdColumn, MinLabels, Model, Quiet, TextColumn, Verbose, finite
 from denn.errors import DataError
+from denn.strict_json import dumps
 
 if TYPE_CHECKING:
     from denn.types import Prediction
@@ -60,7 +60,7 @@ def predict(
         decided = loaded.stream(texts, threshold=threshold, per_label=per_label, min_labels=min_labels, evidence=limit)
         for prediction in decided:
             row = as_row(texts.ids.popleft(), prediction, evidence)
-            out.write(json.dumps(row, ensure_ascii=False).encode() + b"\n")
+            out.write(dumps(row, "A prediction", ensure_ascii=False).encode() + b"\n")
             if not texts.ids:  # all that was read is answered
                 out.flush()
         if texts.error is not None:

@@ -15,7 +15,7 @@ from denn.core.thresholds import GRID, decide
 from denn.errors import DataError
 from denn.evaluation import Evaluation, concatenate, cut_at, evaluate
 from denn.methods.denn import DENN, combined_scores
-from denn.model import BATCH, Model
+from denn.model import BATCH, Model, checked
 from denn.types import Document, LabelSpace, Neighbour, Progress, Scores
 
 MAPPED = 1000  # stored documents, and texts, drawn on the map
@@ -131,7 +131,7 @@ class _Searched:
         k, store = self.method.parameters.k, self.method.store
         found = store.search(embeddings, max(*KS, k))
         known = self.method.network.probabilities(embeddings)
-        return replace(combined_scores(known, found.nearest(k), self.method.parameters), neighbours=found)
+        return replace(checked(combined_scores(known, found.nearest(k), self.method.parameters)), neighbours=found)
 
     def neighbourhood(self, threshold: float) -> Neighbourhood:
         """Sweep k, γ and the datastore, and draw its map."""

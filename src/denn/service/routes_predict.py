@@ -119,7 +119,7 @@ async def _stream(service: Service, lines: Iterator[tuple[int, bytes]], options:
         except (DennError, Refusal) as error:
             sentence = error.detail if isinstance(error, Refusal) else told(error)[1]
             answers = [line if "error" in line else line | {"error": sentence} for line in read]
-        yield b"".join(json.dumps(line, ensure_ascii=False).encode() + b"\n" for line in answers)
+        yield b"".join(json.dumps(line, ensure_ascii=False, allow_nan=False).encode() + b"\n" for line in answers)
 
 
 async def _patiently(service: Service, texts: Sequence[str], options: Options) -> list[dict[str, Any]]:

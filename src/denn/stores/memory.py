@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from denn.errors import StoreError
+from denn.errors import DataError, StoreError
 from denn.types import Neighbours
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ def _in_range(rows: NDArray[np.floating]) -> tuple[NDArray[np.floating], NDArray
     largest = np.abs(rows).max(axis=1, keepdims=True)
     broken = np.flatnonzero(~np.isfinite(largest))
     if len(broken):
-        raise StoreError(
+        raise DataError(
             f"vector {broken[0]} holds a value that is not finite, expected finite numbers only. "
             "Check the encoder's weights."
         )
