@@ -62,7 +62,7 @@ def train(
     restart: bool = False,
     replace: bool = False,
     allow_poor: bool = False,
-    begun: float | None = None,
+    clock: Clock | None = None,
     **parameters: Any,
 ) -> Model:
     """Train a method on a corpus and write the model's folder.
@@ -70,11 +70,11 @@ def train(
     A run that was killed resumes when the same call is made again; `restart` discards it. The folder appears only when
     everything is done; a model that is there already stays until then, and is replaced only with `replace`. A new
     model that is no better on validation than the most frequent labels alone is written only with `allow_poor`. A
-    `time_budget` counts from the call, or from `begun` on `time.monotonic`'s scale.
+    `time_budget` counts from the call; `clock` gives another budget or start.
     """
     folder, shown = Path(out).resolve(), progress or Silent()
     recipe = make_recipe(method, parameters)
-    clock = Clock(parameters.get("time_budget"), begun)
+    clock = clock or Clock(getattr(recipe.parameters, "time_budget", None))
     _check(corpus)
     folder.parent.mkdir(parents=True, exist_ok=True)
     with _locked(folder):
@@ -293,7 +293,7 @@ def _poor(corpus: Corpus, card: bundle.Card) -> str | None:
     """Say so of a model that is no better on validation than the best constant answer."""
     counts = torch.tensor(card.corpus["label_counts"])
     k, constant = most_frequent_f1(counts, corpus.labels.matrix(corpus.valid))
-    if not constant or card.metrics["micro_f1"] > constant:  # 0: there are no labels to compare with
+    if constant in (0, 1) or card.metrics["micro_f1"] > constant:  # no labels to compare with, or nothing to beat
         return None
     given = "most frequent label" if k == 1 else f"{k} most frequent labels"
     return (

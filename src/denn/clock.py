@@ -21,9 +21,3 @@ class Clock:
     def left(self) -> float:
         """Return the seconds that are left, less than none where the budget is overdrawn."""
         return self.budget - self.elapsed()
-
-    def with_share(self, share: float) -> Clock:
-        """Return a clock with the same start and a share of the budget."""
-        clock = Clock(self.budget * share, self.begun)
-        clock.earlier = self.earlier
-        return clock

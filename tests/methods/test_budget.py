@@ -14,49 +14,62 @@ from denn.methods import budget, neural
 from denn.methods.budget import ENOUGH_STEPS, FEWEST_STEPS, MARGIN, Scope, Work, describe, scope_of
 
 WORK = Work(
-    train_tokens=100_000, valid_tokens=10_000, documents=1000, step_tokens=3200.0, stores=True, starts_head=False,
-    seconds_a_token=1e-3, load_seconds=2.0,
+    train_tokens=100_000, valid_tokens=10_000, validation_tokens=20_000, documents=1000, step_tokens=3200.0,
+    stores=True, head_epochs=0, head_epoch_seconds=0.1, seconds_a_token=1e-3, load_seconds=2.0,
 )  # fmt: skip
+STEP = MARGIN * budget.STEP_PASSES * 3.2
 
 
-def clock(budget: float, elapsed: float = 0.0) -> Clock:
-    return Clock(budget, time.monotonic() - elapsed)
+def clock(seconds: float, elapsed: float = 0.0) -> Clock:
+    return Clock(seconds, time.monotonic() - elapsed)
 
 
-def test_what_comes_after_the_loop_is_one_embedding_two_validations_and_the_files():
-    assert WORK.after_loop() == pytest.approx(MARGIN * (100 + 2 * 10 + WORK.writing()))
-    assert replace(WORK, stores=False).after_loop() == pytest.approx(MARGIN * (20 + budget.LOADS * 2))
+def test_what_comes_after_the_loop_is_a_validation_the_datastore_the_thresholds_and_the_files():
+    assert WORK.after_loop() == pytest.approx(MARGIN * (20 + 100 + 10 + WORK.writing()))
+    assert replace(WORK, stores=False).after_loop() == pytest.approx(MARGIN * (20 + 10 + budget.LOADS * 2))
 
 
 def test_steps_fit_into_what_is_left_after_the_rest():
-    step = MARGIN * budget.STEP_PASSES * 3.2
-    assert WORK.steps(WORK.after_loop() + 10.5 * step) == pytest.approx(10.5)
+    assert WORK.steps(WORK.after_loop() + 10.5 * STEP) == pytest.approx(10.5)
     assert WORK.steps(WORK.after_loop() - 1) == 0
-    started = replace(WORK, starts_head=True)
-    assert started.steps(WORK.after_loop() + MARGIN * 100 + 3 * step) == pytest.approx(3)
+    started = replace(WORK, head_epochs=20)
+    assert started.steps(WORK.after_loop() + MARGIN * (100 + 2) + 3 * STEP) == pytest.approx(3)
     assert replace(WORK, seconds_a_token=0.0).steps(100) == math.inf
 
 
-def test_enough_time_trains_less_freezes_and_still_less_reads_a_part():
-    step = MARGIN * budget.STEP_PASSES * 3.2
-    rest, embedding = WORK.after_loop(), MARGIN * WORK.embedding()
-    assert scope_of(WORK, clock(rest + (ENOUGH_STEPS + 1) * step)) == Scope()
-    assert scope_of(WORK, clock(rest + (ENOUGH_STEPS - 1) * step)) == Scope(starts_head=True)
-    assert scope_of(WORK, clock(rest + embedding + (FEWEST_STEPS + 1) * step)) == Scope(starts_head=True)
-    assert scope_of(WORK, clock(rest + embedding + (FEWEST_STEPS - 1) * step)) == Scope(starts_head=True, frozen=True)
-    part = scope_of(WORK, clock(60.0))
+def test_enough_time_trains_less_starts_with_the_head_still_less_stops_there_and_the_least_reads_a_part():
+    rest, start = WORK.after_loop(), MARGIN * (WORK.embedding() + 30 * 0.1)
+    assert scope_of(WORK, clock(rest + (ENOUGH_STEPS + 1) * STEP), True) == Scope()
+    assert scope_of(WORK, clock(rest + (ENOUGH_STEPS - 1) * STEP), True) == Scope(30)
+    assert scope_of(WORK, clock(rest + start + (FEWEST_STEPS + 1) * STEP), True) == Scope(30)
+    assert scope_of(WORK, clock(rest + start + (FEWEST_STEPS - 1) * STEP), True) == Scope(30, frozen=True)
+    part = scope_of(WORK, clock(60.0), True)
     assert part.frozen and 0.3 < part.share < 0.6
+
+
+def test_the_epochs_of_the_head_fit_a_tenth_of_the_time_or_are_those_asked_for():
+    slow = replace(WORK, head_epoch_seconds=5.0)
+    assert [slow.epochs_of_head(left) for left in (1, 100, 10_000)] == [1, 2, 30]
+    asked = replace(WORK, head_epochs=7)
+    assert scope_of(asked, clock(1e6), True) == Scope(7)
+    assert scope_of(asked, clock(WORK.after_loop() + 400 * STEP), True) == Scope(7)
+
+
+def test_a_network_that_cannot_freeze_trains_or_says_that_there_is_no_time():
+    assert scope_of(WORK, clock(WORK.after_loop() + 2 * STEP), False) == Scope()
+    with pytest.raises(TrainingError, match=r"Got a time budget of 9 s, .* expected at least \d+ s to train"):
+        scope_of(WORK, clock(9.0), False)
 
 
 def test_no_time_for_anything_is_an_error_that_says_how_much_is_needed():
     with pytest.raises(TrainingError, match=r"time budget of 5 s, of which 3 s are gone; expected at least 128 s"):
-        scope_of(WORK, clock(5.0, elapsed=3.0))
+        scope_of(WORK, clock(5.0, elapsed=3.0), True)
 
 
 def test_what_fits_is_said_in_a_sentence():
     long = clock(1000.0)
     assert "leaves about 8" in describe(Scope(), WORK, long)
-    assert "s to train, the head first" in describe(Scope(starts_head=True), WORK, long)
+    assert "s to train, the head first" in describe(Scope(30), WORK, long)
     assert "the head alone learns" in describe(Scope(frozen=True), WORK, long)
     assert "from about 40 %" in describe(Scope(frozen=True, share=0.4), WORK, long)
 

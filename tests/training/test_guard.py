@@ -10,7 +10,7 @@ from denn.training.plan import State
 
 def validated(*scores: dict[str, float], **state) -> list[str | None]:
     """Judge validations one after the other, against a best score of 0.7 with a spread of 0.8."""
-    now = State(**{"best_score": 0.7, "best_spread": 0.8, "usual_loss": 0.1, "loss": 0.1, **state})
+    now = State(**{"best_score": 0.7, "highest": 0.7, "best_spread": 0.8, "usual_loss": 0.1, "loss": 0.1, **state})
     return [sign_of_collapse(now, one, finite=True) for one in scores]
 
 
@@ -45,14 +45,31 @@ def test_a_fall_within_the_noise_of_few_documents_means_nothing():
     assert validated({"score": 0.2, "noise": 0.16}) != [None]
 
 
+def test_a_score_of_nothing_at_a_half_is_no_fall_where_another_threshold_is_as_good_as_ever():
+    assert validated({"score": 0.0, "tuned_micro_f1": 0.69}, {"score": 0.0, "tuned_micro_f1": 0.69}) == [None, None]
+    assert validated({"score": 0.0, "tuned_micro_f1": 0.2}) == ["the validation score fell from 70.0 to 20.0"]
+
+
+def test_the_noise_of_an_earlier_validation_counts_where_the_last_one_shows_none():
+    assert validated({"score": 0.7, "noise": 0.2}, {"score": 0.2, "noise": 0.0}) == [None, None]
+
+
 def test_before_anything_is_learnt_nothing_can_fall():
-    assert validated({"score": 0.0, "spread": 0.0}, best_score=None, best_spread=0.0) == [None]
-    assert validated({"score": 0.0, "spread": 0.0}, best_score=0.0, best_spread=0.0) == [None]
+    empty = {"best_score": None, "highest": 0.0, "best_spread": 0.0}
+    assert validated({"score": 0.0, "spread": 0.0}, **empty) == [None]
+    assert validated({"score": 0.0, "spread": 0.0}, **{**empty, "best_score": 0.0}) == [None]
+
+
+@pytest.mark.parametrize("best", [None, 0.0])
+def test_before_anything_is_learnt_the_loss_decides(best):
+    (said,) = validated({"score": 0.0}, best_score=best, highest=0.0, high_looks=STAYED, loss=0.6)
+    assert said == "the loss rose from 0.1000 to 0.6000 and stayed there"
 
 
 def test_without_a_validation_part_the_loss_decides():
-    assert validated({}) == [None]
-    assert validated({}, high_looks=STAYED, loss=0.3) == ["the loss rose from 0.1000 to 0.3000 and stayed there"]
+    assert validated({}, best_score=None) == [None]
+    (said,) = validated({}, best_score=None, high_looks=STAYED, loss=0.3)
+    assert said == "the loss rose from 0.1000 to 0.3000 and stayed there"
 
 
 def test_a_high_loss_with_a_sound_validation_becomes_the_usual_one():
@@ -73,5 +90,5 @@ def test_a_loss_counts_as_high_when_it_jumped_and_stayed():
 
 
 def test_a_loss_below_zero_has_no_multiple():
-    state = State(usual_loss=-1.0)
-    assert not any(loss_stays_high(state, loss) for loss in [5.0] * (STAYED + 1))
+    state = State()
+    assert not any(loss_stays_high(state, loss) for loss in [0.1, -0.1, *[5.0] * (STAYED + 1)])

@@ -130,8 +130,10 @@ def test_the_generators_of_the_caller_are_left_alone(tmp_path):
     assert torch.equal(torch.rand(3), expected)
 
 
-@pytest.mark.parametrize(("size", "batches"), [(5, [5, 5, 5, 5, 4]), (23, [12, 12]), (24, [24]), (6, [6] * 4)])
-def test_an_epoch_visits_each_row_once_in_another_order_in_batches_of_nearly_one_size(tmp_path, size, batches):
+@pytest.mark.parametrize(
+    ("size", "batches"), [(5, [5, 5, 5, 5, 4]), (7, [7, 7, 5, 5]), (23, [12, 12]), (24, [24]), (6, [6] * 4)]
+)
+def test_an_epoch_visits_each_row_once_in_another_order_and_no_batch_is_tiny(tmp_path, size, batches):
     toy = Toy(tmp_path)
     steps = len(batches)
     assert toy.run(epochs=3, batch_size=size).step == 3 * steps
@@ -276,8 +278,10 @@ def test_the_third_collapse_ends_the_training_with_the_kept_weights(tmp_path):
 
 
 def test_a_training_that_never_gets_to_a_validation_is_an_error(tmp_path):
-    with pytest.raises(TrainingError, match=r"collapsed 3 times before its first validation.*Lower the learning rate"):
+    with pytest.raises(TrainingError, match=r"collapsed before its first sound validation, .* by step 10: .*Lower the"):
         Toy(tmp_path, at=dict.fromkeys(range(99), lambda: math.nan)).run()
+    with pytest.raises(TrainingError, match=r"collapsed before its first sound validation, .* by step 4: .*Lower the"):
+        Toy(tmp_path / "short", at={3: lambda: math.nan}).run(epochs=1)
 
 
 def test_a_loss_that_is_no_number_is_seen_between_validations(tmp_path):
@@ -522,3 +526,26 @@ def test_an_interrupted_validation_is_made_when_it_is_taken_up(tmp_path):
     again = resumed.run(checkpoint_seconds=1e9)
     assert [entry["step"] for entry in again.history] == [entry["step"] for entry in state.history]
     assert len(resumed.batches) == 12 and same(resumed.weights(), straight.weights())
+
+
+def test_steps_whose_validation_was_lost_are_validated_when_the_time_is_up(tmp_path, clock):
+    settings = {"evaluate_every": 1000, "epochs": 1000, "checkpoint_seconds": 0.0}
+    with pytest.raises(Killed):
+        Toy(tmp_path, at=dict.fromkeys(range(25), clock.move) | {25: die}).run(time_budget=30.0, **settings)
+    toy = Toy(tmp_path)
+    state = toy.run(time_budget=10.0, **settings)
+    assert (state.step, state.best_step, toy.calls) == (20, 20, 0)
+    assert len(Toy(tmp_path).run(time_budget=10.0, **settings).history) == 1  # not again
+
+
+def test_a_recovery_forgets_what_loss_was_usual(tmp_path):
+    toy = Toy(tmp_path, at={200: lambda: math.nan} | dict.fromkeys(range(201, 320), lambda: 4.0), scores=[{}] * 99)
+    state = toy.run(epochs=100, evaluate_every=1000)
+    assert len(state.collapses) == 1
+
+
+def test_once_the_time_is_up_it_stays_so(tmp_path, clock):
+    toy = Toy(tmp_path, at=dict.fromkeys(range(99), clock.move))
+    needed = iter([0.0] * 30 + [1e9] + [0.0] * 1000)
+    state = toy.run(more={"reserve": lambda: next(needed)}, time_budget=1000.0, evaluate_every=1000, epochs=1000)
+    assert len(state.history) == 1 and state.step < 40

@@ -19,6 +19,7 @@ from denn.bench.measure import cost, rounded, speed
 from denn.bench.result import BRIEF
 from denn.bench.run import Run, describe, write
 from denn.build import train
+from denn.clock import Clock
 from denn.types import Corpus, Progress
 
 SAMPLE = 8000  # training documents: enough for every length, few enough to prepare quickly
@@ -27,15 +28,17 @@ KEPT = {*BRIEF, "documents_per_second", "matrix_rate", "parameters", "peak_memor
 
 
 class Stopwatch:
-    """Progress that remembers when how much of the training was done."""
+    """Progress that remembers when how much of the training was done, and ends it after some seconds."""
 
-    def __init__(self, progress: Progress) -> None:
-        self.progress, self.training = progress, False
+    def __init__(self, progress: Progress, clock: Clock, seconds: float) -> None:
+        self.progress, self.training, self.clock, self.seconds = progress, False, clock, seconds
         self.times: list[tuple[float, int]] = []
 
     def start(self, what: str, total: int | None) -> None:
         """Pass it on, and note whether training begins."""
         self.training = what == "training"
+        if self.training:
+            self.clock.budget = self.clock.elapsed() + self.seconds
         self.progress.start(what, total)
 
     def advance(self, done: int, **values: object) -> None:
@@ -71,15 +74,22 @@ def measure_costs(
 ) -> dict[str, Any]:
     """Train for some seconds on some documents, score some, and write what an epoch and a text take to `folder`."""
     reset_peak_memory()
-    some, watch, begun = sample(corpus, run.seed), Stopwatch(progress), time.monotonic()
+    some, clock, begun = sample(corpus, run.seed), Clock(), time.monotonic()
+    watch = Stopwatch(progress, clock, seconds)
     rate = matrix_rate("cuda" if torch.cuda.is_available() else "cpu")
     settings = vars(run.method.parameters)
     if "time_budget" in settings:
-        settings = settings | {"time_budget": seconds, "epochs": 10_000, "evaluate_every": 10_000_000, "patience": 0}
+        settings = settings | {"time_budget": None, "epochs": 10_000, "evaluate_every": 10_000_000, "patience": 0}
     with (
         tempfile.TemporaryDirectory() as place,
         train(
-            some, out=Path(place) / "model", method=run.method.method, progress=watch, allow_poor=True, **settings
+            some,
+            out=Path(place) / "model",
+            method=run.method.method,
+            progress=watch,
+            allow_poor=True,
+            clock=clock,
+            **settings,
         ) as model,
     ):
         model.scores([document.text for document in some.test[:64]])  # warm

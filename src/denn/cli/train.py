@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import shlex
 import sys
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -74,17 +75,21 @@ def train(
     from denn.cli.progress import watching
     from denn.cli.show import interruptible
     from denn.cli.sources import Reading, open_corpus
+    from denn.clock import Clock
 
     given = {"encoder": encoder, "time_budget": time_budget, "seed": seed}
     chosen, parameters = _settings(recipe, method, given, settings or [])
     reading = Reading(text_column, labels_column, id_column, separator, skip_bad)
+    asked = time.monotonic()
     replace = may_replace(existing_model(out), replace)  # before a corpus is read, which may take minutes
+    begun = cli.begun + time.monotonic() - asked  # a person may take time to answer
+    clock = Clock(parameters.get("time_budget"), begun)
     with interruptible("interrupted; the same command takes it up again"):
         documents = open_corpus(corpus, data_dir, reading, valid, valid_share)
         with watching() as progress:
             model = build(
                 documents, out=out, method=chosen, progress=progress, restart=restart, replace=replace,
-                allow_poor=allow_poor, begun=cli.begun, **parameters,
+                allow_poor=allow_poor, clock=clock, **parameters,
             )  # fmt: skip
     with model:
         for line in summary(out, model):
@@ -134,7 +139,7 @@ def summary(out: Path, model: Model) -> list[str]:
         times = "once" if len(collapses) == 1 else f"{len(collapses)} times"
         lines.append(
             f"The training collapsed {times}, the last time by step {collapses[-1]['step']} ({collapses[-1]['why']}), "
-            "and went on from sound weights; a lower learning rate may give a better model."
+            "and these are the best weights from before; a lower learning rate may give a better model."
         )
     if cut is not None:
         lines.append(

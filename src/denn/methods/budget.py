@@ -13,6 +13,7 @@ ENOUGH_STEPS = 500  # with fewer the head should start on embeddings of the enco
 FEWEST_STEPS = 20  # with fewer after that start the encoder need not be trained at all
 MARGIN = 1.1  # by which estimates are raised
 FEWEST_DOCUMENTS = 20
+HEAD_EPOCHS = 30  # at most, where a short time lets the head learn first, or alone
 SECONDS_A_DOCUMENT = 3e-4  # to store and index one
 LOADS = 1.5  # what writing, checking and reading the model takes, in times that the encoder took to load
 
@@ -22,11 +23,13 @@ class Work:
     """What is to be done, in tokens and documents, and how fast the machine is."""
 
     train_tokens: int
-    valid_tokens: int
+    valid_tokens: int  # that the thresholds are tuned on
+    validation_tokens: int  # that a validation reads
     documents: int
     step_tokens: float  # all views of a batch
     stores: bool  # whether all training documents are embedded for a datastore in the end
-    starts_head: bool  # and before training, to start the head
+    head_epochs: int  # before training, on embeddings of all training documents
+    head_epoch_seconds: float
     seconds_a_token: float
     load_seconds: float
 
@@ -34,32 +37,41 @@ class Work:
         """Return the seconds that it takes to embed all training documents."""
         return self.seconds_a_token * self.train_tokens
 
-    def validation(self) -> float:
-        """Return the seconds that a validation takes."""
+    def tuning(self) -> float:
+        """Return the seconds that it takes to score the validation documents for the thresholds."""
         return self.seconds_a_token * self.valid_tokens
+
+    def head(self) -> float:
+        """Return the seconds in which the head learns alone."""
+        return self.head_epochs * self.head_epoch_seconds
 
     def writing(self) -> float:
         """Return the seconds that are needed for the files, after everything is embedded and scored."""
         return LOADS * self.load_seconds + (SECONDS_A_DOCUMENT * self.documents if self.stores else 0.0)
 
     def after_embedding(self) -> float:
-        """Return the seconds for the thresholds and the files, where everything else is done."""
-        return MARGIN * (self.validation() + self.writing())
+        """Return the seconds for the head, the thresholds and the files, where the encoder stays as it is."""
+        return MARGIN * (self.head() + self.tuning() + self.writing())
 
     def after_loop(self) -> float:
-        """Return the seconds for a last validation, the datastore, the files and the thresholds."""
+        """Return the seconds for a last validation, the datastore, the thresholds and the files."""
         embedding = self.embedding() if self.stores else 0.0
-        return MARGIN * (embedding + self.validation()) + self.after_embedding()
+        validation = self.seconds_a_token * self.validation_tokens
+        return MARGIN * (embedding + validation + self.tuning() + self.writing())
 
     def steps(self, left: float) -> float:
         """Return how many training steps fit into the seconds that are left."""
-        start = MARGIN * self.embedding() if self.starts_head else 0.0
+        start = MARGIN * (self.embedding() + self.head()) if self.head_epochs else 0.0
         step = MARGIN * STEP_PASSES * self.seconds_a_token * self.step_tokens
         return max(0.0, left - start - self.after_loop()) / step if step else math.inf
 
+    def epochs_of_head(self, left: float) -> int:
+        """Return how many epochs of the head alone fit into a tenth of the seconds that are left, one at least."""
+        return max(1, min(HEAD_EPOCHS, int(left / 10 / max(self.head_epoch_seconds, 1e-9))))
+
     def share_embedded_once(self, left: float) -> float:
         """Return the share of all documents that can be embedded and scored once in the seconds that are left."""
-        once = MARGIN * (self.embedding() + self.validation())
+        once = MARGIN * (self.embedding() + self.tuning() + self.head())
         return min(1.0, max(0.0, left - MARGIN * self.writing()) / once) if once else 1.0
 
 
@@ -67,41 +79,47 @@ class Work:
 class Scope:
     """How much of a training fits."""
 
-    starts_head: bool = False  # the head learns alone first
-    frozen: bool = False  # and the encoder stays as it is
+    head_epochs: int = 0  # of the head alone, before anything else
+    frozen: bool = False  # the encoder stays as it is
     share: float = 1.0  # of the documents, where not all can be read
 
 
-def scope_of(work: Work, clock: Clock) -> Scope:
+def scope_of(work: Work, clock: Clock, can_freeze: bool) -> Scope:
     """Decide what to do with the time that is left; too little for anything is an error."""
     left = clock.left()
+    asked = Scope(head_epochs=work.head_epochs)
+    if not can_freeze:
+        if work.steps(left) < 1:
+            raise _too_short(clock, work.after_loop(), "to train and write a model")
+        return asked
     if work.steps(left) >= ENOUGH_STEPS:
-        return Scope()
-    if replace(work, starts_head=True).steps(left) >= FEWEST_STEPS:
-        return Scope(starts_head=True)
+        return asked
+    work = replace(work, head_epochs=work.head_epochs or work.epochs_of_head(left))
+    if work.steps(left) >= FEWEST_STEPS:
+        return Scope(work.head_epochs)
     share = work.share_embedded_once(left)
     if share * work.documents < min(FEWEST_DOCUMENTS, work.documents):
-        least = clock.elapsed() + MARGIN * (work.writing() + work.embedding() + work.validation())
-        raise TrainingError(
-            f"Got a time budget of {clock.budget:.0f} s, of which {clock.elapsed():.0f} s are gone; expected at least "
-            f"{math.ceil(least)} s to read {work.documents} documents and write a model. Give more time, or use "
-            "--method br, which needs seconds."
-        )
-    return Scope(starts_head=True, frozen=True, share=share)
+        least = MARGIN * work.embedding() + work.after_embedding()
+        raise _too_short(clock, least, f"to read {work.documents} documents and write a model")
+    return Scope(work.head_epochs, frozen=True, share=share)
+
+
+def _too_short(clock: Clock, seconds: float, purpose: str) -> TrainingError:
+    return TrainingError(
+        f"Got a time budget of {clock.budget:.0f} s, of which {clock.elapsed():.0f} s are gone; expected at least "
+        f"{math.ceil(clock.elapsed() + seconds)} s {purpose}. Give more time, or use --method br, which needs seconds."
+    )
 
 
 def describe(scope: Scope, work: Work, clock: Clock) -> str:
     """Say what the time suffices for."""
     asked = f"the time budget of {clock.budget:.0f} s"
     if not scope.frozen:
-        rest = work.after_loop()
-        first = ", the head first" if scope.starts_head else ""
-        return (
-            f"{asked} leaves about {clock.left() - rest:.0f} s to train{first}, and {rest:.0f} s for what comes after"
-        )
+        first, rest = ", the head first" if scope.head_epochs else "", work.after_loop()
+        return f"{asked} leaves about {clock.left() - rest:.0f} s to train{first}; the rest takes about {rest:.0f} s"
     if scope.share == 1:
         return f"{asked} is too short to train the encoder: it stays as it is, and the head alone learns"
     return (
-        f"{asked} is too short to read all documents: the model learns from about {100 * scope.share:.0f} % and "
-        "keeps those alone; the encoder stays as it is, and the head alone learns"
+        f"{asked} is too short to read all documents: the model learns from about {100 * scope.share:.0f} % and keeps "
+        "those alone; the encoder stays as it is, and the head alone learns"
     )

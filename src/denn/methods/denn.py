@@ -109,6 +109,11 @@ class DennTraining(Training):
             scores["combined_micro_f1"] = score
         return scores | {"score": score}
 
+    def validation_tokens(self) -> int:
+        """Count the tokens that a validation reads: those of training documents too where neighbours have a say."""
+        searched = self.train_tokens.first(SEARCHED) if self.parameters.select == "combined" else ()
+        return super().validation_tokens() + (len(searched.flat) if searched else 0)
+
     def _combined(self, embeddings: Tensor, known: Tensor) -> Tensor:
         """Combine with neighbours among the first training documents, all in memory."""
         p, device = self.parameters, self.network.device

@@ -35,7 +35,7 @@ DOUBT = 10.0  # documents of a label set in validation at which its ratio counts
 SAMPLED = 512  # training documents that fix the scale of embeddings, fewer where time is short
 TIMED = 16  # documents that show how fast the encoder reads
 PIECE_SECONDS = 0.25  # after which the clock is looked at while documents are embedded
-HEAD_EPOCHS = 30  # where a short time lets the head learn first, or alone
+TIMED_SECONDS = 0.2  # that reading them must take at least
 
 
 class Training:
@@ -68,19 +68,19 @@ class Training:
         """
         p, resumed = self.parameters, (workdir / "last.safetensors").exists()
         self.seconds_a_token = self._time_reading() if clock.budget < math.inf else 0.0
-        scope = Scope() if resumed else self._scope(clock, progress)
+        scope = Scope() if resumed or clock.budget == math.inf else self._scope(clock, progress)
         cut = self.train_tokens.cut
         if cut:
             progress.note(
                 f"{cut} of {len(self.train_tokens)} documents are cut at {self.network.encoder.max_length} tokens"
             )
         if scope.frozen:
-            state = self._learn_head(clock, progress)
+            state = self._learn_head(scope.head_epochs, clock, progress)
         else:
             if not resumed:
                 chosen: Any = p
-                if scope.starts_head:
-                    chosen = replace(chosen, head_start=HEAD_EPOCHS)
+                if scope.head_epochs:
+                    chosen = replace(chosen, head_start=scope.head_epochs)
                 self.network.start(self.train_tokens, self.labels, chosen, progress, self._sampled(clock))
             state = self._loop(workdir, progress, clock)
         return {
@@ -113,23 +113,21 @@ class Training:
             weights=as_in(self.corpus.train, self.corpus.valid) if p.draw == "as_valid" else None,
             keep_last=getattr(p, "select", None) == "last",
             clock=clock,
-            reserve=lambda: self._work().after_loop(),
+            reserve=lambda: self._work().after_loop() if self.seconds_a_token else 0.0,
         )
 
-    def _learn_head(self, clock: Clock, progress: Progress) -> State:
+    def _learn_head(self, epochs: int, clock: Clock, progress: Progress) -> State:
         """Embed the documents once, keep the embeddings, and train the head alone."""
         network: Any = self.network
         begun = time.monotonic()
-        rows, self.embeddings = self._embed_in_time(clock, progress)
+        rows, self.embeddings = self._embed_in_time(epochs, clock, progress)
         if len(rows) < len(self.train_tokens):
             self._read(self._part(rows))
-        spare = max(0.0, clock.left() - self._work().after_embedding()) / 2
-        epochs = min(HEAD_EPOCHS, max(1, int(spare / epoch_seconds(network.head, len(rows)))))
         progress.start("training the head", None)
         network.learn_head(self.embeddings, self.labels, self.parameters, epochs)
         return State(seconds=time.monotonic() - begun)
 
-    def _embed_in_time(self, clock: Clock, progress: Progress) -> tuple[Tensor, Tensor]:
+    def _embed_in_time(self, head_epochs: int, clock: Clock, progress: Progress) -> tuple[Tensor, Tensor]:
         """Embed training documents, drawn by lot, until the time is used up: (m,) rows, ascending, and (m,d)."""
         encoder: Any = self.network.encoder
         tokens, work, begun = self.train_tokens, self._work(), time.monotonic()
@@ -145,7 +143,11 @@ class Training:
             done += len(rows)
             progress.advance(done)
             self.seconds_a_token = (time.monotonic() - begun) / int(tokens.lengths[order[:done]].sum())
-            part = replace(self._work(), valid_tokens=int(work.valid_tokens * done / len(tokens)), documents=done)
+            share = done / len(tokens)
+            part = replace(
+                work, seconds_a_token=self.seconds_a_token, valid_tokens=int(work.valid_tokens * share), documents=done,
+                head_epochs=head_epochs, head_epoch_seconds=work.head_epoch_seconds * share,
+            )  # fmt: skip
             size = size * 2 if took < PIECE_SECONDS else size
             if clock.left() < part.after_embedding() + took * size / len(rows) and done >= FEWEST_DOCUMENTS:
                 break
@@ -154,33 +156,38 @@ class Training:
 
     def _time_reading(self) -> float:
         """Measure the seconds that a token takes in inference."""
-        some = self.train_tokens.first(TIMED)
-        self.network.score(some.first(1))  # compiles and loads what is needed
-        begun = time.monotonic()
-        self.network.score(some)
-        return (time.monotonic() - begun) / len(some.flat)
+        count = TIMED
+        self.network.score(self.train_tokens.first(1))  # compiles and loads what is needed
+        while True:
+            some, begun = self.train_tokens.first(count), time.monotonic()
+            self.network.score(some)
+            taken = time.monotonic() - begun
+            if taken > TIMED_SECONDS or count >= len(self.train_tokens):
+                return taken / len(some.flat)
+            count *= 4
 
     def _work(self) -> Work:
         """Describe what is to be done, at the pace that was measured last."""
+        network: Any = self.network
         tokens, count = self.train_tokens, len(self.train_tokens)
         mean = len(tokens.flat) / count
         return Work(
             train_tokens=len(tokens.flat),
             valid_tokens=len(self.valid_tokens.flat),
+            validation_tokens=self.validation_tokens(),
             documents=count,
             step_tokens=mean * min(self.parameters.batch_size, count) * self.network.views,
             stores=self.stores,
-            starts_head=bool(getattr(self.parameters, "head_start", 0)),
+            head_epochs=getattr(self.parameters, "head_start", 0),
+            head_epoch_seconds=epoch_seconds(network.head, count) if network.can_freeze else 0.0,
             seconds_a_token=self.seconds_a_token,
             load_seconds=self.load_seconds,
         )
 
     def _scope(self, clock: Clock, progress: Progress) -> Scope:
         """Decide what the time suffices for, and say so before anything is done."""
-        if clock.budget == math.inf or not self.network.can_freeze:
-            return Scope()
         work = self._work()
-        scope = scope_of(work, clock)
+        scope = scope_of(work, clock, self.network.can_freeze)
         progress.note(describe(scope, work, clock))
         return scope
 
@@ -205,8 +212,12 @@ class Training:
         begun = time.monotonic()
         scores = self.validate()
         if len(self.valid_tokens):
-            self.seconds_a_token = (time.monotonic() - begun) / len(self.valid_tokens.flat)
+            self.seconds_a_token = (time.monotonic() - begun) / self.validation_tokens()
         return scores
+
+    def validation_tokens(self) -> int:
+        """Count the tokens that a validation reads."""
+        return len(self.valid_tokens.flat)
 
     def prepare(self, rows: Tensor) -> Inputs:
         """Lay a batch out on the device: ids, starts, labels, seeds; the views of a text lie side by side."""

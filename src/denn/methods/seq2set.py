@@ -21,6 +21,7 @@ from denn.core.beam import Beams, State, Step, beam_search
 from denn.core.sets import live, members, sample_f1, self_critical_loss
 from denn.encoders.packed import Layout
 from denn.encoders.words import WordEncoder
+from denn.errors import TrainingError
 from denn.methods.bounds import Beam, Layers
 from denn.methods.network import Batch
 from denn.methods.neural import Neural, Training
@@ -212,12 +213,15 @@ class Stages(Training):
         file = workdir / TAUGHT
         if file.exists():
             tensors, first = checkpoint.read(file)
+            clock.earlier = first.pop("clock_seconds")
             checkpoint.load_module(self.network, tensors)
         else:
-            share = whole.epochs / max(1, whole.epochs + whole.reinforced_epochs)
-            first = super().run(workdir, progress, clock.with_share(share))
+            budget = clock.budget
+            clock.budget *= whole.epochs / max(1, whole.epochs + whole.reinforced_epochs)
+            first = super().run(workdir, progress, clock)
+            clock.budget = budget
             tensors = {name: tensor.clone() for name, tensor in checkpoint.module_tensors(self.network).items()}
-            checkpoint.write(file, tensors, first)
+            checkpoint.write(file, tensors, {**first, "clock_seconds": clock.elapsed()})
         if not whole.reinforced_epochs:
             self.parameters = whole
             return {**first, "taught_steps": first["steps"]}
@@ -225,7 +229,12 @@ class Stages(Training):
         self.parameters, later = _second_stage(whole), workdir / "reinforced"
         later.mkdir(exist_ok=True)
         self.network.reinforced = True
-        second = super().run(later, progress, clock)
+        try:
+            second = super().run(later, progress, clock)
+        except TrainingError as error:
+            progress.note(f"{error} The weights of the first stage are kept.")
+            checkpoint.load_module(self.network, tensors)
+            return {**first, "taught_steps": first["steps"]}
         better = _best(second) >= _best(first)
         if not better:
             checkpoint.load_module(self.network, tensors)

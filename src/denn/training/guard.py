@@ -17,14 +17,20 @@ NOISE = 3.0  # standard errors: a smaller fall means nothing
 
 
 def loss_stays_high(state: State, loss: float) -> bool:
-    """Take note of the mean loss since the last look and say whether it jumped and stayed."""
+    """Take note of the mean loss since the last look and say whether it jumped and stayed.
+
+    A loss that was ever below zero, as rewards are, says nothing: multiples of it mean nothing.
+    """
     usual = state.usual_loss
-    if usual is not None and usual > 0 and loss > JUMP * usual:
+    if loss <= 0 or usual == 0:
+        state.usual_loss = 0.0
+    elif usual is not None and loss > JUMP * usual:
         state.high_looks += 1
+        return state.high_looks >= STAYED
     else:
-        state.high_looks = 0
         state.usual_loss = loss if usual is None else MEMORY * usual + (1 - MEMORY) * loss
-    return state.high_looks >= STAYED
+    state.high_looks = 0
+    return False
 
 
 def sign_of_collapse(state: State, scores: Mapping[str, float], finite: bool) -> str | None:
@@ -38,13 +44,17 @@ def sign_of_collapse(state: State, scores: Mapping[str, float], finite: bool) ->
         return "all texts get nearly the same scores"
     stays_high = state.high_looks >= STAYED
     state.high_looks = 0
+    if stays_high and not state.best_score:  # nothing else can show it
+        return f"the loss rose from {state.usual_loss:.4f} to {state.loss:.4f} and stayed there"
     if "score" not in scores:
-        return f"the loss rose from {state.usual_loss:.4f} to {state.loss:.4f} and stayed there" if stays_high else None
-    score, best = scores["score"], state.best_score or 0.0
+        return None
     if stays_high:
         state.usual_loss = state.loss  # the validation decides whether it means anything
-    low = score < LOW * best and best - score > NOISE * scores.get("noise", 0.0)
+    score, best = scores.get("tuned_micro_f1", scores["score"]), state.highest
+    state.noise = max(state.noise, scores.get("noise", 0.0))
+    low = score < LOW * best and best - score > NOISE * state.noise
     state.low_scores = state.low_scores + 1 if low else 0
+    state.highest = max(best, score)
     if low and (score < FALLEN * best or state.low_scores >= LOW_TWICE):
         return f"the validation score fell from {100 * best:.1f} to {100 * score:.1f}"
     return None

@@ -64,6 +64,7 @@ def fit(
     run = _Run(module, groups, tokens, plan, workdir, weights, keep_last, clock or Clock(plan.time_budget), reserve)
     if run.resume():
         progress.note(f"resuming at step {run.state.step} of {run.total}")
+        run.state.owed |= run.done() and run.state.step > run.judged_step()
     progress.start("training", run.size * plan.epochs)
     run.begun = run.saved = time.monotonic()
     with torch.random.fork_rng(devices=_cuda_devices(module)):
@@ -74,6 +75,12 @@ def fit(
                 run.state.owed |= run.done()
                 run.save()
             raise
+    collapses = run.state.collapses
+    if collapses and not run.state.best_step:
+        raise TrainingError(
+            f"The training collapsed before its first sound validation, the last time by step {collapses[-1]['step']}: "
+            f"{collapses[-1]['why']}. Lower the learning rate and train with --restart."
+        )
     run.save_if_due()
     run.state.seconds = run.elapsed()
     checkpoint.load_module(module, run.kept_weights)
@@ -128,10 +135,11 @@ class _Run:
         self.begun = self.saved = time.monotonic()
         self.began_at = 0.0  # seconds spent before this process
         self.began_step = 0
-        self.epoch_batches: tuple[int, tuple[Tensor, ...]] | None = None
+        self.epoch_batches: tuple[int, list[Tensor]] | None = None
         self.losses: list[Tensor] = []  # since the last look
         self.paces: deque[float] = deque(maxlen=PACE_STEPS)  # seconds a token of the last steps
         self.calm_pace = math.inf  # when the reserve was last estimated
+        self.time_is_up = False
 
     def resume(self) -> bool:
         """Take up the last checkpoint, if there is one."""
@@ -155,7 +163,12 @@ class _Run:
         tired = 0 < self.plan.patience <= self.state.failures
         broken = len(self.state.collapses) > RECOVERIES
         left = self.time_left()
-        return tired or broken or self.state.step >= self.total or left <= 0 or left < self.step_seconds()
+        self.time_is_up |= left <= 0 or left < self.step_seconds()
+        return tired or broken or self.time_is_up or self.state.step >= self.total
+
+    def judged_step(self) -> int:
+        """Return the last step at which the weights were validated or given up."""
+        return max((entry["step"] for entry in (*self.state.history, *self.state.collapses)), default=0)
 
     def elapsed(self) -> float:
         """Seconds spent in the loop, earlier processes included."""
@@ -202,7 +215,7 @@ class _Run:
             self.state.owed = self.state.step % self.every == 0
         self.paces.append((time.monotonic() - begun) / max(tokens, 1))
         if len(self.paces) == PACE_STEPS:
-            self.calm_pace = min(self.calm_pace, statistics.median(self.paces))
+            self.calm_pace = max(1e-12, min(self.calm_pace, statistics.median(self.paces)))
 
     def sow(self, seed: int) -> None:
         """Seed the generators of the CPU and of the module's device; torch.manual_seed notes a traceback each time."""
@@ -213,7 +226,7 @@ class _Run:
     def next_rows(self) -> Tensor:
         """Return the rows of the next batch; the order of an epoch depends on the seed and the epoch alone.
 
-        The batches of an epoch differ by one row at most: a last one of a single row would have no negatives.
+        The last two batches of an epoch share what is left: one of a single row would have no negatives.
         """
         epoch, place = divmod(self.state.step, self.steps_per_epoch)
         if self.epoch_batches is None or self.epoch_batches[0] != epoch:
@@ -222,7 +235,10 @@ class _Run:
                 order = torch.randperm(self.size, generator=generator)
             else:
                 order = torch.multinomial(self.weights, self.size, replacement=True, generator=generator)
-            self.epoch_batches = epoch, order.tensor_split(self.steps_per_epoch)
+            batches = list(torch.split(order, self.plan.batch_size))
+            if len(batches) > 1:
+                batches[-2:] = torch.cat(batches[-2:]).tensor_split(2)
+            self.epoch_batches = epoch, batches
         return self.epoch_batches[1][place]
 
     def rate_factor(self) -> float:
@@ -263,7 +279,8 @@ class _Run:
         noise = scores.get("noise", 0.0) if self.keep_last else 0.0
         with _uninterrupted():
             state.history.append({"step": state.step, "seconds": round(self.elapsed(), 3), **scores})
-            if better or (score is not None and best is not None and score >= best - noise):
+            kept = better or (score is not None and best is not None and score >= best - noise)
+            if kept:
                 state.best_step, state.best_spread = state.step, scores.get("spread", 0.0)
                 self.kept_weights = self.copy_weights()
             if better:
@@ -273,7 +290,8 @@ class _Run:
         self.save_if_due()
         shown = [f"{name} {100 * value:.1f}" for name, value in scores.items() if name not in UNSHOWN]
         told = ", ".join([f"loss {math.nan if state.loss is None else state.loss:.4f}", *shown])
-        return f"step {state.step}: {told}{' (best)' if better and score is not None else ''}"
+        mark = "" if score is None or not kept else " (best)" if better else " (kept)"
+        return f"step {state.step}: {told}{mark}"
 
     def recover(self, why: str) -> str:
         """Go back to the weights that are kept and on with half the rate, or end where that has helped too little."""
@@ -284,16 +302,11 @@ class _Run:
             self.optimiser.state.clear()
             self.losses = []
             state.failures = state.high_looks = state.low_scores = 0
-            state.owed = False
+            state.usual_loss, state.owed = None, False
         told = f"step {state.step}: the training collapsed: {why}; back to the weights of step {state.best_step}"
-        if len(state.collapses) <= RECOVERIES:
+        if not self.done():
             return f"{told}, on with half the learning rate"
-        if not state.best_step:
-            raise TrainingError(
-                f"The training collapsed {len(state.collapses)} times before its first validation, the last time by "
-                f"step {state.step}: {why}. Lower the learning rate and train with --restart."
-            )
-        return f"{told}, with which the training ends: it has collapsed too often"
+        return f"{told}, with which the training ends"
 
     def copy_weights(self) -> dict[str, Tensor]:
         """Copy the weights of the module."""

@@ -42,7 +42,9 @@ class State:
     loss: float | None = None  # mean of the steps before the last look
     usual_loss: float | None = None  # running mean over looks
     high_looks: int = 0  # in a row, at which the loss was far above the usual
-    low_scores: int = 0  # in a row, clearly below the best
+    low_scores: int = 0  # in a row, clearly below the highest
+    highest: float = 0.0  # score at a tuned threshold, where that is known
+    noise: float = 0.0  # largest standard error of a validation score
     best_spread: float = 0.0  # of the validation's scores at the best
     collapses: list[dict[str, Any]] = field(default_factory=list)
     history: list[dict[str, float]] = field(default_factory=list)
