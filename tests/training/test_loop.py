@@ -546,6 +546,6 @@ def test_a_recovery_forgets_what_loss_was_usual(tmp_path):
 
 def test_once_the_time_is_up_it_stays_so(tmp_path, clock):
     toy = Toy(tmp_path, at=dict.fromkeys(range(99), clock.move))
-    needed = iter([0.0] * 30 + [1e9])
+    needed = iter([0.0] * 30 + [1e9, 1e9])
     state = toy.run(more={"reserve": lambda: next(needed, 0.0)}, time_budget=1000.0, evaluate_every=1000, epochs=1000)
     assert len(state.history) == 1 and state.step < 40
