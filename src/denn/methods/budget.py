@@ -15,7 +15,7 @@ MARGIN = 1.1  # by which estimates are raised
 FEWEST_DOCUMENTS = 20
 HEAD_EPOCHS = 30  # at most, where a short time lets the head learn first, or alone
 SECONDS_A_DOCUMENT = 3e-4  # to store and index one
-LOADS = 1.5  # what writing, checking and reading the model takes, in times that the encoder took to load
+LOADS = 1.0  # what writing, checking and reading the model takes, in times that the encoder took to load
 
 
 @dataclass(frozen=True)
