@@ -118,5 +118,5 @@ def test_too_little_time_to_read_everything_keeps_what_was_read(tiny_corpus, tin
 def test_a_training_is_over_in_time(tiny_corpus, tiny_settings, tmp_path):
     begun = time.monotonic()
     with denn.train(tiny_corpus, out=tmp_path / "m", **{**tiny_settings, "time_budget": 8.0, "epochs": 10**6}) as model:
-        assert time.monotonic() - begun < 13
+        assert time.monotonic() - begun < 24  # three times as long would be a fault, a stalled machine is not
         assert model.card.training["steps"] > 0 and not model.card.training["frozen"]
