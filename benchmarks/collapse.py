@@ -3,15 +3,13 @@ r"""Why long trainings collapse: train DENN in one variant and record what revea
     python benchmarks/collapse.py run DATA/aapd_recon --variant as-is --seed 1 --out RUNS --set learning_rate=5e-5
     python benchmarks/collapse.py run DATA/aapd_recon --variant clip --from RUNS/NAME_at2750.safetensors --out RUNS
     python benchmarks/collapse.py run DATA/eurlex57k --corpus eurlex57k --set epochs=6 --out RUNS
-    python benchmarks/collapse.py table RUNS
-    python benchmarks/collapse.py plot RUNS/NAME.jsonl --first 1000 --last 1150 --out collapse.svg
 
 A run is a file of JSON lines, each written and flushed when its numbers exist; a value that is not finite is null. A
 run counts as collapsed when its validation micro-F1, after it was above 0.2, is below half of its best at two
 validations in a row, when the mean cosine of different validation texts is above 0.9 (in the first `--settle` steps
 only after micro-F1 was above 0.2), or when a loss, gradient or weight is not finite. It then trains `--after` steps and
 ends. With `--snapshots` it leaves weights and optimiser from before its collapse; `--from` continues there, in any
-variant, and `--fork` with other batches and other dropout.
+variant, and `--fork` with other batches and other dropout. `collapse_page.py` shows the records.
 """
 
 from __future__ import annotations
@@ -19,9 +17,7 @@ from __future__ import annotations
 import argparse
 import gc
 import json
-import lzma
 import math
-import statistics
 import sys
 import time
 from collections.abc import Iterable, Iterator, Sequence
@@ -41,7 +37,8 @@ from denn.data import aapd, eurlex57k
 from denn.encoders import packed
 from denn.encoders.tokens import Tokens
 from denn.methods.denn import DENN, DennNetwork, DennTraining
-from denn.methods.neural import SAMPLED, device_of, micro_f1
+from denn.methods.neural import device_of
+from denn.methods.training import SAMPLED, micro_f1
 from denn.training import checkpoint
 from denn.training.gradients import Gradients
 from denn.training.loop import _Run
@@ -56,13 +53,6 @@ CORPORA = {
 LOOK, DEEP, SNAPSHOT = 50, 200, 50  # steps between looks, between validations and between snapshots
 SPREAD_TEXTS, SCORED_TEXTS, PROBED_TEXTS = 256, 1000, 16
 MEMORY, SETTLE = 0.98, 20  # of the usual gradient norm, a step; steps before anything is usual
-CURVES = {
-    "gradient": "gradient norm",
-    "loss": "loss",
-    "contrast": "contrastive loss",
-    "own_view": "cosine of a text's two views",
-    "other_texts": "cosine of different texts",
-}
 LEARNT, LOW_SHARE, HIGH_COSINE = 0.2, 0.5, 0.9  # the rule: micro-F1 to fall from, share of the best, mean cosine
 
 
@@ -462,91 +452,13 @@ def parser() -> argparse.ArgumentParser:
     run.add_argument("--dissect", type=int, default=0, help="spikes of the gradient to look into")
     run.add_argument("--from", dest="start", type=Path, help="a state to continue from")
     run.add_argument("--fork", type=int, default=0, help="other batches and dropout than the seed's")
-    plot = commands.add_parser("plot", help="draw runs step by step")
-    plot.add_argument("records", type=Path, nargs="+")
-    plot.add_argument("--first", type=int, default=0, help="step")
-    plot.add_argument("--last", type=int, default=1600)
-    plot.add_argument("--out", type=Path, required=True)
-    table = commands.add_parser("table", help="show runs and collapses")
-    table.add_argument("folder", type=Path)
     return top
 
 
-def read_record(path: Path) -> list[dict[str, Any]]:
-    """Read the lines of a record, packed or not; a last one that was cut short is left out."""
-    text = lzma.open(path, "rt").read() if path.suffix == ".xz" else path.read_text()
-    return [json.loads(line) for line in text.splitlines() if line.endswith("}")]
-
-
-def trace(lines: Sequence[dict[str, Any]], name: str) -> list[float]:
-    """Return one quantity of every step."""
-    found = [value for line in lines if "trace" in line for value in line["trace"][name]]
-    return [math.nan if value is None else value for value in found]
-
-
-def table(folder: Path) -> None:
-    """Print a line for every run, with its validation micro-F1 and where and why it collapsed; then one a variant."""
-    print(f"{'run':80} {'steps':>6} {'collapse':>16} {'best':>6} {'last':>6} {'cosine':>7} {'s':>6}")
-    groups: dict[tuple[str, str, float], list[tuple[bool, float, float]]] = {}
-    for path in sorted(folder.glob("*.jsonl*")):
-        lines = read_record(path)
-        looks = [line for line in lines if line["kind"] == "look"]
-        scores = [line["micro_f1"] for line in lines if line["kind"] == "deep"]
-        if not looks or not scores:
-            continue
-        found = next((line for line in lines if line["kind"] == "collapse"), None)
-        where = f"{found['step']} {found['why']}" if found else "-"
-        open_end = "" if lines[-1]["kind"] == "end" else "…"
-        best, last, cosine = 100 * max(scores), 100 * scores[-1], looks[-1]["cosine"]
-        step, seconds = f"{looks[-1]['step']}{open_end}", lines[-1]["seconds"]
-        cosine = "null" if cosine is None else f"{cosine:.3f}"
-        name = path.name.split(".jsonl")[0]
-        print(f"{name:80} {step:>6} {where:>16} {best:6.1f} {last:6.1f} {cosine:>7} {seconds:6.0f}")
-        start, end = lines[0], found["step"] if found else math.inf
-        kind = ("fork of " if start["began_at"] else "") + start["variant"]
-        norms = trace(lines, "gradient")[: int(min(end, 1e9)) - start["began_at"]]
-        usual = statistics.median(norms)
-        share = 1000 * sum(norm > probes.SPIKE * usual for norm in norms[LOOK:]) / max(1, len(norms) - LOOK)
-        key = start["corpus"], kind, start["parameters"]["learning_rate"]
-        groups.setdefault(key, []).append((found is not None, share, best))
-    print(f"\n{'corpus':12} {'variant':28} {'rate':>8} {'runs':>5} {'collapsed':>10} {'spikes/1000':>12} {'best':>6}")
-    for (corpus, kind, rate), runs in groups.items():
-        spikes, best = (statistics.mean(run[i] for run in runs) for i in (1, 2))
-        print(f"{corpus:12} {kind:28} {rate:8g} {len(runs):5} {sum(r[0] for r in runs):10} {spikes:12.1f} {best:6.1f}")
-
-
-def plot(paths: Sequence[Path], first: int, last: int, out: Path) -> None:
-    """Draw gradient norm, losses and cosines of runs, step by step, under each other."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(9, 7), layout="constrained")
-    grid = figure.subplots(3, len(paths), sharex=True, sharey="row", squeeze=False)
-    for column, path in enumerate(paths):
-        lines = read_record(path)
-        steps = range(first, last)
-        for row, names in enumerate((("gradient",), ("loss", "contrast"), ("own_view", "other_texts"))):
-            axes = grid[row][column]
-            for name in names:
-                values = trace(lines, name)[first:last]
-                axes.plot(list(steps)[: len(values)], values, label=CURVES[name], linewidth=1)
-            if row < 2:
-                axes.set_yscale("log")
-            axes.legend(loc="center left" if row == 2 else "upper left", fontsize=8, frameon=False)
-            axes.grid(alpha=0.3)
-        grid[0][column].set_title(f"{lines[0]['variant']}, seed {lines[0]['seed']}")
-        grid[2][column].set_xlabel("step")
-    figure.savefig(out)
-
-
 def main() -> None:
-    """Run or show runs."""
-    arguments = parser().parse_args()
-    if arguments.command == "table":
-        table(arguments.folder)
-    elif arguments.command == "plot":
-        plot(arguments.records, arguments.first, arguments.last, arguments.out)
-    else:
-        print(json.dumps(one_run(sys.argv[2:])), flush=True)
+    """Run."""
+    parser().parse_args()
+    print(json.dumps(one_run(sys.argv[2:])), flush=True)
 
 
 if __name__ == "__main__":

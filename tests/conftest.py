@@ -7,8 +7,12 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")  # quiet and safe when 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
 import json
+import pty
 import random
 import signal
+import subprocess
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -185,3 +189,24 @@ def tiny_model(
     folder = tmp_path_factory.mktemp("models") / "tiny"
     denn.train(tiny_corpus, out=folder, **tiny_settings).close()
     return folder
+
+
+@pytest.fixture
+def answer_on_terminal() -> Callable[[Sequence[object], str, str], tuple[int, str]]:
+    """A function that runs a command on a real terminal and types an answer when it asks: exit code and screen."""
+
+    def answer(command: Sequence[object], question: str, typed: str) -> tuple[int, str]:
+        ours, theirs = pty.openpty()
+        with subprocess.Popen([str(word) for word in command], stdin=theirs, stdout=theirs, stderr=theirs) as asked:
+            os.close(theirs)
+            said = b""
+            while question.encode() not in said:
+                said += os.read(ours, 1000)
+            os.write(ours, f"{typed}\n".encode())
+            with suppress(OSError):  # the other end is closed
+                while more := os.read(ours, 1000):
+                    said += more
+        os.close(ours)
+        return asked.returncode, said.decode()
+
+    return answer

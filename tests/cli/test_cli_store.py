@@ -1,12 +1,8 @@
 """`denn store`: documents in and out of a living model."""
 
 import json
-import os
-import pty
 import shutil
-import subprocess
 import sys
-from contextlib import suppress
 
 import pytest
 
@@ -153,22 +149,12 @@ def test_an_empty_label_takes_none_away(run, model, labels):
 
 
 @pytest.mark.parametrize("answer, left", [("n", 60), ("y", 0)])
-def test_a_terminal_is_asked(model, answer, left):
+def test_a_terminal_is_asked(model, answer, left, answer_on_terminal):
     """On a real terminal the question is answered by the keyboard."""
     command = [sys.executable, "-m", "denn", "store", "remove", str(model), "--since", "2000-01-01"]
-    ours, theirs = pty.openpty()
-    with subprocess.Popen(command, stdin=theirs, stdout=theirs, stderr=theirs, close_fds=True) as asked:
-        os.close(theirs)
-        said = b""
-        while b"Continue?" not in said:
-            said += os.read(ours, 1000)
-        os.write(ours, f"{answer}\n".encode())
-        with suppress(OSError):  # the other end is closed
-            while more := os.read(ours, 1000):
-                said += more
-    os.close(ours)
-    assert b"would remove 60 documents" in said
-    assert asked.returncode == (0 if answer == "y" else 2)
+    code, said = answer_on_terminal(command, "Continue?", answer)
+    assert "would remove 60 documents" in " ".join(said.split())
+    assert code == (0 if answer == "y" else 2)
     with open_store(model) as store:
         assert len(store) == left
 

@@ -15,7 +15,7 @@ from denn.config import make_recipe
 from denn.encoders.transformer import TransformerEncoder
 from denn.errors import ConfigError
 from denn.methods.knn import KnnNetwork, shared_scores
-from denn.methods.neural import Training
+from denn.methods.training import Training
 from denn.report.gather import gather
 from denn.report.page import render
 from denn.types import Neighbours

@@ -10,7 +10,7 @@ from denn.build import Silent
 from denn.config import make_recipe
 from denn.encoders.transformer import TransformerEncoder
 from denn.errors import ConfigError
-from denn.methods.neural import Training
+from denn.methods.training import Training
 from denn.registry import METHODS, lookup
 
 ROWS = torch.tensor([7, 1, 22, 2, 11, 0, 9])  # one has no labels, two pairs have the same

@@ -1,7 +1,5 @@
 """Datastores outside a model's folder: the folder alone cannot choose them, and no password goes out in the clear."""
 
-import os
-import pty
 import shutil
 import socket
 import struct
@@ -178,27 +176,17 @@ def test_a_real_server_gets_a_password_by_scram_only(tmp_path, monkeypatch, meth
 
 @pytest.mark.slow
 @pytest.mark.parametrize("answer", ["n", "y"])
-def test_a_terminal_is_asked_whether_to_trust(tiny_model, tmp_path, answer):
+def test_a_terminal_is_asked_whether_to_trust(tiny_model, tmp_path, answer, answer_on_terminal):
     folder = shutil.copytree(tiny_model, tmp_path / "foreign")
     elsewhere = shutil.copy(folder / "store" / "store.sqlite", tmp_path / "elsewhere.sqlite")
     (folder / "store" / "address").write_text(f"{elsewhere}\n")
     command = [sys.executable, "-m", "denn", "store", "info", str(folder)]
     ran = subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL)
     assert ran.returncode == 2 and "was not allowed on this machine" in ran.stderr and "Traceback" not in ran.stderr
-    ours, theirs = pty.openpty()
-    with subprocess.Popen(command, stdin=theirs, stdout=theirs, stderr=theirs) as asked:
-        os.close(theirs)
-        said = b""
-        while b"trust this address?" not in said:
-            said += os.read(ours, 1000)
-        os.write(ours, f"{answer}\n".encode())
-        with suppress(OSError):
-            while more := os.read(ours, 1000):
-                said += more
-    os.close(ours)
-    assert asked.returncode == (0 if answer == "y" else 2)
+    code, _ = answer_on_terminal(command, "trust this address?", answer)
+    assert code == (0 if answer == "y" else 2)
     again = subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL)
-    assert again.returncode == asked.returncode, "the answer is remembered"
+    assert again.returncode == code, "the answer is remembered"
     if answer == "y":
         with denn.load(folder) as model:
             assert len(model.store) == 60

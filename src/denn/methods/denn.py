@@ -20,7 +20,7 @@ from denn.methods.bounds import Neighbourhood
 from denn.methods.classifier import Classifier, ClassifierParameters
 from denn.methods.neighbours import WithNeighbours
 from denn.methods.network import Batch
-from denn.methods.neural import Training, micro_f1
+from denn.methods.training import Training, micro_f1
 from denn.types import Corpus, Neighbours, Scores
 
 Contrast = Callable[[Tensor, Tensor, float], Tensor]  # (2N,2N) similarity, (N,L) labels, temperature → (2N,) losses

@@ -12,7 +12,8 @@ from torch import Tensor
 
 from denn.errors import BundleError
 from denn.methods.classifier import Classifier
-from denn.methods.neural import Neural, Training
+from denn.methods.neural import Neural
+from denn.methods.training import Training
 from denn.stores.address import FILE, open_store
 from denn.stores.embedded import EmbeddedStore
 from denn.types import Corpus, Datastore, LabelSpace, Neighbours

@@ -1,260 +1,22 @@
-"""What methods share that train a network by gradient steps: batches, validation, selection."""
+"""What methods share that train a network by gradient steps: making it, saving it, loading it."""
 
 from __future__ import annotations
 
-import math
 import os
-import random
 import time
 from abc import ABC, abstractmethod
-from collections import Counter
 from collections.abc import Sequence
-from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
 import torch
-from torch import Tensor
 
 from denn.clock import Clock
-from denn.core.metrics import micro_f1_error, multilabel_scores
-from denn.core.thresholds import decide, tune_global
-from denn.encoders.packed import Layout, send
-from denn.encoders.transformer import TransformerEncoder
 from denn.errors import BundleError, ConfigError
-from denn.methods.budget import FEWEST_DOCUMENTS, Scope, Work, describe, scope_of
-from denn.methods.network import Batch, Network, NeuralParameters
-from denn.training.gradients import Gradients, Inputs
-from denn.training.head import epoch_seconds
-from denn.training.loop import fit
-from denn.training.plan import Plan, State
-from denn.types import Corpus, Document, Fitted, LabelSpace, Progress, Scores
+from denn.methods.network import Network
+from denn.methods.training import Training
+from denn.types import Corpus, Fitted, LabelSpace, Progress, Scores
 from denn.untrusted import REMEDY, first_line
-
-DOUBT = 10.0  # documents of a label set in validation at which its ratio counts half
-SAMPLED = 512  # training documents that fix the scale of embeddings, fewer where time is short
-TIMED = 16  # documents that show how fast the encoder reads
-PIECE_SECONDS = 0.25  # after which the clock is looked at while documents are embedded
-TIMED_SECONDS = 0.2  # that reading them must take at least
-
-
-class Training:
-    """The training of one network on one corpus."""
-
-    def __init__(self, network: Network, corpus: Corpus, parameters: NeuralParameters) -> None:
-        self.network, self.parameters = network, parameters
-        self.stores = False  # whether all training documents are embedded in the end
-        self.load_seconds = 0.0  # that the encoder took to load
-        self.embeddings: Tensor | None = None  # of the training documents, where the encoder stayed as it was
-        # Recorded steps need few shapes: passes are filled up to a multiple that one last document can be.
-        recorded = network.recordable and network.encoder.kernels
-        self.multiple = 2 ** min(9, network.encoder.max_length.bit_length() - 1) if recorded else 1
-        self._read(corpus)
-
-    def _read(self, corpus: Corpus) -> None:
-        """Turn the documents of a corpus into tokens and labels."""
-        self.corpus = corpus
-        self.train_tokens = self.network.tokenize([document.text for document in corpus.train])
-        self.valid_tokens = self.network.tokenize([document.text for document in corpus.valid])
-        self.on_device = self.train_tokens.to(self.network.device)
-        self.labels = corpus.labels.matrix(corpus.train).to(self.network.device)
-        self.valid_labels = corpus.labels.matrix(corpus.valid)
-
-    def run(self, workdir: Path, progress: Progress, clock: Clock) -> dict[str, object]:
-        """Start the network, run the loop, and return what the bundle should remember.
-
-        Where the clock leaves no time for steps of the encoder, its head alone learns from embeddings that are computed
-        once, and from as many documents as there is time for.
-        """
-        p, resumed = self.parameters, (workdir / "last.safetensors").exists()
-        self.seconds_a_token = self._time_reading() if clock.budget < math.inf else 0.0
-        scope = Scope() if resumed or clock.budget == math.inf else self._scope(clock, progress)
-        cut = self.train_tokens.cut
-        if cut:
-            progress.note(
-                f"{cut} of {len(self.train_tokens)} documents are cut at {self.network.encoder.max_length} tokens"
-            )
-        if scope.frozen:
-            state = self._learn_head(scope.head_epochs, clock, progress)
-        else:
-            if not resumed:
-                chosen: Any = p
-                if scope.head_epochs:
-                    chosen = replace(chosen, head_start=scope.head_epochs)
-                self.network.start(self.train_tokens, self.labels, chosen, progress, self._sampled(clock))
-            state = self._loop(workdir, progress, clock)
-        return {
-            "documents_cut": self.train_tokens.cut,
-            "documents_used": len(self.train_tokens),
-            "frozen": scope.frozen,
-            "max_length": self.network.encoder.max_length,
-            "steps": state.step,
-            "best_step": state.best_step,
-            "seconds": round(state.seconds, 1),
-            "training_seconds": round(state.seconds - state.validation_seconds, 3),
-            "validation_seconds": round(state.validation_seconds, 3),
-            "tokens": state.tokens,
-            "collapses": state.collapses,
-            "history": state.history,
-        }
-
-    def _loop(self, workdir: Path, progress: Progress, clock: Clock) -> State:
-        """Train all weights."""
-        p = self.parameters
-        return fit(
-            self.network,
-            self.network.groups(p),
-            Gradients(self.network.parameters(), self.prepare, self.compute, self.multiple > 1),
-            self._timed_validation,
-            self.train_tokens.lengths * self.network.views,
-            Plan(**{f.name: getattr(p, f.name) for f in fields(Plan)}),
-            workdir,
-            progress,
-            weights=as_in(self.corpus.train, self.corpus.valid) if p.draw == "as_valid" else None,
-            keep_last=getattr(p, "select", None) == "last",
-            clock=clock,
-            reserve=lambda: self._work().after_loop() if self.seconds_a_token else 0.0,
-        )
-
-    def _learn_head(self, epochs: int, clock: Clock, progress: Progress) -> State:
-        """Embed the documents once, keep the embeddings, and train the head alone."""
-        network: Any = self.network
-        begun = time.monotonic()
-        rows, self.embeddings = self._embed_in_time(epochs, clock, progress)
-        if len(rows) < len(self.train_tokens):
-            self._read(self._part(rows))
-        progress.start("training the head", None)
-        network.learn_head(self.embeddings, self.labels, self.parameters, epochs)
-        return State(seconds=time.monotonic() - begun)
-
-    def _embed_in_time(self, head_epochs: int, clock: Clock, progress: Progress) -> tuple[Tensor, Tensor]:
-        """Embed training documents, drawn by lot, until the time is used up: (m,) rows, ascending, and (m,d)."""
-        encoder: Any = self.network.encoder
-        tokens, work, begun = self.train_tokens, self._work(), time.monotonic()
-        order = torch.randperm(len(tokens), generator=torch.Generator().manual_seed(self.parameters.seed))
-        progress.start("embedding training documents", len(tokens))
-        pieces: list[Tensor] = []
-        done, size = 0, TIMED
-        while done < len(tokens):
-            rows = order[done : done + size]
-            now = time.monotonic()
-            pieces.append(encoder.encode(tokens.select(rows)))
-            took = time.monotonic() - now
-            done += len(rows)
-            progress.advance(done)
-            self.seconds_a_token = (time.monotonic() - begun) / int(tokens.lengths[order[:done]].sum())
-            share = done / len(tokens)
-            part = replace(
-                work, seconds_a_token=self.seconds_a_token, valid_tokens=int(work.valid_tokens * share), documents=done,
-                head_epochs=head_epochs, head_epoch_seconds=work.head_epoch_seconds * share,
-            )  # fmt: skip
-            size = size * 2 if took < PIECE_SECONDS else size
-            if clock.left() < part.after_embedding() + took * size / len(rows) and done >= FEWEST_DOCUMENTS:
-                break
-        rows, places = order[:done].sort()
-        return rows, torch.cat(pieces)[places]
-
-    def _time_reading(self) -> float:
-        """Measure the seconds that a token takes in inference."""
-        count = TIMED
-        self.network.score(self.train_tokens.first(1))  # compiles and loads what is needed
-        while True:
-            some, begun = self.train_tokens.first(count), time.monotonic()
-            self.network.score(some)
-            taken = time.monotonic() - begun
-            if taken > TIMED_SECONDS or count >= len(self.train_tokens):
-                return taken / len(some.flat)
-            count *= 4
-
-    def _work(self) -> Work:
-        """Describe what is to be done, at the pace that was measured last."""
-        network: Any = self.network
-        tokens, count = self.train_tokens, len(self.train_tokens)
-        mean = len(tokens.flat) / count
-        return Work(
-            train_tokens=len(tokens.flat),
-            valid_tokens=len(self.valid_tokens.flat),
-            validation_tokens=self.validation_tokens(),
-            documents=count,
-            step_tokens=mean * min(self.parameters.batch_size, count) * self.network.views,
-            stores=self.stores,
-            head_epochs=getattr(self.parameters, "head_start", 0),
-            head_epoch_seconds=epoch_seconds(network.head, count) if network.can_freeze else 0.0,
-            seconds_a_token=self.seconds_a_token,
-            load_seconds=self.load_seconds,
-        )
-
-    def _scope(self, clock: Clock, progress: Progress) -> Scope:
-        """Decide what the time suffices for, and say so before anything is done."""
-        work = self._work()
-        scope = scope_of(work, clock, self.network.can_freeze)
-        progress.note(describe(scope, work, clock))
-        return scope
-
-    def _sampled(self, clock: Clock) -> int:
-        """Return how many documents may fix the scale: a twentieth of the time at most."""
-        if not self.seconds_a_token:
-            return SAMPLED
-        document = self.seconds_a_token * len(self.train_tokens.flat) / len(self.train_tokens)
-        return max(TIMED, min(SAMPLED, int(clock.left() / 20 / document)))
-
-    def _part(self, rows: Tensor) -> Corpus:
-        """Return the corpus with these training documents and the same share of the validation documents."""
-        train, valid = self.corpus.train, self.corpus.valid
-        count = math.ceil(len(valid) * len(rows) / len(train))
-        places = sorted(random.Random(self.parameters.seed).sample(range(len(valid)), count))
-        return replace(
-            self.corpus, train=[train[row] for row in rows.tolist()], valid=[valid[place] for place in places]
-        )
-
-    def _timed_validation(self) -> dict[str, float]:
-        """Validate, and learn how fast the machine reads at the moment."""
-        begun = time.monotonic()
-        scores = self.validate()
-        if len(self.valid_tokens):
-            self.seconds_a_token = (time.monotonic() - begun) / self.validation_tokens()
-        return scores
-
-    def validation_tokens(self) -> int:
-        """Count the tokens that a validation reads."""
-        return len(self.valid_tokens.flat)
-
-    def prepare(self, rows: Tensor) -> Inputs:
-        """Lay a batch out on the device: ids, starts, labels, seeds; the views of a text lie side by side."""
-        device = self.network.device
-        rows = rows[self.train_tokens.lengths[rows].argsort(stable=True)]  # equal lengths side by side
-        labels = self.labels[send(rows, device)]
-        ids, layout = self.on_device.pack(rows.repeat_interleave(self.network.views), self.multiple)
-        ids = self.network.alter(ids, layout)
-        self.layout = layout
-        encoder, seeds = self.network.encoder, torch.empty(0)
-        if self.multiple > 1 and isinstance(encoder, TransformerEncoder):
-            seeds = encoder.draw_seeds()
-        return ids, layout.starts, labels, seeds
-
-    def compute(self, ids: Tensor, starts: Tensor, labels: Tensor, seeds: Tensor) -> Tensor:
-        """Return the network's loss of what `prepare` returned."""
-        recorded = self.multiple > 1
-        layout = Layout.at(starts, len(ids), self.network.encoder.max_length) if recorded else self.layout
-        with self.network.encoder.autocast():
-            return self.network.loss(Batch(ids, layout, labels, seeds if recorded else None))
-
-    def validate(self) -> dict[str, float]:
-        """Score the validation part: micro-F1 at 0.5, which selects the weights, and at the tuned threshold."""
-        if not len(self.valid_tokens):
-            return {}
-        scores = self.judge(self.network.score(self.valid_tokens)["final"])
-        return scores | {"score": scores["micro_f1"]}
-
-    def judge(self, scores: Tensor) -> dict[str, float]:
-        """Compare (n,L) scores with the validation part's labels, and with each other."""
-        gold = self.valid_labels
-        return {
-            "micro_f1": micro_f1(scores, gold, 0.5),
-            "tuned_micro_f1": micro_f1(scores, gold),
-            "noise": micro_f1_error(decide(scores, 0.5), gold),
-            "spread": spread(scores),
-        }
 
 
 class Neural(ABC):
@@ -315,31 +77,6 @@ class Neural(ABC):
         self.network.load(folder)
         self.network.to(device_of(parameters.device if parameters.device == "cpu" else "auto")).eval()
         return self
-
-
-def as_in(train: Sequence[Document], valid: Sequence[Document]) -> Tensor:
-    """Return (n,) weights that give each label set of `train` about the share that it has in `valid`.
-
-    A set seen v times where its share of `train` lets E be expected weighs (v + a) / (E + a): their ratio, drawn
-    towards 1 where little is known of it.
-    """
-    sets = [frozenset(document.labels) for document in train]
-    here, there = Counter(sets), Counter(frozenset(document.labels) for document in valid)
-    expected = {labels: count * len(valid) / len(train) for labels, count in here.items()}
-    return torch.tensor([(there[labels] + DOUBT) / (expected[labels] + DOUBT) for labels in sets])
-
-
-def spread(scores: Tensor) -> float:
-    """Return how much the rows of (n,L) scores differ: the share of their squares that is not their mean's, a root."""
-    mean, squares = scores.mean(0), scores.square().sum(1).mean()
-    return float(((scores - mean).square().sum(1).mean() / squares.clamp_min(1e-30)).sqrt())
-
-
-def micro_f1(scores: Tensor, gold: Tensor, threshold: float | None = None) -> float:
-    """Return the micro-F1 of (n,L) scores, by default at the threshold that makes it best."""
-    if threshold is None:
-        threshold = tune_global(scores, gold)
-    return multilabel_scores(decide(scores, threshold), gold)["micro_f1"]
 
 
 def device_of(name: str) -> torch.device:

@@ -24,7 +24,7 @@ from denn.encoders.words import WordEncoder
 from denn.errors import TrainingError
 from denn.methods.bounds import Beam, Layers
 from denn.methods.network import Batch
-from denn.methods.neural import Neural, Training
+from denn.methods.neural import Neural
 from denn.methods.rollout import write
 from denn.methods.sequences import (
     MARGIN,
@@ -36,6 +36,7 @@ from denn.methods.sequences import (
     sequence_loss,
     target_sequences,
 )
+from denn.methods.training import Training
 from denn.training import checkpoint
 from denn.types import Corpus, Progress
 

@@ -4,13 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import math
-import signal
-import statistics
-import threading
 import time
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -22,12 +17,13 @@ from denn.clock import Clock
 from denn.errors import TrainingError
 from denn.training import checkpoint
 from denn.training.guard import RATE_SHARE, RECOVERIES, loss_stays_high, sign_of_collapse
+from denn.training.interruption import uninterrupted
+from denn.training.pace import Pace
 from denn.training.plan import Plan, State
 from denn.types import Progress
 
 CHECK_EVERY = 10  # steps between looks at the loss: each look waits for the device
 RAMP = 50  # steps in which the rate rises again after a collapse: the optimiser has forgotten its moments
-PACE_STEPS = 8  # whose median tells how fast the machine is at the moment
 UNSHOWN = {"score", "spread", "noise"}  # what a validation says to the loop alone
 
 Gradients = Callable[[Tensor], Tensor]  # rows of the training part → mean loss, its gradients left in the parameters
@@ -137,8 +133,7 @@ class _Run:
         self.began_step = 0
         self.epoch_batches: tuple[int, list[Tensor]] | None = None
         self.losses: list[Tensor] = []  # since the last look
-        self.paces: deque[float] = deque(maxlen=PACE_STEPS)  # seconds a token of the last steps
-        self.calm_pace = math.inf  # when the reserve was last estimated
+        self.pace = Pace()
         self.time_is_up = False
 
     def resume(self) -> bool:
@@ -178,8 +173,7 @@ class _Run:
         """Seconds that the time budget leaves for steps; what comes after them slows down as they do."""
         if self.clock.budget == math.inf:
             return math.inf
-        slower = statistics.median(self.paces) / self.calm_pace if self.paces else 1.0
-        return self.clock.left() - self.reserve() * max(1.0, slower)
+        return self.clock.left() - self.reserve() * self.pace.slower()
 
     def step_seconds(self) -> float:
         """Estimate how long a step takes."""
@@ -207,15 +201,13 @@ class _Run:
         value = gradients(rows)
         if self.plan.clip:
             nn.utils.clip_grad_norm_(self.module.parameters(), self.plan.clip)
-        with _uninterrupted():
+        with uninterrupted():
             self.optimiser.step()
             self.losses.append(value)
             self.state.tokens += tokens
             self.state.step += 1
             self.state.owed = self.state.step % self.every == 0
-        self.paces.append((time.monotonic() - begun) / max(tokens, 1))
-        if len(self.paces) == PACE_STEPS:
-            self.calm_pace = max(1e-12, min(self.calm_pace, statistics.median(self.paces)))
+        self.pace.note(time.monotonic() - begun, tokens)
 
     def sow(self, seed: int) -> None:
         """Seed the generators of the CPU and of the module's device; torch.manual_seed notes a traceback each time."""
@@ -269,15 +261,14 @@ class _Run:
         """Validate, keep the weights if they are the best so far, and say so in one line."""
         state, begun = self.state, time.monotonic()
         scores = validate()
-        self.calm_pace = math.inf  # the validation has shown how fast the machine is
-        self.paces.clear()
+        self.pace.forget()  # the validation has shown how fast the machine is
         state.validation_seconds += time.monotonic() - begun
         if why := sign_of_collapse(state, scores, self.has_finite_weights()):
             return self.recover(why)
         score, best = scores.get("score"), state.best_score
         better = score is None or best is None or score > best
         noise = scores.get("noise", 0.0) if self.keep_last else 0.0
-        with _uninterrupted():
+        with uninterrupted():
             state.history.append({"step": state.step, "seconds": round(self.elapsed(), 3), **scores})
             kept = better or (score is not None and best is not None and score >= best - noise)
             if kept:
@@ -296,7 +287,7 @@ class _Run:
     def recover(self, why: str) -> str:
         """Go back to the weights that are kept and on with half the rate, or end where that has helped too little."""
         state = self.state
-        with _uninterrupted():
+        with uninterrupted():
             state.collapses.append({"step": state.step, "why": why, "back_to": state.best_step})
             checkpoint.load_module(self.module, self.kept_weights)
             self.optimiser.state.clear()
@@ -337,23 +328,6 @@ class _Run:
         for older in set(self.workdir.glob("best-*.safetensors")) - {self.kept_file()}:
             older.unlink()
         self.saved = time.monotonic()
-
-
-@contextmanager
-def _uninterrupted() -> Iterator[None]:
-    """Put Ctrl-C off to the end of the block, so that weights and state always belong together."""
-    main = threading.current_thread() is threading.main_thread()  # others are not interrupted
-    if not main or signal.getsignal(signal.SIGINT) is None:
-        yield
-        return
-    came: list[int] = []
-    usual = signal.signal(signal.SIGINT, lambda number, _: came.append(number))
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, usual)
-        if came:
-            signal.raise_signal(signal.SIGINT)
 
 
 def _seed_of(seed: int, what: str, number: int) -> int:
