@@ -4,8 +4,10 @@ r"""Whether trainings are stable: many of them, with their validations and colla
     python benchmarks/stability.py run DATA --corpus aapd-extra --recipe denn-tuned --out results/stability.jsonl
     python benchmarks/stability.py table results/stability.jsonl
 
-Trains DENN's network by its defaults, or by a recipe, and scores validation and test by the classifier; no datastore is
-built. A line is written when a training ends. A training whose line is there already is not run again.
+Trains DENN's network by its defaults, or by a recipe, and scores validation and test by the classifier; with
+`--neighbours` also by the nearest training documents, by λ, and by half and half. A line is written when one ends.
+A training whose line is there already is not run again. `--scores FOLDER` keeps what each text got: the classifier's
+highest scores and the nearest documents.
 """
 
 from __future__ import annotations
@@ -18,11 +20,15 @@ import time
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
+import torch.nn.functional as F
+from torch import Tensor
 
 from denn.build import Silent
 from denn.clock import Clock
 from denn.config import make_recipe, parse_settings, read_recipe
+from denn.core.combine import combine, debiased_confidence, vote
 from denn.core.metrics import multilabel_scores
 from denn.core.thresholds import decide, tune_global
 from denn.registry import CORPORA, lookup
@@ -31,10 +37,14 @@ from machine import machine
 
 RECIPES = Path(__file__).parents[1] / "recipes"
 FOLDERS = {"aapd": "aapd_recon", "aapd-extra": "aapd_recon", "amazon531": "amazon531_subset"}  # others: their own name
+NEAREST, HIGHEST = 50, 100  # documents and labels of a text whose scores are kept
+METRICS = ("micro_f1", "macro_f1")
 KEY = ("corpus", "recipe", "encoder", "settings", "seed")
 
 
-def train(corpus: Corpus, recipe: str | None, name: str, settings: dict[str, Any]) -> dict[str, Any]:
+def train(
+    corpus: Corpus, recipe: str | None, name: str, settings: dict[str, Any], neighbours: bool, kept: Path | None
+) -> dict[str, Any]:
     """Train once and return what came of it."""
     _, written = ("denn", {}) if recipe is None else read_recipe(RECIPES / name / f"{recipe}.toml")
     made = make_recipe("denn", {**written, "checkpoint_seconds": 1e9, **settings})
@@ -44,20 +54,60 @@ def train(corpus: Corpus, recipe: str | None, name: str, settings: dict[str, Any
     seconds = time.monotonic() - begun
     parts = {part: getattr(corpus, part) for part in ("valid", "test")}
     tokens = {part: method.network.tokenize([d.text for d in documents]) for part, documents in parts.items()}
-    scores = {part: method.network.score(tokens[part])["final"] for part in parts}
+    embeddings = {part: method.network.encode(tokens[part]) for part in parts}
+    scores = {part: {"classifier": method.network.probabilities(embeddings[part])} for part in parts}
     gold = {part: corpus.labels.matrix(documents) for part, documents in parts.items()}
-    threshold = tune_global(scores["valid"], gold["valid"])
-    found = {part: multilabel_scores(decide(scores[part], threshold), gold[part]) for part in parts}
+    if neighbours or kept:
+        stored = corpus.labels.matrix(corpus.train)
+        keys = method.network.encode(method.network.tokenize([d.text for d in corpus.train]))
+        for part in parts:
+            similarity, rows = nearest(embeddings[part], keys, method.network.device)
+            if kept:
+                keep(kept / f"{part}.npz", scores[part]["classifier"], similarity, rows)
+            p, known = method.parameters, scores[part]["classifier"]
+            votes = torch.stack(
+                [
+                    vote(one[None, : p.k], stored[row[: p.k]][None].float(), p.vote_temperature)[0]
+                    for one, row in zip(similarity, rows, strict=True)
+                ]
+            )
+            scores[part] |= {"neighbours": votes, "average": (known + votes) / 2}
+            scores[part]["confidence"] = combine(known, votes, debiased_confidence(known, votes, p.gamma))
+    found: dict[str, dict[str, Any]] = {}
+    for system in scores["valid"]:
+        threshold = tune_global(scores["valid"][system], gold["valid"])
+        found[system] = {"threshold": threshold}
+        for part in parts:
+            values = multilabel_scores(decide(scores[part][system], threshold), gold[part])
+            found[system][part] = {key: round(values[key], 5) for key in METRICS}
     return {
         "steps": facts["steps"],
         "best_step": facts["best_step"],
         "collapses": facts["collapses"],
         "seconds": round(seconds, 1),
-        "threshold": threshold,
-        **{part: {key: round(values[key], 5) for key in ("micro_f1", "macro_f1")} for part, values in found.items()},
+        "systems": found,
         "history": [{key: round(value, 4) for key, value in entry.items()} for entry in facts["history"]],
-        "parameters": made.as_dict()["parameters"],
+        "parameters": {**made.as_dict()["parameters"], "encoder": Path(made.parameters.encoder).name},
     }
+
+
+def nearest(queries: Tensor, keys: Tensor, device: torch.device) -> tuple[Tensor, Tensor]:
+    """Return the cosines and the rows of the nearest keys, nearest first."""
+    keys = F.normalize(keys.to(device), dim=1)
+    some = min(NEAREST, len(keys))
+    starts = range(0, len(queries), 500)
+    found = [(F.normalize(queries[i : i + 500].to(device), dim=1) @ keys.T).topk(some) for i in starts]
+    return torch.cat([one.values for one in found]).cpu(), torch.cat([one.indices for one in found]).cpu()
+
+
+def keep(path: Path, classifier: Tensor, similarity: Tensor, rows: Tensor) -> None:
+    """Write the highest scores of each text and its nearest documents."""
+    best = classifier.topk(min(HIGHEST, classifier.shape[1]))
+    path.parent.mkdir(parents=True, exist_ok=True)
+    np.savez_compressed(
+        path, logit=torch.logit(best.values, 1e-6).half().numpy(), label=best.indices.to(torch.int16).numpy(),
+        similarity=similarity.half().numpy(), row=rows.to(torch.int32).numpy(),
+    )  # fmt: skip
 
 
 def run(a: argparse.Namespace) -> None:
@@ -70,10 +120,12 @@ def run(a: argparse.Namespace) -> None:
         about |= {"settings": parse_settings(a.set), "seed": seed}
         if any(all(line[key] == about[key] for key in KEY) for line in known):
             continue
-        found = train(corpus, a.recipe, a.corpus, {**encoder, **about["settings"], "seed": seed})
+        kept = a.scores and a.scores / f"{a.corpus}-{a.recipe or 'defaults'}-{about['encoder'] or 'own'}-{seed}"
+        settings = {**encoder, **about["settings"], "seed": seed}
+        found = train(corpus, a.recipe, a.corpus, settings, a.neighbours, kept)
         with a.out.open("a") as file:
             file.write(json.dumps({**about, **found, "machine": machine()}) + "\n")
-        shown = {key: found[key] for key in ("steps", "collapses", "seconds", "valid", "test")}
+        shown = {key: found[key] for key in ("steps", "collapses", "seconds", "systems")}
         print(a.corpus, a.recipe, about["encoder"], about["settings"], seed, shown, flush=True)
         if torch.cuda.is_available():
             torch.cuda.empty_cache()
@@ -84,14 +136,20 @@ def table(path: Path) -> None:
     groups: dict[tuple[str, ...], list[dict[str, Any]]] = {}
     for line in path.read_text().splitlines():
         one = json.loads(line)
-        key = (one["corpus"], one["recipe"] or "defaults", one["encoder"] or "", json.dumps(one["settings"]))
-        groups.setdefault(key, []).append(one)
-    print("| corpus | recipe | encoder | settings | runs | steps | collapses | micro-F1 | macro-F1 |\n|" + 9 * "---|")
-    for key, runs in groups.items():
+        settings = ", ".join(f"{key} {value}" for key, value in one["settings"].items())
+        for system in one["systems"]:
+            key = (one["corpus"], one["recipe"] or "defaults", one["parameters"]["encoder"], settings, system)
+            groups.setdefault(key, []).append(one)
+    print("| corpus | recipe | encoder | settings | scores of | runs | steps | collapses | validation | test |")
+    print("|" + 10 * "---|")
+    for about, runs in groups.items():
         steps = f"{statistics.mean(one['steps'] for one in runs):.0f}"
         collapses = str(sum(len(one["collapses"]) for one in runs))
-        scores = [_spread([100 * one["test"][name] for one in runs]) for name in ("micro_f1", "macro_f1")]
-        print("|", " | ".join([*key, str(len(runs)), steps, collapses, *scores]), "|")
+        scores = [
+            " / ".join(_spread([100 * one["systems"][about[-1]][part][name] for one in runs]) for name in METRICS)
+            for part in ("valid", "test")
+        ]
+        print("|", " | ".join([*about, str(len(runs)), steps, collapses, *scores]), "|")
 
 
 def _spread(values: list[float]) -> str:
@@ -109,6 +167,10 @@ def main() -> None:
     running.add_argument("--encoder", help="a name or a folder; the recipe's or the default one where none is named")
     running.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="a parameter of the method")
     running.add_argument("--seeds", type=int, nargs="+", default=[0])
+    running.add_argument(
+        "--neighbours", action="store_true", help="score by neighbours, by λ, and by half and half too"
+    )
+    running.add_argument("--scores", type=Path, metavar="FOLDER", help="keep the scores of every text here")
     running.add_argument("--out", type=Path, required=True)
     showing = commands.add_parser("table", help="show what came of all runs")
     showing.add_argument("records", type=Path)
