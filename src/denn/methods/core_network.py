@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 
 import torch
 import torch.nn.functional as F
-from pydantic import Field, NonNegativeFloat
+from pydantic import Field, NonNegativeFloat, PositiveFloat
 from torch import Tensor, nn
 
 from denn.encoders.packed import Layout
@@ -29,6 +29,7 @@ class CoreParameters(TransformerParameters):
 
     convolution: Literal["tokens", "plane"] = "tokens"  # over tokens, labels as channels; or over tokens × labels
     dropout: Annotated[float, Field(ge=0, lt=1)] = 0.1  # before the head
+    learning_rate: PositiveFloat = 5e-5
     layer_decay: Annotated[float, Field(gt=0, le=1)] = 0.8  # of the learning rate, from each layer to the one below
     optimiser: Literal["adam", "adamw"] = "adamw"
     weight_decay: NonNegativeFloat = 0.01

@@ -56,7 +56,7 @@ class TransformerParameters(NeuralParameters):
     encoder: str = "minilm"
     pooling: Pooling | None = None  # None: what the encoder was trained with
     max_length: Annotated[Length, Field(ge=3)] = 320  # [CLS], one token, [SEP]
-    learning_rate: PositiveFloat = 5e-5
+    learning_rate: PositiveFloat = 1e-4
     head_learning_rate: PositiveFloat | None = None  # None: the same as the encoder's
     layer_decay: Annotated[float, Field(gt=0, le=1)] = 0.85  # of the learning rate, from each layer to the one below
 

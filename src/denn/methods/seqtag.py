@@ -28,6 +28,7 @@ class SeqTagParameters(TransformerParameters):
 
     hidden: PositiveInt = 384  # of the LSTM, in each direction
     dropout: Annotated[float, Field(ge=0, lt=1)] = 0.1  # behind the LSTM
+    learning_rate: PositiveFloat = 5e-5
     head_learning_rate: PositiveFloat | None = 1e-3  # of LSTM and field
     layer_decay: Annotated[float, Field(gt=0, le=1)] = 1.0
     optimiser: Literal["adam", "adamw"] = "adamw"
