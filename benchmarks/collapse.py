@@ -37,12 +37,12 @@ from denn.data import aapd, eurlex57k
 from denn.encoders import packed
 from denn.encoders.tokens import Tokens
 from denn.methods.denn import DENN, DennNetwork, DennTraining
-from denn.methods.neural import device_of
-from denn.methods.training import SAMPLED, micro_f1
 from denn.training import checkpoint
 from denn.training.gradients import Gradients
 from denn.training.loop import _Run
+from denn.training.neural import device_of
 from denn.training.plan import Plan
+from denn.training.session import SAMPLED, micro_f1
 from denn.types import Corpus
 
 RECIPES = Path(__file__).parents[1] / "recipes"

@@ -14,7 +14,7 @@ from denn.errors import ConfigError
 from denn.methods.core_network import CORE, CoreNetwork, CoreParameters, summed_loss
 from denn.methods.label_tokens import States
 from denn.methods.laco import ConditionalNetwork, ConditionalParameters, PairNetwork, PairParameters
-from denn.methods.network import Batch
+from denn.training.network import Batch
 
 pytestmark = pytest.mark.slow  # transformers
 

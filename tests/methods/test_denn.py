@@ -18,8 +18,8 @@ from denn.config import make_recipe
 from denn.encoders.transformer import TransformerEncoder
 from denn.errors import ConfigError
 from denn.methods.denn import CONTRASTS, DENN, VIEWS, DennNetwork, DennParameters, DennTraining, disagreement
-from denn.methods.neural import device_of
-from denn.methods.training import as_in, spread
+from denn.training.neural import device_of
+from denn.training.session import as_in, spread
 from denn.types import Scores
 
 pytestmark = pytest.mark.slow  # trains, or loads a trained model

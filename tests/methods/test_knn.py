@@ -15,9 +15,9 @@ from denn.config import make_recipe
 from denn.encoders.transformer import TransformerEncoder
 from denn.errors import ConfigError
 from denn.methods.knn import KnnNetwork, shared_scores
-from denn.methods.training import Training
 from denn.report.gather import gather
 from denn.report.page import render
+from denn.training.session import Training
 from denn.types import Neighbours
 
 TEXTS = ["goal match coach of the team", "violin and the oven", "", "kyoto 電車 comet", "barometer drizzle referee"]

@@ -15,7 +15,7 @@ from denn.methods.laco import (
     draw_given,
     draw_pairs,
 )
-from denn.methods.network import Batch
+from denn.training.network import Batch
 
 LABELS = torch.tensor(
     [

@@ -11,7 +11,7 @@ from denn.encoders.words import WordEncoder
 from denn.errors import ConfigError
 from denn.methods import leam
 from denn.methods.leam import Leam, LeamParameters
-from denn.methods.network import Batch
+from denn.training.network import Batch
 
 from .made import packed
 

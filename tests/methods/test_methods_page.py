@@ -8,10 +8,10 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 import pytest
 
 from denn.methods.classifier import ClassifierParameters
-from denn.methods.network import NeuralParameters, TransformerParameters, WordParameters
 from denn.methods.sequences import SequenceParameters
 from denn.methods.tfidf import TfidfParameters
 from denn.registry import METHODS, lookup
+from denn.training.network import NeuralParameters, TransformerParameters, WordParameters
 
 DOCS = Path(__file__).parents[2] / "docs"
 PAGE = (DOCS / "methods.md").read_text(encoding="utf-8")

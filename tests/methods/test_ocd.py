@@ -12,9 +12,9 @@ from denn.core.beam import Beams, best_labels, label_marginals
 from denn.core.sets import optimal_completion_loss
 from denn.encoders.words import WordEncoder
 from denn.errors import ConfigError
-from denn.methods.network import Batch
 from denn.methods.ocd import Ocd, OcdNetwork, OcdParameters, rescored
 from denn.methods.rollout import write
+from denn.training.network import Batch
 
 from .made import packed, scattered
 from .small import SMALL as SIZES

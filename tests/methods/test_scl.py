@@ -10,8 +10,8 @@ from denn.build import Silent
 from denn.config import make_recipe
 from denn.encoders.transformer import TransformerEncoder
 from denn.errors import ConfigError
-from denn.methods.training import Training
 from denn.registry import METHODS, lookup
+from denn.training.session import Training
 
 ROWS = torch.tensor([7, 1, 22, 2, 11, 0, 9])  # one has no labels, two pairs have the same
 

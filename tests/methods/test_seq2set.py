@@ -11,9 +11,9 @@ import denn
 from denn.build import Silent
 from denn.encoders.words import WordEncoder
 from denn.errors import TrainingError
-from denn.methods.network import Batch
 from denn.methods.seq2set import FullSetNetwork, Seq2Set, Seq2SetParameters, SetNetwork
 from denn.methods.sequences import SequenceNetwork, sequence_loss, target_sequences
+from denn.training.network import Batch
 
 from .made import packed, scattered
 from .small import SMALL as SIZES

@@ -8,8 +8,8 @@ import torch
 
 from denn.encoders.transformer import TransformerEncoder
 from denn.errors import ConfigError
-from denn.methods.network import Batch
 from denn.methods.seqtag import SeqTag, SeqTagNetwork, SeqTagParameters
+from denn.training.network import Batch
 
 TEXTS = ["goal match", "", "the violin and the oven in kyoto with a comet"]
 

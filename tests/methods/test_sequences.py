@@ -10,7 +10,6 @@ import torch
 import denn
 from denn.core.beam import label_marginals
 from denn.encoders.words import WordEncoder
-from denn.methods.network import Batch
 from denn.methods.sequences import (
     NOTHING,
     AdditiveAttention,
@@ -22,6 +21,7 @@ from denn.methods.sequences import (
     sequence_loss,
     target_sequences,
 )
+from denn.training.network import Batch
 
 from .made import packed, scattered
 

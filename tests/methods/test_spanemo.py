@@ -8,8 +8,8 @@ import torch
 import denn
 from denn.encoders.transformer import TransformerEncoder
 from denn.errors import ConfigError
-from denn.methods.network import Batch
 from denn.methods.spanemo import SpanEmo, SpanEmoNetwork, SpanEmoParameters, correlation_loss
+from denn.training.network import Batch
 
 TEXTS = ["goal match", "", "the violin and the oven in kyoto with a comet", "goal " * 100]
 NAMES = ("music", "goal match", " ", "Космос")  # five pieces, two, none, one that is unknown

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from denn.encoders.transformer import TransformerEncoder
 from denn.methods.classifier import Classifier, ClassifierParameters
-from denn.methods.neural import Neural
+from denn.training.neural import Neural
 
 
 class Bert(Neural):

@@ -16,8 +16,8 @@ from torch import Tensor, nn
 from denn.encoders.packed import Layout
 from denn.encoders.transformer import TransformerEncoder
 from denn.methods.label_tokens import LabelTokens, States
-from denn.methods.network import Batch, TransformerParameters
-from denn.methods.neural import Neural
+from denn.training.network import Batch, TransformerParameters
+from denn.training.neural import Neural
 
 WIDTH = 9  # tokens that the convolution sees at once
 PLANE = 10  # tokens, and labels, that the convolution over the plane sees at once

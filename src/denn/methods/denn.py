@@ -16,11 +16,11 @@ from denn.core.combine import combine, combine_known, debiased_confidence, vote_
 from denn.encoders.packed import Layout
 from denn.encoders.transformer import TransformerEncoder
 from denn.methods import views
-from denn.methods.bounds import Neighbourhood
 from denn.methods.classifier import Classifier, ClassifierParameters
 from denn.methods.neighbours import WithNeighbours
-from denn.methods.network import Batch
-from denn.methods.training import Training, micro_f1
+from denn.training.bounds import Neighbourhood
+from denn.training.network import Batch
+from denn.training.session import Training, micro_f1
 from denn.types import Corpus, Neighbours, Scores
 
 Contrast = Callable[[Tensor, Tensor, float], Tensor]  # (2N,2N) similarity, (N,L) labels, temperature → (2N,) losses

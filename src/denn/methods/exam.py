@@ -13,9 +13,9 @@ from denn.core.label_attention import interact
 from denn.encoders.packed import Layout
 from denn.encoders.recurrent import Recurrent
 from denn.encoders.words import WordEncoder
-from denn.methods.bounds import Layers
-from denn.methods.network import Network, WordParameters
-from denn.methods.neural import Neural
+from denn.training.bounds import Layers
+from denn.training.network import Network, WordParameters
+from denn.training.neural import Neural
 
 AT_ONCE = 2**30  # numbers of one tensor with a row for each label of each text; more texts go through in turns
 

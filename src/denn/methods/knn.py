@@ -19,10 +19,10 @@ from torch import Tensor
 from denn.core.combine import combine_known, vote_sparse
 from denn.core.label_contrast import euclidean, shared_labels, weighted_contrast
 from denn.encoders.transformer import TransformerEncoder
-from denn.methods.bounds import Neighbourhood
 from denn.methods.classifier import Classifier, ClassifierParameters
 from denn.methods.neighbours import WithNeighbours
-from denn.methods.network import Batch
+from denn.training.bounds import Neighbourhood
+from denn.training.network import Batch
 from denn.types import Neighbours, Scores
 
 

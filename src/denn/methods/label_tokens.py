@@ -12,7 +12,7 @@ from denn.encoders.packed import Layout
 from denn.encoders.tokens import Tokens
 from denn.encoders.transformer import TransformerEncoder
 from denn.errors import ConfigError
-from denn.methods.network import Network
+from denn.training.network import Network
 from denn.types import Corpus
 
 RESERVED = "[unused"  # how BERT's and MPNet's vocabularies begin the names of tokens that were never used

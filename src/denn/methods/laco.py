@@ -17,8 +17,8 @@ from torch import Tensor, nn
 
 from denn.encoders.transformer import TransformerEncoder
 from denn.methods.core_network import CoreNetwork, CoreParameters, summed_loss
-from denn.methods.network import Batch
-from denn.methods.neural import Neural
+from denn.training.network import Batch
+from denn.training.neural import Neural
 
 
 @dataclass(frozen=True, kw_only=True)

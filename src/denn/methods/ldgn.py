@@ -16,9 +16,9 @@ from denn.encoders.packed import Layout
 from denn.encoders.recurrent import Recurrent
 from denn.encoders.words import WordEncoder, name_vectors
 from denn.errors import ConfigError
-from denn.methods.bounds import Length
-from denn.methods.network import Network, WordParameters
-from denn.methods.neural import Neural
+from denn.training.bounds import Length
+from denn.training.network import Network, WordParameters
+from denn.training.neural import Neural
 from denn.types import Corpus
 
 MOST_BYTES = 8_000_000_000  # of the graphs of one batch; training holds a few such tensors. More texts take turns

@@ -14,8 +14,8 @@ from denn.core.label_attention import attend
 from denn.encoders.packed import Layout
 from denn.encoders.words import WordEncoder, name_vectors
 from denn.errors import ConfigError
-from denn.methods.network import Batch, Network, WordParameters
-from denn.methods.neural import Neural
+from denn.training.network import Batch, Network, WordParameters
+from denn.training.neural import Neural
 from denn.types import Corpus
 
 AT_ONCE = 2**30  # numbers of one tensor with a row for each label of each text; more texts go through in turns

@@ -14,9 +14,9 @@ from denn.core.label_attention import attend, attend_plainly
 from denn.encoders.packed import Layout
 from denn.encoders.recurrent import Recurrent
 from denn.encoders.words import WordEncoder, name_vectors
-from denn.methods.bounds import Length
-from denn.methods.network import Network, WordParameters
-from denn.methods.neural import Neural
+from denn.training.bounds import Length
+from denn.training.network import Network, WordParameters
+from denn.training.neural import Neural
 from denn.types import Corpus
 
 AT_ONCE = 2**30  # numbers of one tensor with a row for each label of each text; more texts go through in turns

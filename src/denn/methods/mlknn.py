@@ -16,8 +16,8 @@ from torch import Tensor
 from denn.clock import Clock
 from denn.core.mlknn import neighbour_histograms, posterior
 from denn.errors import BundleError
-from denn.methods.bounds import Neighbourhood
 from denn.methods.tfidf import Matrix, Tfidf, TfidfParameters, array_types, from_arrays, in_threads, to_arrays
+from denn.training.bounds import Neighbourhood
 from denn.types import Corpus, Fitted, LabelSpace, Progress, Scores
 from denn.untrusted import REMEDY, read_tensors
 

@@ -17,11 +17,11 @@ from denn.encoders.packed import Layout
 from denn.encoders.tokens import Tokens
 from denn.encoders.transformer import TransformerEncoder
 from denn.encoders.words import WordEncoder
-from denn.methods.bounds import Rounds
 from denn.methods.classifier import Classifier, ClassifierParameters
-from denn.methods.network import Batch, Network, WordParameters
-from denn.methods.neural import Neural
+from denn.training.bounds import Rounds
 from denn.training.head import start_head
+from denn.training.network import Batch, Network, WordParameters
+from denn.training.neural import Neural
 from denn.types import Progress
 
 WIDTHS = (3, 4, 5)  # words under a filter of the TextCNN

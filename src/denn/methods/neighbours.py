@@ -12,10 +12,10 @@ from torch import Tensor
 
 from denn.errors import BundleError
 from denn.methods.classifier import Classifier
-from denn.methods.neural import Neural
-from denn.methods.training import Training
 from denn.stores.address import FILE, open_store
 from denn.stores.embedded import EmbeddedStore
+from denn.training.neural import Neural
+from denn.training.session import Training
 from denn.types import Corpus, Datastore, LabelSpace, Neighbours
 from denn.untrusted import REMEDY
 

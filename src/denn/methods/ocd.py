@@ -21,11 +21,11 @@ from denn.core.sets import live, optimal_completion_loss
 from denn.encoders.packed import Layout
 from denn.encoders.words import WordEncoder
 from denn.errors import ConfigError
-from denn.methods.bounds import Beam, Layers
-from denn.methods.network import Batch
-from denn.methods.neural import Neural
 from denn.methods.rollout import write
 from denn.methods.sequences import MARGIN, DotAttention, Memory, SequenceNetwork, SequenceParameters
+from denn.training.bounds import Beam, Layers
+from denn.training.network import Batch
+from denn.training.neural import Neural
 
 Decoding = Literal["beam", "rescoring", "joint"]
 

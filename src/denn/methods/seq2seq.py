@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from denn.encoders.words import WordEncoder
-from denn.methods.neural import Neural
 from denn.methods.sequences import SequenceNetwork, SequenceParameters
+from denn.training.neural import Neural
 
 
 class Seq2Seq(Neural):

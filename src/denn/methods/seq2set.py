@@ -22,9 +22,6 @@ from denn.core.sets import live, members, sample_f1, self_critical_loss
 from denn.encoders.packed import Layout
 from denn.encoders.words import WordEncoder
 from denn.errors import TrainingError
-from denn.methods.bounds import Beam, Layers
-from denn.methods.network import Batch
-from denn.methods.neural import Neural
 from denn.methods.rollout import write
 from denn.methods.sequences import (
     MARGIN,
@@ -36,8 +33,11 @@ from denn.methods.sequences import (
     sequence_loss,
     target_sequences,
 )
-from denn.methods.training import Training
 from denn.training import checkpoint
+from denn.training.bounds import Beam, Layers
+from denn.training.network import Batch
+from denn.training.neural import Neural
+from denn.training.session import Training
 from denn.types import Corpus, Progress
 
 TAUGHT = "taught.safetensors"  # the weights and facts of the first stage, once it is finished

@@ -18,8 +18,8 @@ from denn.core import crf
 from denn.encoders.packed import Layout
 from denn.encoders.transformer import TransformerEncoder
 from denn.methods.label_tokens import LabelTokens
-from denn.methods.network import Batch, TransformerParameters
-from denn.methods.neural import Neural
+from denn.training.network import Batch, TransformerParameters
+from denn.training.neural import Neural
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -15,8 +15,8 @@ from denn.core.beam import Beams, State, beam_search, best_labels, label_margina
 from denn.encoders.packed import Layout
 from denn.encoders.recurrent import Recurrent
 from denn.encoders.words import WordEncoder
-from denn.methods.bounds import Beam, Layers
-from denn.methods.network import Batch, Network, WordParameters
+from denn.training.bounds import Beam, Layers
+from denn.training.network import Batch, Network, WordParameters
 from denn.types import Corpus
 
 NOTHING = -100  # the target behind a sequence's end, which no loss counts

@@ -11,9 +11,9 @@ from torch import Tensor, nn
 from denn.core.beam import State
 from denn.encoders.packed import Layout
 from denn.encoders.words import WordEncoder
-from denn.methods.bounds import Beam
-from denn.methods.neural import Neural
 from denn.methods.sequences import Memory, SequenceNetwork, SequenceParameters
+from denn.training.bounds import Beam
+from denn.training.neural import Neural
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -18,8 +18,8 @@ from denn.encoders.packed import Layout
 from denn.encoders.tokens import Tokens
 from denn.encoders.transformer import TransformerEncoder
 from denn.methods.label_tokens import check_room, insert, pick, room
-from denn.methods.network import Batch, Network, TransformerParameters
-from denn.methods.neural import Neural
+from denn.training.network import Batch, Network, TransformerParameters
+from denn.training.neural import Neural
 from denn.types import Corpus
 
 

@@ -20,7 +20,7 @@ from denn.encoders.tokens import Tokens
 from denn.encoders.transformer import Pooling, Precision, TransformerEncoder
 from denn.encoders.words import WordEncoder
 from denn.errors import BundleError
-from denn.methods.bounds import Length
+from denn.training.bounds import Length
 from denn.training.plan import Plan
 from denn.types import Corpus, Progress
 from denn.untrusted import REMEDY, load_weights

@@ -10,8 +10,8 @@ import denn
 from denn.build import Silent
 from denn.clock import Clock
 from denn.errors import TrainingError
-from denn.methods import budget, training
-from denn.methods.budget import ENOUGH_STEPS, FEWEST_STEPS, MARGIN, Scope, Work, describe, scope_of
+from denn.training import budget, session
+from denn.training.budget import ENOUGH_STEPS, FEWEST_STEPS, MARGIN, Scope, Work, describe, scope_of
 
 WORK = Work(
     train_tokens=100_000, valid_tokens=10_000, validation_tokens=20_000, documents=1000, step_tokens=3200.0,
@@ -100,7 +100,7 @@ def test_too_little_time_to_train_is_said_first_and_the_head_alone_learns(
 def test_too_little_time_to_read_everything_keeps_what_was_read(tiny_corpus, tiny_settings, tmp_path, monkeypatch):
     monkeypatch.setattr(budget, "ENOUGH_STEPS", 10**9)
     monkeypatch.setattr(budget, "FEWEST_STEPS", 10**9)
-    monkeypatch.setattr(training, "PIECE_SECONDS", 0.0)  # pieces of sixteen documents
+    monkeypatch.setattr(session, "PIECE_SECONDS", 0.0)  # pieces of sixteen documents
     monkeypatch.setattr(Work, "after_embedding", lambda self: 1e9 if self.documents == 32 else 0.0)
     settings = {**tiny_settings, "time_budget": 600.0}
     with denn.train(tiny_corpus, out=tmp_path / "m", **settings) as model:

@@ -13,8 +13,8 @@ import torch
 
 from denn.clock import Clock
 from denn.errors import BundleError, ConfigError
-from denn.methods.network import Network
-from denn.methods.training import Training
+from denn.training.network import Network
+from denn.training.session import Training
 from denn.types import Corpus, Fitted, LabelSpace, Progress, Scores
 from denn.untrusted import REMEDY, first_line
 
