@@ -33,10 +33,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from denn.protocols import Datastore
 from denn.registry import STORES, lookup
 from denn.stores.address import create_store, kind_of, open_store
 from denn.stores.approximate import Approximate, candidates
-from denn.types import Datastore, Document
+from denn.types import Document
 from machine import report
 from vectors import NEAR, collection
 

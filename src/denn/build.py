@@ -26,9 +26,10 @@ from denn.errors import BundleError, DataError, EncoderError, StoreError, Traini
 from denn.evaluation import evaluate, tune, untuned
 from denn.locks import alone
 from denn.model import Model, load
+from denn.protocols import Progress
 from denn.stores.address import ELSEWHERE, FILE
 from denn.stores.sqlite import version
-from denn.types import Corpus, Progress
+from denn.types import Corpus
 from denn.untrusted import first_line, read_object
 
 log = logging.getLogger(__name__)

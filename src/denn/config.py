@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from denn.errors import ConfigError
+from denn.protocols import Method
 from denn.registry import METHODS, did_you_mean, lookup
 
 LARGEST = 10**9  # number in a recipe; the seed may be larger
@@ -25,9 +26,10 @@ class Recipe:
     method: str
     parameters: Any  # the frozen dataclass `Parameters` of the method's class
 
-    def build(self) -> Any:
+    def build(self) -> Method:
         """Make the method."""
-        return lookup(METHODS, self.method, "method")(self.parameters)
+        made: Method = lookup(METHODS, self.method, "method")(self.parameters)
+        return made
 
     def as_dict(self) -> dict[str, Any]:
         """Return plain values for JSON."""

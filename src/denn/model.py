@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Self, cast
 
 from denn.bundle import Card, read
 from denn.config import make_recipe
@@ -13,8 +13,9 @@ from denn.core.thresholds import decide
 from denn.errors import BundleError, ConfigError, ConflictError, DataError
 from denn.evaluation import Evaluation, concatenate, cut_at, evaluate
 from denn.methods.new_labels import NewLabels
+from denn.protocols import Datastore, Method, Retriever
 from denn.registry import METHODS, lookup
-from denn.types import Datastore, Document, LabelSpace, Neighbour, Neighbours, Prediction, Scores, Which
+from denn.types import Document, LabelSpace, Neighbour, Neighbours, Prediction, Scores, Which
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -30,11 +31,12 @@ ROUNDING = 1e-3  # by which sums of shares may miss 0 and 1
 class Model:
     """A bundle in memory."""
 
-    def __init__(self, method: Any, labels: LabelSpace, card: Card) -> None:
+    def __init__(self, method: Method, labels: LabelSpace, card: Card) -> None:
         self.method = method
         self.labels = labels  # what the model was trained on; the datastore may know more
         self.card = card
-        self._new = NewLabels(method, {part: tuned.overall for part, tuned in card.thresholds.items()})
+        # Asked only for labels that a datastore knows.
+        self._new = NewLabels(cast(Retriever, method), {part: tuned.overall for part, tuned in card.thresholds.items()})
 
     def __enter__(self) -> Self:
         return self
@@ -45,7 +47,7 @@ class Model:
     def close(self) -> None:
         """Release the datastore."""
         self._new.close()
-        if hasattr(self.method, "store"):
+        if self.method.store is not None:
             self.method.store.close()
 
     def predict(
@@ -118,8 +120,8 @@ class Model:
 
     def label_counts(self) -> dict[str, int]:
         """Count the documents of each label: in the datastore, or in the training where there is none."""
-        if hasattr(self.method, "store"):
-            return self.store.label_counts()
+        if self.method.store is not None:
+            return self.method.store.label_counts()
         return dict(zip(self.labels.names, self.card.corpus["label_counts"], strict=True))
 
     def label_thresholds(self, labels: Sequence[str]) -> list[float]:
@@ -145,20 +147,23 @@ class Model:
     @property
     def store(self) -> Datastore:
         """The datastore, an error where the method keeps none; see `Datastore` for all that can be done with it."""
-        if not hasattr(self.method, "store"):
+        if self.method.store is None:
             raise ConflictError(
                 f"The method {self.card.method!r} keeps no datastore; train with one that does, such as 'denn'."
             )
-        store: Datastore = self.method.store
-        return store
+        return self.method.store
 
     def add(self, documents: Sequence[Document], *, source: str = "") -> list[str]:
         """Put labelled documents into the datastore, durably; the next prediction sees them. Return their ids.
 
         Labels may be new ones; `source` says in the history where the documents come from.
         """
-        store = self.store  # before any work is done for nothing
-        return store.add(documents, self.method.embed([document.text for document in documents]), source=source)
+        return self.store.add(documents, self.embed([document.text for document in documents]), source=source)
+
+    def embed(self, texts: Sequence[str]) -> Tensor:
+        """Embed texts as the datastore keeps them: (n,d); an error where the method keeps none."""
+        _ = self.store
+        return cast(Retriever, self.method).embed(texts)
 
     def remove(self, which: Which, *, source: str = "", everything: bool = False) -> int:
         """Take documents out of the datastore; see `Datastore.remove`. Return how many went."""
@@ -166,7 +171,7 @@ class Model:
 
     def batch(self) -> int:
         """Return how many texts are scored at a time: fewer where the datastore knows very many labels."""
-        labels = len(self.method.store.labels if hasattr(self.method, "store") else self.labels)
+        labels = len(self.labels if self.method.store is None else self.method.store.labels)
         return max(1, min(BATCH, SCORES_BYTES // (4 * MATRICES * max(1, labels))))
 
     def cut(self, scores: Scores, threshold: float | None = None, per_label: bool = False) -> float | Tensor:
@@ -240,9 +245,9 @@ def load(path: str | Path) -> Model:
     card, labels = read(folder)
     recipe = make_recipe(card.method, card.parameters)
     card = card.model_copy(update={"parameters": recipe.as_dict()["parameters"]})  # with those that it leaves out
-    method = lookup(METHODS, card.method, "method").load(folder, recipe.parameters, labels)
+    method: Method = lookup(METHODS, card.method, "method").load(folder, recipe.parameters, labels)
     model = Model(method, labels, card)
-    if hasattr(method, "store") and method.store.labels[: len(labels)] != labels.names:
+    if method.store is not None and method.store.labels[: len(labels)] != labels.names:
         model.close()
         raise BundleError(
             f"{folder}: the datastore's labels are not those of labels.txt. Restore the folder from a copy."

@@ -15,8 +15,9 @@ from pathlib import Path
 import torch
 
 from denn.errors import StoreError
+from denn.protocols import Datastore
 from denn.stores.address import open_store
-from denn.types import Datastore, Document
+from denn.types import Document
 
 LIVE = 60  # documents that a writer keeps at most
 KINDS = ("add", "relabel", "remove", "forget", "vacuum")

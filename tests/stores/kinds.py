@@ -10,9 +10,9 @@ import postgres_server
 import torch
 
 from denn.errors import StoreError
+from denn.protocols import Datastore
 from denn.stores.embedded import EmbeddedStore
 from denn.stores.temporary import MemoryStore
-from denn.types import Datastore
 
 
 @dataclass(frozen=True)

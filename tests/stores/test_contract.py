@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from kinds import everything, labels_of, vectors
 
 from denn.errors import DataError, StoreError
-from denn.types import Datastore, Document
+from denn.protocols import Datastore
+from denn.types import Document
 
 
 def test_it_is_a_datastore(make):

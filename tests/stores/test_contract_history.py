@@ -8,7 +8,8 @@ import torch
 from kinds import everything, labels_of, vectors
 
 from denn.errors import ConflictError, StoreError
-from denn.types import Datastore, Document, Where
+from denn.protocols import Datastore
+from denn.types import Document, Where
 
 
 def filled(make) -> Datastore:

@@ -26,8 +26,8 @@ import torch
 from kill_worker import BATCH, DIMENSION, batch_of, ids_of
 
 from denn.errors import ConflictError
+from denn.protocols import Datastore
 from denn.stores.address import create_store, open_store
-from denn.types import Datastore
 
 KILLS = int(os.environ.get("DENN_KILLS", "12"))
 CROWDED = 100  # batches, beyond which a store is emptied, so that looking at all of it stays quick

@@ -17,8 +17,11 @@ from denn.core.metrics import LabelTable, label_table
 from denn.core.thresholds import GRID, decide
 from denn.encoders.transformer import TransformerEncoder
 from denn.evaluation import Evaluation, concatenate, evaluate, systems_of
+from denn.methods.denn import DENN
+from denn.methods.neighbours import WithNeighbours
 from denn.model import Model
-from denn.types import Corpus, Document, Progress, Scores
+from denn.protocols import Progress
+from denn.types import Corpus, Document, Scores
 
 FIXED = (0.4, 0.45, 0.5)  # those of the paper's code
 GROUPS = {">4500": (4501, math.inf), "1701-4500": (1701, 4500), "871-1700": (871, 1700), "<=870": (0, 870)}
@@ -56,7 +59,7 @@ def speed(model: Model, documents: Sequence[Document]) -> dict[str, float | None
     begun = time.perf_counter()
     model.scores([document.text for document in documents])
     seconds, alone = time.perf_counter() - begun, None
-    if hasattr(model.method, "store"):
+    if isinstance(model.method, WithNeighbours):
         begun = time.perf_counter()
         model.method.network.probabilities(model.method.embed([document.text for document in documents]))
         alone = 1000 * (time.perf_counter() - begun) / len(documents)
@@ -75,7 +78,7 @@ def cost(
     batch = min(model.card.parameters.get("batch_size", 1), len(corpus.train))
     epochs = None if steps is None else steps / -(-len(corpus.train) // batch)
     pace = tokens / spent if tokens and spent else None
-    store = getattr(model.method, "store", None)
+    store = model.method.store
     matrices = _matrix_parameters(network)
     return {
         "seconds": round(max(seconds, training.get("seconds", 0.0)), 1),
@@ -96,9 +99,8 @@ def cost(
     }
 
 
-def sweeps_of(model: Model, corpus: Corpus) -> dict[str, Any]:
+def sweeps_of(method: DENN, threshold: float, corpus: Corpus) -> dict[str, Any]:
     """Return the F1 of other k, γ and datastore sizes, without training again."""
-    method, threshold = model.method, model.card.thresholds["final"].overall
     valid, test = (
         method.embed([document.text for document in part]) if part else torch.empty(0, method.store.dimension)
         for part in (corpus.valid, corpus.test)

@@ -26,9 +26,10 @@ from denn.config import Recipe, make_recipe, read_recipe
 from denn.errors import ConfigError, DataError
 from denn.methods.denn import DENN
 from denn.model import Model, load
+from denn.protocols import Progress
 from denn.registry import CORPORA, did_you_mean, lookup
 from denn.strict_json import dumps
-from denn.types import Corpus, Progress
+from denn.types import Corpus
 
 
 @dataclass(frozen=True)
@@ -140,7 +141,7 @@ def perform(
             spent["shared"] = True
         if sweeps and isinstance(model.method, DENN):
             progress.start(f"sweeps of {run.name}", None)
-            measured["sweeps"] = sweeps_of(model, corpus)
+            measured["sweeps"] = sweeps_of(model.method, model.card.thresholds["final"].overall, corpus)
         history = model.card.training.get("history", [])
         data = describe(run, corpus, checksum) | rounded({"cost": spent, "history": history, **measured})
         write(results / f"{run.name}.json", data)

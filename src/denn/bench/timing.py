@@ -20,7 +20,8 @@ from denn.bench.result import BRIEF
 from denn.bench.run import Run, describe, write
 from denn.build import train
 from denn.clock import Clock
-from denn.types import Corpus, Progress
+from denn.protocols import Progress
+from denn.types import Corpus
 
 SAMPLE = 8000  # training documents: enough for every length, few enough to prepare quickly
 SCORED = 1000

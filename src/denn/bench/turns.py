@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from denn.types import Progress
+from denn.protocols import Progress
 
 
 class Turns:

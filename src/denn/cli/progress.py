@@ -15,7 +15,7 @@ from denn.cli.show import console, span
 if TYPE_CHECKING:
     import rich.progress
 
-    from denn.types import Progress
+    from denn.protocols import Progress
 
 log = logging.getLogger(__name__)
 

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from denn.types import Datastore, Where, Which
+    from denn.protocols import Datastore
+    from denn.types import Where, Which
 
 MANY = 1000  # documents, above which a command asks before it changes them
 SHARE = 0.1  # of the datastore, likewise

@@ -146,5 +146,5 @@ def summary(out: Path, model: Model) -> list[str]:
             f"{cut} of {card.corpus['train']} documents were cut at {card.training['max_length']} tokens, the longest "
             "this model reads."
         )
-    evidence = " --evidence" if hasattr(model.method, "store") else ""
+    evidence = " --evidence" if model.method.store is not None else ""
     return [*lines, f"Next: denn predict {shlex.quote(str(out))} texts.txt{evidence}"]

@@ -18,7 +18,8 @@ from denn.core.thresholds import decide, tune_global
 from denn.errors import BundleError
 from denn.methods.linear import LinearParameters, by_term, decision_values, learn, sparse_row
 from denn.methods.tfidf import Matrix, Tfidf, array_types, from_arrays, in_threads, to_arrays
-from denn.types import Corpus, Document, Fitted, LabelSpace, Progress, Scores
+from denn.protocols import Datastore, Progress
+from denn.types import Corpus, Document, Fitted, LabelSpace, Scores
 from denn.untrusted import read_tensors
 
 FILE = "machines.safetensors"
@@ -37,6 +38,7 @@ class BR:
     """One machine for each label, learnt apart from all others. Scores are sigmoids of decision values."""
 
     Parameters = BrParameters
+    store: Datastore | None = None
     features: Tfidf
     weights: Matrix  # (V,L)
     bias: Any  # (L,)

@@ -18,7 +18,8 @@ from denn.core.chain import follow_chain
 from denn.errors import BundleError, ConfigError
 from denn.methods.linear import LinearParameters, by_term, decision_values, learn, sparse_row
 from denn.methods.tfidf import Matrix, Tfidf, array_types, from_arrays, in_threads, to_arrays
-from denn.types import Corpus, Fitted, LabelSpace, Progress, Scores
+from denn.protocols import Datastore, Progress
+from denn.types import Corpus, Fitted, LabelSpace, Scores
 from denn.untrusted import REMEDY, read_tensors
 
 FILE = "chains.safetensors"
@@ -59,6 +60,7 @@ class CC:
     """
 
     Parameters = CcParameters
+    store: Datastore | None = None
     features: Tfidf
     chains: list[Chain]
 

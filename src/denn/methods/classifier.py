@@ -13,9 +13,9 @@ from torch import Tensor, nn
 from denn.encoders.packed import Layout
 from denn.encoders.tokens import Tokens
 from denn.encoders.transformer import TransformerEncoder
+from denn.protocols import Progress
 from denn.training.head import start_head
 from denn.training.network import Network, TransformerParameters
-from denn.types import Progress
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,7 +13,8 @@ import torch
 
 from denn.clock import Clock
 from denn.errors import BundleError
-from denn.types import Corpus, Fitted, LabelSpace, Progress, Scores
+from denn.protocols import Datastore, Progress
+from denn.types import Corpus, Fitted, LabelSpace, Scores
 from denn.untrusted import REMEDY, read_json
 
 FILE = "frequencies.json"
@@ -30,6 +31,7 @@ class Dummy:
     """What every other method must beat."""
 
     Parameters = DummyParameters
+    store: Datastore | None = None
     is_baseline: ClassVar[bool] = True
 
     def __init__(self, parameters: DummyParameters) -> None:

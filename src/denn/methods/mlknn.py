@@ -17,8 +17,9 @@ from denn.clock import Clock
 from denn.core.mlknn import neighbour_histograms, posterior
 from denn.errors import BundleError
 from denn.methods.tfidf import Matrix, Tfidf, TfidfParameters, array_types, from_arrays, in_threads, to_arrays
+from denn.protocols import Datastore, Progress
 from denn.training.bounds import Neighbourhood
-from denn.types import Corpus, Fitted, LabelSpace, Progress, Scores
+from denn.types import Corpus, Fitted, LabelSpace, Scores
 from denn.untrusted import REMEDY, read_tensors
 
 FILE = "neighbours.safetensors"
@@ -39,6 +40,7 @@ class MLkNN:
     """The method of Zhang and Zhou, 2007. A document that shares no term with a text is no neighbour of it."""
 
     Parameters = MlknnParameters
+    store: Datastore | None = None
     features: Tfidf
     known: Matrix  # (N,V) float32
     labels: Matrix  # (N,L) int32 of ones

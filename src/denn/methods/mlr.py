@@ -18,11 +18,11 @@ from denn.encoders.tokens import Tokens
 from denn.encoders.transformer import TransformerEncoder
 from denn.encoders.words import WordEncoder
 from denn.methods.classifier import Classifier, ClassifierParameters
+from denn.protocols import Progress
 from denn.training.bounds import Rounds
 from denn.training.head import start_head
 from denn.training.network import Batch, Network, WordParameters
 from denn.training.neural import Neural
-from denn.types import Progress
 
 WIDTHS = (3, 4, 5)  # words under a filter of the TextCNN
 

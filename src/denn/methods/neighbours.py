@@ -12,11 +12,12 @@ from torch import Tensor
 
 from denn.errors import BundleError
 from denn.methods.classifier import Classifier
+from denn.protocols import Datastore
 from denn.stores.address import FILE, open_store
 from denn.stores.embedded import EmbeddedStore
 from denn.training.neural import Neural
 from denn.training.session import Training
-from denn.types import Corpus, Datastore, LabelSpace, Neighbours
+from denn.types import Corpus, LabelSpace, Neighbours
 from denn.untrusted import REMEDY
 
 
@@ -24,7 +25,7 @@ class WithNeighbours(Neural):
     """A classifier and a datastore of the documents that it was trained on; a subclass says how they are combined."""
 
     network: Classifier
-    store: Datastore
+    store: Datastore  # opened by `load`
 
     def __init__(self, parameters: Any) -> None:
         super().__init__(parameters)

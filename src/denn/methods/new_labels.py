@@ -6,7 +6,6 @@ import threading
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -14,26 +13,12 @@ from torch import Tensor
 from denn.core.thresholds import GRID, tune_per_label
 from denn.errors import StoreError
 from denn.methods.backlog import Backlog
-from denn.types import Datastore, Neighbours, Where
+from denn.protocols import Retriever
+from denn.types import Neighbours, Where
 
 POSITIVES = 64  # documents of a label that are judged
 CLOSE, FAR = 128, 128  # documents without it that are judged beside them: the nearest, and some of the next ones
 TOLERANCE = 0.1  # by which share the number of its documents may change before a label is judged again
-
-
-class Voting(Protocol):
-    """A method whose stored documents vote."""
-
-    parameters: Any  # with k, how many of them
-    store: Datastore
-
-    def search(self, embeddings: Tensor, k: int, own_ids: Sequence[str | None] | None = None) -> Neighbours:
-        """Find the k nearest documents of embedded texts; `own_ids` names the stored document that each itself is."""
-        ...
-
-    def votes(self, found: Neighbours, labels: int) -> Tensor:
-        """Let neighbours vote: (n,L)."""
-        ...
 
 
 class Allowance:
@@ -61,7 +46,7 @@ class NewLabels:
     answer is what is known by then, and a thread estimates the rest.
     """
 
-    def __init__(self, method: Voting, fallbacks: Mapping[str, float]) -> None:
+    def __init__(self, method: Retriever, fallbacks: Mapping[str, float]) -> None:
         self.method = method
         self.fallbacks = fallbacks  # score → the threshold of all labels, towards which a new one is drawn
         self._found: dict[str, tuple[int, Mapping[str, float]]] = {}  # label → its documents then, its thresholds

@@ -28,10 +28,10 @@ from denn.encoders.transformer import TransformerEncoder
 from denn.errors import ConfigError
 from denn.methods.classifier import Classifier, ClassifierParameters
 from denn.methods.label_tokens import LabelTokens, States
+from denn.protocols import Progress
 from denn.training.head import start_head
 from denn.training.network import Batch
 from denn.training.neural import Neural
-from denn.types import Progress
 
 Contrast = Callable[[Tensor, Tensor], Tensor]  # (N,N) similarity over τ, (N,L) labels → (N,) losses
 

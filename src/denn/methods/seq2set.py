@@ -33,12 +33,13 @@ from denn.methods.sequences import (
     sequence_loss,
     target_sequences,
 )
+from denn.protocols import Progress
 from denn.training import checkpoint
 from denn.training.bounds import Beam, Layers
 from denn.training.network import Batch
 from denn.training.neural import Neural
 from denn.training.session import Training
-from denn.types import Corpus, Progress
+from denn.types import Corpus
 
 TAUGHT = "taught.safetensors"  # the weights and facts of the first stage, once it is finished
 SUMMED = ("steps", "seconds", "training_seconds", "validation_seconds", "tokens")

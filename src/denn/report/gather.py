@@ -16,7 +16,8 @@ from denn.errors import DataError
 from denn.evaluation import Evaluation, concatenate, cut_at, evaluate
 from denn.methods.denn import DENN, combined_scores
 from denn.model import BATCH, Model, checked
-from denn.types import Document, LabelSpace, Neighbour, Progress, Scores
+from denn.protocols import Progress
+from denn.types import Document, LabelSpace, Neighbour, Scores
 
 MAPPED = 1000  # stored documents, and texts, drawn on the map
 COLOURED = 7  # labels with a colour of their own on the map
@@ -220,9 +221,9 @@ def _error(model: Model, documents: Sequence[Document], scores: Scores, found: M
     row, document, neighbours = found["row"], documents[found["row"]], []
     missed = [(label, 0.0) for label in document.labels if label not in scores.names] + found["missed"]
     if scores.neighbours is not None:
-        near = model.method.store.get(scores.neighbours.ids[row][:EVIDENCE])
+        near = model.store.get(scores.neighbours.ids[row][:EVIDENCE])
         for other, similarity in zip(near, scores.neighbours.similarity[row].tolist(), strict=False):
-            neighbours.append(Neighbour(other.id, similarity, other.labels, other.text))
+            neighbours.append(Neighbour(str(other.id), similarity, other.labels, other.text))
     return Error(
         document,
         found["loss"],

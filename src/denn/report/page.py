@@ -12,9 +12,10 @@ from pathlib import Path
 from denn.bundle import Card
 from denn.errors import ConfigError
 from denn.model import Model
+from denn.protocols import Progress
 from denn.report import evidence, sections
 from denn.report.gather import Findings, gather
-from denn.types import Document, Progress
+from denn.types import Document
 
 
 def write(

@@ -82,7 +82,7 @@ class Engine:
         self._reading = BriefThreads(READERS, "denn-read")
         self._reading_long = {kind: BriefThreads(1, f"denn-{kind}") for kind in get_args(LongRead)}
         self._long_reads: Counter[LongRead] = Counter()
-        self.probe = Probe(lambda: len(model.store)) if hasattr(model.method, "store") else None
+        self.probe = Probe(lambda: len(model.store)) if model.method.store is not None else None
         model.defer_estimates(*ESTIMATES)
         self._task: asyncio.Task[None] | None = None
 
@@ -246,7 +246,7 @@ class Engine:
         return self.model.score(texts)
 
     def _vectors(self, texts: list[str]) -> Tensor:
-        return self.model.method.embed(texts)  # type: ignore[no-any-return]
+        return self.model.embed(texts)
 
     def _decide(self, scores: Scores, wish: Wish) -> list[Decided]:
         import torch

@@ -33,7 +33,7 @@ class Service:
     @property
     def learns(self) -> bool:
         """Whether the model keeps a datastore."""
-        return hasattr(self.model.method, "store")
+        return self.model.method.store is not None
 
 
 async def _service(request: Request) -> Service:

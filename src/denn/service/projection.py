@@ -10,7 +10,8 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from denn.errors import StoreError
-from denn.types import Datastore, Document
+from denn.protocols import Datastore
+from denn.types import Document
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -11,6 +11,7 @@ from fastapi.responses import JSONResponse, Response
 from pydantic import AfterValidator, BeforeValidator
 from starlette.convertors import PathConvertor, register_url_convertor
 
+from denn.protocols import Datastore
 from denn.service.parts import Running, Writer, check_answer, check_texts, document_json
 from denn.service.problems import Mistake, Refusal, responses
 from denn.service.schemas import (
@@ -27,7 +28,7 @@ from denn.service.schemas import (
     Source,
     UndoneOut,
 )
-from denn.types import Datastore, Document, Where
+from denn.types import Document, Where
 
 router = APIRouter(prefix="/v1", tags=["datastore"])
 

@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any
 
 from denn.errors import StoreError
+from denn.protocols import Datastore
 from denn.registry import STORES, lookup
 from denn.stores.trust import UntrustedError, is_trusted, trust
-from denn.types import Datastore
 
 FILE = "store.sqlite"  # in the folder `store` of a model
 ELSEWHERE = "address"  # a file beside it where the store is not in the model's folder

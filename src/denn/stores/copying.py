@@ -7,7 +7,7 @@ from itertools import zip_longest
 import torch
 
 from denn.errors import StoreError
-from denn.types import Datastore, Progress
+from denn.protocols import Datastore, Progress
 
 BATCH = 4096  # documents that become durable together
 

@@ -15,12 +15,12 @@ from torch import Tensor, nn
 
 from denn.clock import Clock
 from denn.errors import TrainingError
+from denn.protocols import Progress
 from denn.training import checkpoint
 from denn.training.guard import RATE_SHARE, RECOVERIES, loss_stays_high, sign_of_collapse
 from denn.training.interruption import uninterrupted
 from denn.training.pace import Pace
 from denn.training.plan import Plan, State
-from denn.types import Progress
 
 CHECK_EVERY = 10  # steps between looks at the loss: each look waits for the device
 RAMP = 50  # steps in which the rate rises again after a collapse: the optimiser has forgotten its moments

@@ -20,15 +20,14 @@ from denn.encoders.tokens import Tokens
 from denn.encoders.transformer import Pooling, Precision, TransformerEncoder
 from denn.encoders.words import WordEncoder
 from denn.errors import BundleError
+from denn.protocols import Encoder, Progress
 from denn.training.bounds import Length
 from denn.training.plan import Plan
-from denn.types import Corpus, Progress
+from denn.types import Corpus
 from denn.untrusted import REMEDY, load_weights
 
 LAYER = re.compile(r"\blayer\.(\d+)\.")  # in the name of a weight of a transformer layer
 REST = "head.safetensors"  # the weights of a network beside its encoder's
-
-Encoder = TransformerEncoder | WordEncoder
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,9 +13,10 @@ import torch
 
 from denn.clock import Clock
 from denn.errors import BundleError, ConfigError
+from denn.protocols import Datastore, Progress
 from denn.training.network import Network
 from denn.training.session import Training
-from denn.types import Corpus, Fitted, LabelSpace, Progress, Scores
+from denn.types import Corpus, Fitted, LabelSpace, Scores
 from denn.untrusted import REMEDY, first_line
 
 
@@ -24,6 +25,7 @@ class Neural(ABC):
 
     Parameters: ClassVar[Any]
     network: Any  # the Network that `make` returns
+    store: Datastore | None = None
 
     def __init__(self, parameters: Any) -> None:
         self.parameters = parameters

@@ -19,13 +19,14 @@ from denn.core.metrics import micro_f1_error, multilabel_scores
 from denn.core.thresholds import decide, tune_global
 from denn.encoders.packed import Layout, send
 from denn.encoders.transformer import TransformerEncoder
+from denn.protocols import Progress
 from denn.training.budget import FEWEST_DOCUMENTS, Scope, Work, describe, scope_of
 from denn.training.gradients import Gradients, Inputs
 from denn.training.head import epoch_seconds
 from denn.training.loop import fit
 from denn.training.network import Batch, Network, NeuralParameters
 from denn.training.plan import Plan, State
-from denn.types import Corpus, Document, Progress
+from denn.types import Corpus, Document
 
 DOUBT = 10.0  # documents of a label set in validation at which its ratio counts half
 SAMPLED = 512  # training documents that fix the scale of embeddings, fewer where time is short

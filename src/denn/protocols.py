@@ -1,0 +1,195 @@
+"""What can be plugged in: datastores, methods, encoders, and what shows progress."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Protocol, Self, runtime_checkable
+
+if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
+    from datetime import timedelta
+    from pathlib import Path
+
+    import torch
+    from torch import Tensor, nn
+
+    from denn.clock import Clock
+    from denn.encoders.tokens import Tokens
+    from denn.types import Change, Corpus, Document, Fitted, Neighbours, Scores, Where, Which
+
+
+@runtime_checkable
+class Datastore(Protocol):
+    """Documents with labels and embeddings that can be searched; changes are durable when a call returns.
+
+    Every change is all or nothing and goes into the history, with its time and the `source` that it names; an unknown
+    id in one is an error.
+    """
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """Label names in column order; new names are appended, never reordered; only `vacuum` takes unused ones out."""
+
+    @property
+    def dimension(self) -> int:
+        """The width of the embeddings."""
+
+    def __len__(self) -> int: ...
+
+    def ids(self) -> list[str]:
+        """List the ids of all documents, oldest first."""
+
+    def info(self) -> dict[str, object]:
+        """Return what a person would ask first: documents, labels, dimension, bytes, and the kind of search."""
+
+    def add(self, documents: Sequence[Document], embeddings: Tensor, *, source: str = "") -> list[str]:
+        """Store documents with their (n,d) embeddings; an id that exists is replaced. Return the ids.
+
+        A document without an id gets one that was never given before; a forgotten id is an error.
+        """
+
+    def remove(self, which: Which, *, source: str = "", everything: bool = False) -> int:
+        """Remove documents; without a condition only if `everything` says so. Return how many went."""
+
+    def relabel(
+        self,
+        which: Which,
+        labels: Sequence[str] | None = None,
+        *,
+        add: Sequence[str] = (),
+        drop: Sequence[str] = (),
+        source: str = "",
+        everything: bool = False,
+    ) -> int:
+        """Give documents these labels, or those they have, without `drop` and with `add`. Return how many changed."""
+
+    def forget(self, which: Which, *, source: str = "", everything: bool = False) -> int:
+        """Remove documents and all that the history knows of them but their ids, which cannot come back.
+
+        After `vacuum` nothing of them is left in any file. Return how many went.
+        """
+
+    def undo(self, number: int, *, source: str = "") -> int:
+        """Bring the documents that a change touched to where they were before it. Return how many were.
+
+        An error where a later change touched one of them too: that is to be undone first. Forgotten ones stay away.
+        """
+
+    def history(self, limit: int | None = None, id: str | None = None) -> list[Change]:
+        """List the changes, newest first; with an id those that touched this document and can be told."""
+
+    def vacuum(self, keep: timedelta | None = None) -> None:
+        """Give back the space of what was removed, drop labels that nothing carries and that came after the creation.
+
+        With `keep` the history before that age becomes unable to be undone, and what it kept for that goes too.
+        """
+
+    def select(self, where: Where) -> list[str]:
+        """List the ids of the documents that are meant, oldest first."""
+
+    def get(self, ids: Sequence[str], *, missing_ok: bool = False) -> list[Document]:
+        """Return stored documents in the order of the ids; an unknown id is an error, or left out if `missing_ok`."""
+
+    def vectors(self, ids: Sequence[str]) -> Tensor:
+        """Return the (n,d) unit vectors of stored documents in the order of the ids; an unknown id is an error."""
+
+    def export(self, size: int = 1024) -> Iterator[tuple[list[Document], Tensor]]:
+        """Go through all documents of one moment, oldest first, with their (n,d) unit vectors, in parts of `size`."""
+
+    def label_counts(self) -> dict[str, int]:
+        """Count the stored documents of each label, in column order."""
+
+    def search(self, queries: Tensor, k: int, exclude: Collection[str] = ()) -> Neighbours:
+        """Find the k nearest documents by cosine for each of the (n,d) queries, leaving out excluded ids."""
+
+    def refresh(self) -> bool:
+        """Take in what other processes changed; return whether anything did."""
+
+    def close(self) -> None:
+        """Release files and connections."""
+
+    def __enter__(self) -> Self: ...
+
+    def __exit__(self, *_: object) -> None: ...
+
+
+class Progress(Protocol):
+    """What a shell shows of long work; every call may be ignored."""
+
+    def start(self, what: str, total: int | None) -> None:
+        """Begin a stage of `total` units."""
+
+    def advance(self, done: int, **values: object) -> None:
+        """Say how many units are done in all, and values worth showing."""
+
+    def note(self, message: str) -> None:
+        """Say one line that should stay on the screen."""
+
+
+class Method(Protocol):
+    """A multi-label system: learns a corpus, scores texts, survives disk.
+
+    A class whose attribute `is_baseline` is true need not beat the most frequent labels to be written.
+    """
+
+    parameters: Any  # a frozen dataclass, the class's `Parameters`
+    store: Datastore | None  # None where the method keeps no documents, and before `load`
+
+    def fit(self, corpus: Corpus, workdir: Path, progress: Progress, clock: Clock | None = None) -> Fitted:
+        """Learn the corpus, keeping resumable state in `workdir`, within the time that the clock leaves."""
+
+    def scores(self, texts: Sequence[str], own_ids: Sequence[str | None] | None = None) -> Scores:
+        """Score texts in order; a text is no evidence for itself where `own_ids` names its stored document."""
+
+    def save(self, folder: Path) -> None:
+        """Write weights and whatever else scoring needs into an empty folder; no pickle."""
+
+
+class Retriever(Method, Protocol):
+    """A method that keeps documents in a datastore and lets the nearest of them vote."""
+
+    store: Datastore
+
+    def embed(self, texts: Sequence[str]) -> Tensor:
+        """Embed texts as the datastore keeps them: (n,d)."""
+
+    def search(self, embeddings: Tensor, k: int, own_ids: Sequence[str | None] | None = None) -> Neighbours:
+        """Find the k nearest documents of embedded texts; `own_ids` names the stored document that each itself is."""
+
+    def votes(self, found: Neighbours, labels: int) -> Tensor:
+        """Let neighbours vote: (n,L)."""
+
+
+class Encoder(Protocol):
+    """A torch module that reads texts for a network, and whose weights train with it."""
+
+    @property
+    def max_length(self) -> int:
+        """The most tokens that it reads of a text."""
+
+    @property
+    def device(self) -> torch.device:
+        """Where the weights are."""
+
+    @property
+    def pass_tokens(self) -> int:
+        """Tokens that a pass of inference takes."""
+
+    @property
+    def kernels(self) -> object | None:
+        """CUDA kernels of its own, with which training steps can be recorded; None without."""
+
+    def tokenize(self, texts: Sequence[str]) -> Tokens:
+        """Turn texts into tokens on the CPU."""
+
+    def autocast(self) -> AbstractContextManager[object]:
+        """Choose the precision of the matrix products in a `with` block."""
+
+    def save(self, folder: Path) -> None:
+        """Write what loading needs into a folder that does not exist yet."""
+
+    def parameters(self) -> Iterator[nn.Parameter]:
+        """Go through the weights."""
+
+    def named_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
+        """Go through the weights with their names."""
