@@ -19,11 +19,11 @@ from typing import Any
 
 import torch
 
-from denn.bench import paper
-from denn.bench.result import Result, read_all, select
-from denn.bench.significance import METRICS, pooled_bootstrap
 from denn.core.metrics import multilabel_scores
 from denn.data.compressed import open_bytes
+from denn_bench import paper
+from denn_bench.result import Result, read_all, select
+from denn_bench.significance import METRICS, pooled_bootstrap
 from machine import report
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from denn.bench.machine import machine as described
+from denn_bench.machine import machine as described
 
 
 def machine() -> dict[str, Any]:

@@ -24,11 +24,11 @@ from pathlib import Path
 from typing import Any
 
 import denn
-from denn.bench.machine import commit
 from denn.bundle import read, versions
 from denn.config import parse_settings
 from denn.data import reuters21578
 from denn.types import Corpus, Document
+from denn_bench.machine import commit
 from machine import machine
 
 DRAWN, TRAINED, TESTED = 10, 20, 10  # labels, and the documents that each needs

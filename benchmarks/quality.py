@@ -19,7 +19,7 @@ import denn
 from denn.config import parse_settings
 from denn.core.metrics import all_scores
 from denn.core.thresholds import decide
-from denn.methods.br import decision_scores, tune_decision
+from denn_bench.systems.br import BR
 from machine import machine
 
 
@@ -40,9 +40,9 @@ class Plain:
 def svm(corpus: denn.Corpus) -> dict[str, dict[str, float]]:
     """Return the SVM's scores on the test part, at its own zero and at the threshold tuned on validation."""
     texts = [document.text for document in (*corpus.valid, *corpus.test)]
-    scores = decision_scores(corpus.train, texts, corpus.labels, jobs=os.cpu_count() or 1)
+    scores = BR.decision_scores(corpus.train, texts, corpus.labels, jobs=os.cpu_count() or 1)
     valid, test = scores[: len(corpus.valid)], scores[len(corpus.valid) :]
-    tuned = tune_decision(valid, corpus.labels.matrix(corpus.valid))
+    tuned = BR.tune_decision(valid, corpus.labels.matrix(corpus.valid))
     gold = corpus.labels.matrix(corpus.test)
     return {kind: all_scores(decide(test, cut), gold, test) for kind, cut in (("0", 0.0), ("tuned", tuned))}
 

@@ -2,8 +2,8 @@
 
 import torch
 
-from denn.bench.result import Result
 from denn.core.metrics import all_scores, label_table
+from denn_bench.result import Result
 
 LABELS, DOCUMENTS = 8, 150
 GROUPS = {">4500": [0, 1], "1701-4500": [2, 3], "871-1700": [4, 5, 6], "<=870": [7]}

@@ -41,7 +41,7 @@ def test_wrong_parameters_are_named(parameters, message):
 
 def test_an_unknown_method_lists_the_known_ones():
     with pytest.raises(
-        ConfigError, match=r"Got the method 'dnn', expected one of denn, knn, bert,.*Did you mean 'denn'\?"
+        ConfigError, match=r"Got the method 'dnn', expected one of denn, bert, br,.*Did you mean 'denn'\?"
     ):
         make_recipe("dnn", {})
 

@@ -1,65 +1,90 @@
-"""Names of what can be plugged in: name → "module:attribute", imported when asked for."""
+"""Names of what can be plugged in: denn's own, and those that installed packages add as entry points."""
 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
+from functools import cached_property
 from importlib import import_module
-from typing import Any
+from itertools import chain
+from typing import TYPE_CHECKING, Any
 
-from denn.errors import ConfigError
+from denn.errors import ConfigError, DennError
 
-METHODS = {
-    "denn": "denn.methods.denn:DENN",
-    "knn": "denn.methods.knn:KNN",
-    "bert": "denn.methods.bert:Bert",
-    "scl": "denn.methods.scl:SCL",
-    "jscl": "denn.methods.scl:JSCL",
-    "br": "denn.methods.br:BR",
-    "cc": "denn.methods.cc:CC",
-    "mlknn": "denn.methods.mlknn:MLkNN",
-    "leam": "denn.methods.leam:Leam",
-    "exam": "denn.methods.exam:Exam",
-    "lsan": "denn.methods.lsan:Lsan",
-    "ldgn": "denn.methods.ldgn:Ldgn",
-    "spanemo": "denn.methods.spanemo:SpanEmo",
-    "core": "denn.methods.core_network:CORE",
-    "laco-plcp": "denn.methods.laco:LacoPairs",
-    "laco-clcp": "denn.methods.laco:LacoConditional",
-    "seqtag": "denn.methods.seqtag:SeqTag",
-    "seq2seq": "denn.methods.seq2seq:Seq2Seq",
-    "sgm": "denn.methods.sgm:Sgm",
-    "seq2set": "denn.methods.seq2set:Seq2Set",
-    "ocd": "denn.methods.ocd:Ocd",
-    "mlr": "denn.methods.mlr:MLR",
-    "mlr-textcnn": "denn.methods.mlr:MLRTextCnn",
-    "dummy": "denn.methods.dummy:Dummy",
-}
-
-STORES = {
-    "embedded": "denn.stores.embedded:EmbeddedStore",
-    "memory": "denn.stores.temporary:MemoryStore",
-    "postgres": "denn.stores.postgres:PostgresStore",
-}
-
-CORPORA = {
-    "aapd": "denn.data.aapd:load",
-    "aapd-extra": "denn.data.aapd:load_extra",
-    "rcv1": "denn.data.rcv1:load",
-    "amazon531": "denn.data.amazon531:load",
-    "eurlex57k": "denn.data.eurlex57k:load",
-    "reuters21578": "denn.data.reuters21578:load",
-    "goemotions": "denn.data.goemotions:load",
-    "debian": "denn.data.debian:load",
-}
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
 
 
-def lookup(table: dict[str, str], name: str, kind: str) -> Any:
+class Registry(Mapping[str, str]):
+    """Name → "module:attribute", imported when asked for; a name of denn's own wins over an entry point's."""
+
+    def __init__(self, group: str, own: dict[str, str]) -> None:
+        self.group, self.own = group, own
+
+    @cached_property
+    def added(self) -> dict[str, EntryPoint]:
+        """The entry points of installed packages; read when first needed, as that takes a while."""
+        from importlib.metadata import entry_points
+
+        return {point.name: point for point in sorted(entry_points(group=self.group), key=lambda point: point.name)}
+
+    def __getitem__(self, name: str) -> str:
+        return self.own[name] if name in self.own else self.added[name].value
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(dict.fromkeys(chain(self.own, self.added)))
+
+    def __len__(self) -> int:
+        return len(list(iter(self)))
+
+
+METHODS = Registry("denn.methods", {"denn": "denn.methods.denn:DENN"})
+
+STORES = Registry(
+    "denn.stores",
+    {
+        "embedded": "denn.stores.embedded:EmbeddedStore",
+        "memory": "denn.stores.temporary:MemoryStore",
+        "postgres": "denn.stores.postgres:PostgresStore",
+    },
+)
+
+CORPORA = Registry(
+    "denn.corpora",
+    {
+        "aapd": "denn.data.aapd:load",
+        "aapd-extra": "denn.data.aapd:load_extra",
+        "rcv1": "denn.data.rcv1:load",
+        "amazon531": "denn.data.amazon531:load",
+        "eurlex57k": "denn.data.eurlex57k:load",
+        "reuters21578": "denn.data.reuters21578:load",
+        "goemotions": "denn.data.goemotions:load",
+        "debian": "denn.data.debian:load",
+    },
+)
+
+COMMANDS = Registry("denn.commands", {})  # beside those of denn.cli.app
+
+
+def lookup(table: Registry, name: str, kind: str) -> Any:
     """Import what a table registers under a name; an unknown name lists the known ones."""
     if name not in table:
         raise ConfigError(f"Got the {kind} {name!r}, expected one of {', '.join(table)}.{did_you_mean(name, table)}")
-    module, attribute = table[name].split(":")
-    return getattr(import_module(module), attribute)
+    if name in table.own:
+        module, attribute = table.own[name].split(":")
+        return getattr(import_module(module), attribute)
+    point = table.added[name]
+    try:
+        return point.load()
+    except DennError:
+        raise
+    except Exception as error:  # importing another package may raise anything
+        package = point.dist.name if point.dist else point.module
+        sentence = f"{type(error).__name__}: {str(error).split(chr(10), 1)[0]}"
+        raise ConfigError(
+            f"The {kind} {name!r} of the package {package!r} cannot be imported ({sentence}). Reinstall the package, "
+            "or uninstall it."
+        ) from error
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:

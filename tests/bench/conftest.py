@@ -5,7 +5,7 @@ import json
 import pytest
 
 from denn import registry
-from denn.bench import machine
+from denn_bench import machine
 
 
 @pytest.fixture(autouse=True)
@@ -16,7 +16,7 @@ def small_matrices(monkeypatch):
 @pytest.fixture
 def recipes(tmp_path, tiny_settings, monkeypatch):
     """A folder of recipes for the corpus `tiny`: denn, bert and dummy."""
-    monkeypatch.setitem(registry.CORPORA, "tiny", "json:loads")  # a name; these tests pass the corpus themselves
+    monkeypatch.setitem(registry.CORPORA.own, "tiny", "json:loads")  # a name; these tests pass the corpus themselves
     folder = tmp_path / "recipes"
     (folder / "tiny").mkdir(parents=True)
     settings = {name: value for name, value in tiny_settings.items() if name not in ("k", "gamma")}

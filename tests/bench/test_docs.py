@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from denn.bench.pages import fill
-from denn.bench.result import read_all
+from denn_bench.pages import fill
+from denn_bench.result import read_all
 
 ROOT = Path(__file__).parents[2]
 

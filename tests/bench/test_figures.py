@@ -7,9 +7,9 @@ import matplotlib.colors
 import pytest
 
 from bench_runs import TRAIN, all_runs, run
-from denn.bench import plots
-from denn.bench.figures import FIGURES, draw, read_maps
 from denn.errors import ConfigError, DataError
+from denn_bench import plots
+from denn_bench.figures import FIGURES, draw, read_maps
 
 pytestmark = pytest.mark.slow  # draws and writes every figure
 

@@ -6,11 +6,11 @@ import pytest
 import torch
 
 import denn
-from denn.bench import map as maps
 from denn.core.contrast import label_overlap
 from denn.errors import DataError, StoreError
 from denn.stores.embedded import EmbeddedStore
 from denn.types import Corpus, Document
+from denn_bench import map as maps
 
 pytestmark = pytest.mark.slow  # t-SNE
 
@@ -120,7 +120,7 @@ def test_another_corpus_than_the_models_is_refused(toy):
 
 
 def test_run_writes_a_file_that_is_no_result(tiny_model, tiny_corpus, tmp_path):
-    from denn.bench.result import read_all
+    from denn_bench.result import read_all
 
     many = [Document(document.text, ("sport",), f"s-{n}") for n, document in enumerate(tiny_corpus.test)]
     corpus = Corpus(train=tiny_corpus.train, test=many, labels=tiny_corpus.labels, name="tiny")

@@ -3,9 +3,9 @@
 import pytest
 
 from bench_runs import all_runs
-from denn.bench.pages import fill
-from denn.bench.tables import render
 from denn.errors import ConfigError, DataError
+from denn_bench.pages import fill
+from denn_bench.tables import render
 
 PAGE = "# Title\n\n<!-- table: thresholds -->\nstale\n<!-- end -->\nprose\n<!-- table: speed -->\n<!-- end -->\n"
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from denn.bench import paper
-from denn.bench.measure import GROUPS
+from denn_bench import paper
+from denn_bench.measure import GROUPS
 
 SOURCE = Path(__file__).parents[3] / "shared" / "paper" / "denn.tex"
 

@@ -5,8 +5,8 @@ import json
 import pytest
 import torch
 
-from denn.bench.result import Result, read_all, select
 from denn.errors import DataError
+from denn_bench.result import Result, read_all, select
 
 DATA = {
     "schema": 1,

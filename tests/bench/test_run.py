@@ -11,18 +11,18 @@ import pytest
 import torch
 
 import denn
-from denn.bench import machine as machine_module
-from denn.bench import run as run_module
-from denn.bench.machine import commit, machine, matrix_rate
-from denn.bench.measure import _columns, _groups, rounded, utilisation
-from denn.bench.result import read_all
-from denn.bench.run import Run, clear, digest, finished, on_share, perform, plan, take_share, write
-from denn.bench.timing import Stopwatch, measure_costs
 from denn.build import Silent
 from denn.clock import Clock
 from denn.config import make_recipe, read_recipe
 from denn.core.metrics import label_table, multilabel_scores
 from denn.errors import ConfigError, DataError
+from denn_bench import machine as machine_module
+from denn_bench import run as run_module
+from denn_bench.machine import commit, machine, matrix_rate
+from denn_bench.measure import _columns, _groups, rounded, utilisation
+from denn_bench.result import read_all
+from denn_bench.run import Run, clear, digest, finished, on_share, perform, plan, take_share, write
+from denn_bench.timing import Stopwatch, measure_costs
 
 pytestmark = pytest.mark.slow  # every test here trains
 
@@ -386,7 +386,7 @@ def test_the_pace_is_that_of_the_later_half(monkeypatch):
     moments = iter([0.0, 8.0, 9.0, 10.0, 11.0, 12.0])
     watch.advance(1)  # before the training
     watch.start("training", None)
-    monkeypatch.setattr("denn.bench.timing.time", SimpleNamespace(monotonic=lambda: next(moments)))
+    monkeypatch.setattr("denn_bench.timing.time", SimpleNamespace(monotonic=lambda: next(moments)))
     for done in (0, 100, 110, 120, 130, 140):
         watch.advance(done)
     assert watch.pace() == pytest.approx(10)

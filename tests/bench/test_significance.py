@@ -6,10 +6,10 @@ import random
 import pytest
 import torch
 
-from denn.bench.result import Result
-from denn.bench.significance import compare, paired_bootstrap, paired_t, pooled_bootstrap
 from denn.core.metrics import multilabel_scores
 from denn.errors import DataError
+from denn_bench.result import Result
+from denn_bench.significance import compare, paired_bootstrap, paired_t, pooled_bootstrap
 
 pytestmark = pytest.mark.slow  # thousands of draws
 
@@ -66,7 +66,7 @@ def test_labels_of_one_document_do_not_pull_the_interval_away():
 
 def test_chunks_of_draws_do_not_change_the_score_of_a_draw(gold, monkeypatch):
     """With one document every draw is that document, whatever the chunks."""
-    monkeypatch.setattr("denn.bench.significance.CHUNK", 3)
+    monkeypatch.setattr("denn_bench.significance.CHUNK", 3)
     a, b = torch.tensor([[True, False, True]]), torch.tensor([[True, True, False]])
     truth = torch.tensor([[True, False, True]])
     for metric, expected in (("micro_f1", 1 - 2 / 4), ("macro_f1", (2 - 1) / 3)):

@@ -6,15 +6,15 @@ import pytest
 import torch
 
 from bench_runs import a_gold, all_runs, columns, run
-from denn.bench.figures import FIGURES, draw
-from denn.bench.result import read_all
-from denn.bench.run import digest, perform, plan
-from denn.bench.significance import Comparison
-from denn.bench.table_scores import verdict
-from denn.bench.tables import TABLES, render
 from denn.build import Silent
 from denn.errors import ConfigError, DataError
 from denn.methods.denn import DennParameters
+from denn_bench.figures import FIGURES, draw
+from denn_bench.result import read_all
+from denn_bench.run import digest, perform, plan
+from denn_bench.significance import Comparison
+from denn_bench.table_scores import verdict
+from denn_bench.tables import TABLES, render
 
 pytestmark = pytest.mark.slow  # every table of many runs
 
@@ -26,8 +26,8 @@ def runs():
 
 @pytest.fixture(autouse=True)
 def _few_draws(monkeypatch):
-    monkeypatch.setattr("denn.bench.significance.pooled_bootstrap.__defaults__", (200, 0))
-    monkeypatch.setattr("denn.bench.significance.compare.__defaults__", (200,))
+    monkeypatch.setattr("denn_bench.significance.pooled_bootstrap.__defaults__", (200, 0))
+    monkeypatch.setattr("denn_bench.significance.compare.__defaults__", (200,))
 
 
 def rows(text, block=0):

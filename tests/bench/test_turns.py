@@ -3,7 +3,7 @@
 import fcntl
 import threading
 
-from denn.bench.turns import Turns
+from denn_bench.turns import Turns
 
 
 class Heard:

@@ -8,9 +8,9 @@ import pytest
 
 import bench_runs
 from denn import registry
-from denn.bench import machine
 from denn.cli.progress import Plain
 from denn.data.corpus import read_corpus
+from denn_bench import machine
 
 pytestmark = pytest.mark.slow  # most tests here train
 
@@ -26,7 +26,7 @@ def bench(run, files, tmp_path, tiny_settings, monkeypatch):
     monkeypatch.setitem(machine.SIZES, "cpu", 64)
     recipes = tmp_path / "recipes"
     for corpus in ("tiny", "tiny2"):
-        monkeypatch.setitem(registry.CORPORA, corpus, f"{__name__}:load")
+        monkeypatch.setitem(registry.CORPORA.own, corpus, f"{__name__}:load")
         shutil.copytree(files, tmp_path / "data" / corpus)
         (recipes / corpus).mkdir(parents=True)
         settings = tiny_settings | {"epochs": 1}
@@ -113,7 +113,7 @@ def test_a_fault_of_ours_ends_with_1(bench, monkeypatch):
     def broken(*_):
         raise ZeroDivisionError("oh")
 
-    monkeypatch.setattr("denn.bench.run.measure", broken)
+    monkeypatch.setattr("denn_bench.run.measure", broken)
     ran = bench("tiny", "dummy")
     assert ran.code == 1
     assert "tiny-dummy-0 failed: ZeroDivisionError: oh" in ran.err
@@ -158,7 +158,7 @@ def test_results_are_shown_by_name(run, bench, tmp_path):
     results = ["--results", tmp_path / "results"]
     assert run("bench", "table", "speed", *results).code == 2  # there is no such folder yet
     assert bench("tiny", "good", "--seeds", "0,1").code == 0
-    pytest.importorskip("denn.bench.tables")
+    pytest.importorskip("denn_bench.tables")
     ran = run("bench", "table", "speed", *results)
     assert ran.code == 0
     assert "tiny, good" in ran.out

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import denn
-from denn.cli import _mendable
+from denn.cli import mendable
 from denn.errors import ConfigError
 
 NOWHERE = "no model"  # loading it would be complained of
@@ -56,7 +56,7 @@ def test_an_output_that_cannot_be_written_is_refused_before_any_work(run, files,
 
 @pytest.mark.parametrize("arguments", [("run", "tiny", "denn"), ("time", "tiny", "denn"), ("figure", "k")])
 def test_a_folder_that_cannot_be_written_is_refused_before_any_work(run, tmp_path, monkeypatch, arguments):
-    monkeypatch.setattr("denn.bench.run.plan", lambda *_: [])
+    monkeypatch.setattr("denn_bench.run.plan", lambda *_: [])
     option = "--out" if "figure" in arguments else "--results"
     refused(run("bench", *arguments, option, "/proc/results"), "nothing can be written to the folder /proc")
     (tmp_path / "file").write_text("x")
@@ -178,8 +178,8 @@ def test_memory_that_is_used_up_is_no_fault():
     error = RuntimeError(
         "[enforce fail at alloc_cpu.cpp:121] DefaultCPUAllocator: can't allocate memory: you tried to …"
     )
-    assert _mendable(error).startswith("The memory is used up.")
-    assert _mendable(RuntimeError("something else")) is None
+    assert mendable(error).startswith("The memory is used up.")
+    assert mendable(RuntimeError("something else")) is None
 
 
 def test_labels_of_the_table_are_no_formulas(run, files, tmp_path):

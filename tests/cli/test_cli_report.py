@@ -104,7 +104,7 @@ def known(monkeypatch, tiny_corpus, tmp_path):
     """A corpus known by name, which lies in a folder."""
     import denn.cli.sources
 
-    monkeypatch.setitem(CORPORA, "tiny", "no module")
+    monkeypatch.setitem(CORPORA.own, "tiny", "no module")
     monkeypatch.setattr(denn.cli.sources, "lookup", lambda *_: lambda folder: tiny_corpus)
     (tmp_path / "data" / "tiny").mkdir(parents=True)
     return tmp_path / "data"

@@ -15,7 +15,6 @@ import denn
 import denn.build
 import denn.cli.app
 import denn.cli.evaluate
-import denn.methods.dummy  # imported once, before the forks
 from denn.cli import main
 
 SECONDS = 60

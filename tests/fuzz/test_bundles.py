@@ -17,7 +17,7 @@ import pytest
 from bundle_worker import sign
 
 import denn
-from denn.bench.machine import commit, machine
+from denn_bench.machine import commit, machine
 
 pytestmark = pytest.mark.slow  # trains, and loads every damaged model
 

@@ -55,7 +55,7 @@ def test_commands_refuse_damaged_files_in_one_line(tmp_path):
 
 def summary(cases: list[dict]) -> dict:
     """Return what was found, with the machine."""
-    from denn.bench.machine import commit, machine
+    from denn_bench.machine import commit, machine
 
     def count(key: str) -> dict:
         found = Counter((case[key], case["outcome"]) for case in cases)

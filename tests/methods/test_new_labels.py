@@ -11,10 +11,10 @@ from denn.config import make_recipe
 from denn.core.thresholds import GRID, tune_per_label
 from denn.errors import StoreError
 from denn.methods.denn import DENN
-from denn.methods.knn import KNN
 from denn.methods.new_labels import CLOSE, FAR, POSITIVES, NewLabels
 from denn.stores.embedded import EmbeddedStore
 from denn.types import Document
+from denn_bench.systems.knn import KNN
 
 FALLBACK = 0.4
 ABOVE = torch.ones(1, 1)  # votes of a text that make a threshold necessary

@@ -29,7 +29,7 @@ import httpx
 import torch
 
 import denn
-from denn.bench.machine import machine
+from denn_bench.machine import machine
 
 POOL = 200  # texts that are asked for, and that documents are near to
 READS = ("/v1/labels?limit=50", "/v1/documents?text=live", "/ready", "/v1/history?limit=5", "/metrics")

@@ -160,7 +160,7 @@ def survive(address: str, longest: float, after_each=lambda: None, strike=None, 
 def note(kind: str, told: Told, seconds: float) -> None:
     """Write how often what was killed, where a long run asks for it."""
     if folder := os.environ.get("DENN_SOAK"):
-        from denn.bench.machine import machine
+        from denn_bench.machine import machine
 
         acknowledged = {"there": len(told.there), "removed": len(told.gone), "forgotten": len(told.forgotten)}
         facts = {"kills": dict(told.kills), "batches": acknowledged | {"of": BATCH}, "lost": 0, "returned": 0}

@@ -35,7 +35,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         finally:
             flush_stdout()  # a full disk is found out here, where it can be said
     except (DennError, OSError, MemoryError, RuntimeError) as error:
-        sentence = _mendable(error)
+        sentence = mendable(error)
         if sentence is None:
             raise
         drop_stdout()
@@ -48,11 +48,12 @@ def _run(arguments: Sequence[str] | None) -> None:
     from denn.cli.app import command
     from denn.stores.trust import UntrustedError
 
+    given = sys.argv[1:] if arguments is None else arguments
     try:
-        command()(arguments, prog_name="denn")
+        command(given)(given, prog_name="denn")
     except UntrustedError as error:
         _ask_to_trust(error)
-        command()(arguments, prog_name="denn")
+        command(given)(given, prog_name="denn")
 
 
 def _ask_to_trust(error: UntrustedError) -> None:
@@ -67,7 +68,7 @@ def _ask_to_trust(error: UntrustedError) -> None:
     trust(error.address)
 
 
-def _mendable(error: BaseException) -> str | None:
+def mendable(error: BaseException) -> str | None:
     """Return the sentence for an error that the user can mend, None for any other."""
     if isinstance(error, OSError) and error.filename is not None:
         return f"{error.filename}: {error.strerror}."

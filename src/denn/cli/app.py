@@ -2,22 +2,44 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import logging
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from denn import __version__
-from denn.cli import bench, data, evaluate, predict, report, serve, store, store_keeping, train
+from denn.cli import data, evaluate, predict, report, serve, store, store_keeping, train
 from denn.cli.options import Quiet, Replace, Seed, Verbose, duration
+from denn.errors import ConfigError
+from denn.registry import COMMANDS, lookup
 
+log = logging.getLogger(__name__)
 app = typer.Typer(rich_markup_mode=None, pretty_exceptions_enable=False, no_args_is_help=True)
 
 
-def command() -> Callable[..., Any]:
-    """Return what `main` calls."""
-    return typer.main.get_command(app)
+def command(arguments: Sequence[str]) -> Any:
+    """Return what `main` calls; other packages are asked for their commands unless one of denn's own is meant."""
+    group: Any = typer.main.get_command(app)
+    asked = next((word for word in arguments if not word.startswith("-")), None)
+    if asked not in group.commands:
+        for name, made in _added(asked).items():
+            group.commands.setdefault(name, made)
+    return group
+
+
+def _added(asked: str | None) -> Mapping[str, Any]:
+    """Return the commands of other packages by name; one that cannot be imported is an error if it is asked for."""
+    added = typer.Typer(rich_markup_mode=None)
+    for name in COMMANDS:
+        try:
+            added.add_typer(lookup(COMMANDS, name, "command"), name=name)
+        except ConfigError as error:
+            if name == asked:
+                raise
+            log.warning(str(error))
+    return typer.main.get_group(added).commands if added.registered_groups else {}
 
 
 def _version(asked: bool) -> None:
@@ -80,4 +102,3 @@ for keeping in (
 app.add_typer(store.app, name="store")
 app.add_typer(serve.keys, name="keys")
 app.add_typer(data.app, name="data")
-app.add_typer(bench.app, name="bench")

@@ -167,14 +167,15 @@ def compare(model: Model, corpus: Corpus) -> Comparison:
     """Measure DENN, its parts and a support vector machine on the test packages; all learnt the same ones."""
     from denn.core.metrics import all_scores, frequency_bands
     from denn.evaluation import BAND_EDGES
-    from denn.methods.br import decision_scores, tune_decision
+    from denn.registry import METHODS, lookup
 
     found = model.evaluate(corpus.test)
-    decisions = decision_scores(
+    svm = lookup(METHODS, "br", "method")
+    decisions = svm.decision_scores(
         corpus.train, [document.text for document in (*corpus.valid, *corpus.test)], corpus.labels
     )
     valid, test = decisions[: len(corpus.valid)], decisions[len(corpus.valid) :]
-    cuts = {"SVM at 0": 0.0, "SVM tuned": tune_decision(valid, corpus.labels.matrix(corpus.valid))}
+    cuts = {"SVM at 0": 0.0, "SVM tuned": svm.tune_decision(valid, corpus.labels.matrix(corpus.valid))}
     gold = corpus.labels.matrix(corpus.test)
     systems = {name: all_scores(test > cut, gold, test) | {"threshold": cut} for name, cut in cuts.items()}
     counts = corpus.labels.matrix(corpus.train).sum(0)

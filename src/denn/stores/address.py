@@ -24,6 +24,8 @@ def kind_of(address: str | Path) -> str:
         return "embedded"
     if scheme in ("postgresql", "postgres"):
         return "postgres"
+    if scheme in STORES.added:
+        return scheme
     raise StoreError(f"got the address {text!r}, expected a path, postgresql://…, or memory:.")
 
 

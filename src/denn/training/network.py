@@ -11,14 +11,13 @@ from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 
 import torch
 import torch.nn.functional as F
-from pydantic import Field, PositiveFloat, PositiveInt
+from pydantic import Field, PositiveFloat
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from denn.encoders.packed import Layout
 from denn.encoders.tokens import Tokens
 from denn.encoders.transformer import Pooling, Precision, TransformerEncoder
-from denn.encoders.words import WordEncoder
 from denn.errors import BundleError
 from denn.protocols import Encoder, Progress
 from denn.training.bounds import Length
@@ -68,28 +67,6 @@ class TransformerParameters(NeuralParameters):
     def load_encoder(self, folder: Path) -> TransformerEncoder:
         """Read a fine-tuned encoder."""
         return TransformerEncoder.load(str(folder), max_length=self.max_length, precision=self.precision)
-
-
-@dataclass(frozen=True, kw_only=True)
-class WordParameters(NeuralParameters):
-    """Words with vectors that are trained with the rest."""
-
-    max_length: Length = 320  # words
-    vocabulary: PositiveInt = 30_000  # the most frequent words of the training documents
-    word_width: PositiveInt = 300
-    word_spread: PositiveFloat = 0.1  # standard deviation of vectors that start at random
-    word_vectors: str | None = None  # a GloVe or word2vec text file that the words' vectors start from
-
-    def new_encoder(self, corpus: Corpus) -> WordEncoder:
-        """Collect the words of the training documents."""
-        return WordEncoder.of(
-            (document.text for document in corpus.train), size=self.vocabulary, width=self.word_width,
-            max_length=self.max_length, spread=self.word_spread, vectors=self.word_vectors, precision=self.precision,
-        )  # fmt: skip
-
-    def load_encoder(self, folder: Path) -> WordEncoder:
-        """Read vocabulary and trained vectors."""
-        return WordEncoder.load(folder, self.max_length, self.precision)
 
 
 class Batch(NamedTuple):

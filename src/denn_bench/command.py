@@ -1,0 +1,304 @@
+"""`denn bench`: experiments from recipes, and the tables and figures of their results."""
+
+from __future__ import annotations
+
+import logging
+from itertools import groupby
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from denn.cli.options import DataDir, Quiet, Verbose, finite
+from denn.config import check_seed
+from denn.errors import DennError
+
+if TYPE_CHECKING:
+    from denn.types import Corpus
+    from denn_bench.run import Run
+
+log = logging.getLogger("denn.bench")  # below the logger that the command line shows
+# What data, settings and machines make of a run; torch says RuntimeError to most, memory included.
+FAILURES = (DennError, OSError, RuntimeError, ValueError, ArithmeticError, MemoryError)
+app = typer.Typer(no_args_is_help=True, help="Run experiments and render their results.")
+
+Results = Annotated[Path, typer.Option(metavar="DIR", help="The folder of the results.")]
+
+
+def _names(text: str) -> list[str]:
+    """Split a list at its commas."""
+    return list(dict.fromkeys(part.strip() for part in text.split(",") if part.strip()))
+
+
+def _seeds(text: str) -> list[int]:
+    try:
+        seeds = [int(part) for part in _names(text)]
+    except ValueError as error:
+        raise typer.BadParameter(f"got {text[:60]!r}, expected numbers such as 0,1,2") from error
+    for seed in seeds:
+        check_seed(seed)
+    return seeds
+
+
+@app.command()
+def run(
+    corpora: Annotated[str, typer.Argument(metavar="CORPUS[,CORPUS]", help="Names from `denn data list`.")],
+    recipes: Annotated[str, typer.Argument(metavar="RECIPE[,RECIPE]", help="Names of files in the recipes' folder.")],
+    seeds: Annotated[str, typer.Option(metavar="SEED[,SEED]", help="What the runs draw by lot from.")] = "0",
+    recipes_dir: Annotated[
+        Path, typer.Option("--recipes", metavar="DIR", help="Where <corpus>/<recipe>.toml lie.")
+    ] = Path("recipes"),
+    results: Results = Path("results"),
+    work: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="For models and unfinished trainings; the user's cache.")
+    ] = None,
+    settings: Annotated[
+        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Set a parameter of every recipe.")
+    ] = None,
+    share: Annotated[
+        float,
+        typer.Option(
+            min=0.001, max=1, callback=finite, help="Of the training documents; <1: the recipe's name gets it in %."
+        ),
+    ] = 1.0,
+    sweeps: Annotated[bool, typer.Option("--sweeps", help="Try other k, γ and datastore sizes too.")] = False,
+    keep_models: Annotated[bool, typer.Option("--keep-models", help="Leave the models in the work folder.")] = False,
+    restart: Annotated[bool, typer.Option("--restart", help="Throw unfinished trainings of these runs away.")] = False,
+    take_turns: Annotated[
+        bool, typer.Option("--take-turns", help="Train one at a time where several such commands run at once.")
+    ] = False,
+    shared: Annotated[
+        bool, typer.Option("--shared", help="Others use the accelerator too: the times are not these runs' own.")
+    ] = False,
+    data_dir: DataDir = None,
+    quiet: Quiet = False,
+    verbose: Verbose = False,
+) -> None:
+    """Train and test every recipe on every corpus with every seed, and write one JSON file each.
+
+    What has its result already is left out; the same command takes up what was interrupted.
+    """
+    from denn.cli.output import check_folder
+    from denn.cli.show import complain, interruptible
+    from denn.cli.sources import Reading, data_folder, open_corpus
+    from denn.config import parse_settings
+    from denn_bench.run import clear, digest, on_share, plan, take_share
+
+    runs = plan(recipes_dir, _names(corpora), _names(recipes), _seeds(seeds), parse_settings(settings or []))
+    runs = [on_share(one, share) for one in runs]
+    folder = work or data_folder(None) / "bench"
+    check_folder(results, "--results")
+    check_folder(folder, "--work")
+    for one in runs if restart else ():
+        clear(one, folder)
+    failures: dict[str, str | None] = {}  # None: a fault of ours
+    with interruptible("interrupted; the same command takes it up again"):
+        for name, members in groupby(runs, key=lambda run: run.corpus):
+            try:
+                corpus = take_share(open_corpus(name, data_dir, Reading()), share)
+                checksum = digest(corpus)
+            except FAILURES as error:  # the other runs go on
+                failures |= dict.fromkeys((one.name for one in members), _say(name, error))
+                continue
+            for one in members:
+                try:
+                    _perform(
+                        one, corpus, checksum, results, folder, keep_models,
+                        sweeps=sweeps, take_turns=take_turns, shared=shared,
+                    )  # fmt: skip
+                except FAILURES as error:
+                    failures[one.name] = _say(one.name, error)
+    if failures:
+        complain(f"{len(failures)} of {len(runs)} runs failed: {', '.join(failures)}; the others have their results.")
+        raise typer.Exit(1 if None in failures.values() else 2)
+
+
+@app.command("time")
+def time_recipes(
+    corpora: Annotated[str, typer.Argument(metavar="CORPUS[,CORPUS]", help="Names from `denn data list`.")],
+    recipes: Annotated[str, typer.Argument(metavar="RECIPE[,RECIPE]", help="Names of files in the recipes' folder.")],
+    seconds: Annotated[float, typer.Option(min=1, callback=finite, help="How long to train each.")] = 10.0,
+    recipes_dir: Annotated[
+        Path, typer.Option("--recipes", metavar="DIR", help="Where <corpus>/<recipe>.toml lie.")
+    ] = Path("recipes"),
+    results: Results = Path("results"),
+    data_dir: DataDir = None,
+    quiet: Quiet = False,
+    verbose: Verbose = False,
+) -> None:
+    """Train and score a little of every recipe, alone on the machine, and write what an epoch and a text take.
+
+    The tables show these costs for results of `denn bench run --shared`. What has been timed is left out.
+    """
+    from denn.cli.output import check_folder
+    from denn.cli.progress import watching
+    from denn.cli.sources import Reading, open_corpus
+    from denn_bench.run import digest, plan
+    from denn_bench.timing import measure_costs
+
+    runs = plan(recipes_dir, _names(corpora), _names(recipes), [0])
+    check_folder(results / "costs", "--results")
+    for name, members in groupby(runs, key=lambda run: run.corpus):
+        corpus = open_corpus(name, data_dir, Reading())
+        checksum = digest(corpus)
+        for one in members:
+            if (results / "costs" / f"{one.name}.json").exists():
+                log.info(f"{one.name} is timed already")
+                continue
+            with watching() as progress:
+                spent = measure_costs(one, corpus, checksum, results / "costs", seconds, progress)["cost"]
+            epoch, text = spent["epoch_seconds"], spent["inference_ms_per_text"]
+            log.info(f"{one.name}: {'no epochs' if epoch is None else f'{epoch:.1f} s an epoch'}, {text:.2f} ms a text")
+
+
+def _perform(
+    run: Run,
+    corpus: Corpus,
+    checksum: str,
+    results: Path,
+    work: Path,
+    keep_models: bool,
+    **options: bool,
+) -> None:
+    """Do one run, unless it is done, and say how it went."""
+    from denn.cli.progress import watching
+    from denn.cli.show import span
+    from denn_bench.run import clear, finished, perform
+
+    done = finished(run, checksum, results)
+    if done is not None:
+        lacking = options["sweeps"] and done.data["recipe"]["method"] == "denn" and "sweeps" not in done.data
+        log.info(f"{run.name} is in {results} already{', without sweeps; move it away to have them' * lacking}")
+        if not keep_models:
+            clear(run, work)
+        return
+    log.info(f"{run.name} begins")
+    with watching() as progress:
+        result = perform(run, corpus, checksum, results, work, progress, keep_model=keep_models, **options)
+    micro, macro = (100 * value for value in result.f1("final", "tuned"))
+    log.info(
+        f"{run.name}: micro/macro F1 {micro:.1f}/{macro:.1f} on {len(corpus.test)} test documents at the tuned "
+        f"threshold, after {span(result.data['cost']['seconds'])}"
+    )
+
+
+def _say(name: str, error: Exception) -> str | None:
+    """Say why a run failed, and return the sentence if the user can mend it."""
+    from denn.cli import mendable
+    from denn.cli.show import complain
+
+    sentence = mendable(error)
+    complain(f"{name} failed: {sentence or f'{type(error).__name__}: {error}'}")
+    log.debug("", exc_info=error)
+    return sentence
+
+
+@app.command()
+def table(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="For example main-aapd; an unknown name lists all.")],
+    results: Results = Path("results"),
+    quiet: Quiet = False,
+    verbose: Verbose = False,
+) -> None:
+    """Print a table in Markdown, the paper's numbers beside ours."""
+    from denn_bench.result import read_all
+    from denn_bench.tables import render
+
+    typer.echo(render(name, read_all(results)), nl=False)
+
+
+@app.command()
+def page(
+    file: Annotated[
+        Path, typer.Argument(metavar="FILE", help="A Markdown page with <!-- table: NAME --> … <!-- end -->.")
+    ],
+    check: Annotated[
+        bool, typer.Option("--check", help="Change nothing; fail where a table is not up to date.")
+    ] = False,
+    results: Results = Path("results"),
+    quiet: Quiet = False,
+    verbose: Verbose = False,
+) -> None:
+    """Write every table of a page anew, and leave its prose alone."""
+    from denn.cli.output import check_file, writing
+    from denn.errors import DataError
+    from denn_bench.pages import fill
+    from denn_bench.result import read_all
+
+    if not check:
+        check_file(file, "FILE")
+    try:
+        old = file.read_text(encoding="utf-8")
+    except OSError as error:
+        raise DataError(f"The page {file} cannot be read: {error.strerror}.") from error
+    new = fill(old, read_all(results))
+    if new == old:
+        log.info(f"{file} is up to date")
+    elif check:
+        raise DataError(f"{file} is not what {results} gives. Run: denn bench page {file} --results {results}")
+    else:
+        with writing(file) as out:
+            out.write(new.encode())
+
+
+@app.command()
+def figure(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="For example k; an unknown name lists all.")],
+    out: Annotated[Path, typer.Option(metavar="DIR", help="The folder to write to.")],
+    results: Results = Path("results"),
+    quiet: Quiet = False,
+    verbose: Verbose = False,
+) -> None:
+    """Draw a figure as SVG and PNG, with its data, and print where the files are."""
+    from denn.cli.output import check_folder
+    from denn_bench.figures import draw
+    from denn_bench.result import read_all
+
+    check_folder(out, "--out")
+    for path in draw(name, read_all(results), out, results):
+        typer.echo(path)
+
+
+@app.command("map")
+def embedding_map(
+    model: Annotated[Path, typer.Argument(metavar="MODEL", help="The folder of a model with a datastore.")],
+    corpus: Annotated[str, typer.Argument(metavar="CORPUS", help="A name from `denn data list`, or a file.")],
+    out: Annotated[Path, typer.Option(metavar="FILE", help="What to write; results/<corpus>-map.json is found.")],
+    data_dir: DataDir = None,
+    quiet: Quiet = False,
+    verbose: Verbose = False,
+) -> None:
+    """Place test texts of one label set among training documents on a plane, for `denn bench figure map`."""
+    from denn.cli.output import check_file
+    from denn.cli.sources import Reading, open_corpus
+    from denn_bench.map import run as make
+
+    check_file(out, "--out", make_folder=True)
+    make(model, open_corpus(corpus, data_dir, Reading()), out)
+    log.info(f"Next: denn bench figure map --out figures --results {out.parent}")
+
+
+@app.command()
+def compare(
+    corpus: Annotated[str, typer.Argument(metavar="CORPUS", help="The corpus of both.")],
+    first: Annotated[str, typer.Argument(metavar="RECIPE[:PART]", help="For example denn, or denn:average.")],
+    second: Annotated[str, typer.Argument(metavar="RECIPE[:PART]", help="For example bert, or denn:classifier.")],
+    results: Results = Path("results"),
+    quiet: Quiet = False,
+    verbose: Verbose = False,
+) -> None:
+    """Say whether the first is better than the second by more than chance, over documents and over seeds."""
+    from denn.errors import DataError
+    from denn_bench.result import read_all, select
+    from denn_bench.significance import compare as compared
+
+    found = read_all(results)
+    sides, parts = [], []
+    for given in (first, second):
+        recipe, _, part = given.partition(":")
+        sides.append(select(found, corpus, recipe))
+        parts.append(part or "final")
+        if not sides[-1]:
+            known = sorted({f"{result.recipe} on {result.corpus}" for result in select(found, corpus) or found})
+            raise DataError(f"There is no result of {recipe} on {corpus} in {results}; there are: {', '.join(known)}.")
+    typer.echo(compared(sides[0], sides[1], parts[0], parts[1]))

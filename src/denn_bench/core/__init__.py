@@ -1,0 +1,1 @@
+"""The mathematics of the other systems: tensors in, tensors out."""

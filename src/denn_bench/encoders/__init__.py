@@ -1,0 +1,1 @@
+"""Words with vectors, and recurrent layers over them: what the systems before BERT read."""

@@ -1,0 +1,91 @@
+"""Every figure of the benchmark by name: SVG, PNG and the data as CSV, with the paper's numbers where it prints any."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable, Sequence
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from denn.data.spreadsheets import write_table
+from denn.errors import ConfigError, DataError, MissingExtraError
+from denn.registry import did_you_mean
+from denn.strict_json import loads
+from denn_bench.map import KIND
+from denn_bench.result import Result
+
+FIGURES = {  # name → what it shows
+    "k": "F1 against the number of neighbours",
+    "gamma": "F1 against γ",
+    "datastore": "F1 against the share of the training part in the datastore",
+    "groups": "F1 of labels by frequency group, BERT and DENN",
+    "frequency": "F1 of each label against its training frequency",
+    "schedule": "validation score over the steps of training",
+    "map": "test texts of one label set among training documents",
+}
+DPI = 150
+STYLE: Any = {
+    "font.size": 10,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "axes.titlesize": 11,
+    "grid.color": "#e3e3e3",
+    "legend.frameon": False,
+    "figure.constrained_layout.use": True,
+    "figure.constrained_layout.h_pad": 0.08,
+    "figure.constrained_layout.w_pad": 0.08,
+    "svg.hashsalt": "denn",  # the same data gives the same bytes
+}
+
+
+def draw(name: str, results: Sequence[Result], out: Path, folder: Path = Path("results")) -> list[Path]:
+    """Draw a figure into the folder `out` as SVG, PNG and CSV; `folder` is where the maps lie. Return the files."""
+    if name not in FIGURES:
+        raise ConfigError(f"There is no figure {name!r}.{did_you_mean(name, FIGURES)} There are: {', '.join(FIGURES)}.")
+    try:
+        import matplotlib
+    except ImportError as error:
+        raise MissingExtraError("Drawing", "matplotlib", "bench") from error
+    plots = import_module("denn_bench.plots")
+    maker: Callable[[Sequence[Any]], Any] = plots.embedding_map if name == "map" else getattr(plots, name)
+    with matplotlib.rc_context(STYLE):
+        drawing = maker(read_maps(folder) if name == "map" else results)
+        pictures = {suffix: _picture(drawing.figure, suffix) for suffix in ("svg", "png")}
+    table = write_table([drawing.columns, *([_plain(cell) for cell in row] for row in drawing.rows)])
+    out.mkdir(parents=True, exist_ok=True)
+    return [_write(out / f"{name}.{suffix}", content) for suffix, content in (*pictures.items(), ("csv", table))]
+
+
+def read_maps(folder: Path) -> list[dict[str, Any]]:
+    """Read the maps `<corpus>-map.json` of a folder."""
+    maps = []
+    for path in sorted(folder.glob("*-map.json")):
+        try:
+            found = loads(path.read_text(encoding="utf-8"))
+        except ValueError as error:  # not UTF-8, or not JSON
+            raise DataError(f"{path} is no JSON file. Move it away, or run `denn bench map` again.") from error
+        if isinstance(found, dict) and found.get("kind") == KIND:
+            maps.append(found)
+    return maps
+
+
+def _picture(figure: Any, suffix: str) -> bytes:
+    """Return a picture without the date and the program that made it."""
+    content = io.BytesIO()
+    nameless = {"Date": None, "Creator": None} if suffix == "svg" else {"Software": None}
+    figure.savefig(content, format=suffix, dpi=DPI, metadata=nameless)
+    return content.getvalue()
+
+
+def _plain(cell: object) -> object:
+    return f"{cell:.6g}" if isinstance(cell, float) else cell
+
+
+def _write(path: Path, content: bytes) -> Path:
+    beside = path.with_name(path.name + ".part")
+    beside.write_bytes(content)
+    beside.replace(path)
+    return path

@@ -1,0 +1,216 @@
+"""What is measured of a trained model: scores on validation and test, decisions, costs, sweeps."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from denn.analysis import KS, datastore_sweep, sweep, threshold_curve, wide_scores
+from denn.core.metrics import LabelTable, label_table
+from denn.core.thresholds import GRID, decide
+from denn.encoders.transformer import TransformerEncoder
+from denn.evaluation import Evaluation, concatenate, evaluate, systems_of
+from denn.methods.denn import DENN
+from denn.methods.neighbours import WithNeighbours
+from denn.model import Model
+from denn.protocols import Progress
+from denn.types import Corpus, Document, Scores
+from denn_bench.machine import peak_memory
+
+FIXED = (0.4, 0.45, 0.5)  # those of the paper's code
+GROUPS = {">4500": (4501, math.inf), "1701-4500": (1701, 4500), "871-1700": (871, 1700), "<=870": (0, 870)}
+DIGITS = 6
+BATCH = 1024  # documents between two reports of progress
+TIMED = 1000  # documents
+
+
+def measure(model: Model, corpus: Corpus, progress: Progress) -> dict[str, Any]:
+    """Return all of a result that the model itself decides: thresholds, scores, decisions."""
+    valid = _score(model, corpus.valid, progress) if corpus.valid else None
+    scores = _score(model, corpus.test, progress)
+    counts = Counter(label for document in corpus.train for label in document.labels)
+    thresholds = model.card.thresholds
+    cuts = {part: thresholds[part].overall for part in systems_of(scores)}
+    decided = {part: decide(values, cuts[part]) for part, values in systems_of(scores).items()}
+    gold = corpus.labels.matrix(corpus.test)
+    found = evaluate(scores, corpus.test, thresholds, counts, fixed=FIXED)
+    return {
+        "thresholds": cuts,
+        "test": _test(found, decided, gold, counts) | {"empty_gamma": _empty_gamma(model, scores)},
+        "valid": valid and {"systems": evaluate(valid, corpus.valid, thresholds, counts, fixed=FIXED).systems},
+        "curves": {
+            "threshold": list(GRID),
+            "test": _curves(scores, gold),
+            "valid": valid and _curves(valid, corpus.labels.matrix(corpus.valid)),
+        },
+        "decisions": {"gold": _columns(gold), **{part: _columns(chosen) for part, chosen in decided.items()}},
+    }
+
+
+def speed(model: Model, documents: Sequence[Document]) -> dict[str, float | None]:
+    """Time the scoring of the first documents, by now warm: all of it, and encoder and classifier alone."""
+    documents = documents[:TIMED]
+    begun = time.perf_counter()
+    model.scores([document.text for document in documents])
+    seconds, alone = time.perf_counter() - begun, None
+    if isinstance(model.method, WithNeighbours):
+        begun = time.perf_counter()
+        model.method.network.probabilities(model.method.embed([document.text for document in documents]))
+        alone = 1000 * (time.perf_counter() - begun) / len(documents)
+    return {
+        "inference_ms_per_text": 1000 * seconds / len(documents),
+        "inference_ms_per_text_without_neighbours": alone,
+    }
+
+
+def cost(
+    model: Model, corpus: Corpus, seconds: float, peak: int, rate: float | None, speed: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Return what the whole run and its training took, how well they used the machine, and what they left."""
+    training, network = model.card.training, getattr(model.method, "network", None)
+    steps, spent, tokens = training.get("steps"), training.get("training_seconds"), training.get("tokens")
+    batch = min(model.card.parameters.get("batch_size", 1), len(corpus.train))
+    epochs = None if steps is None else steps / -(-len(corpus.train) // batch)
+    pace = tokens / spent if tokens and spent else None
+    store = model.method.store
+    matrices = _matrix_parameters(network)
+    return {
+        "seconds": round(max(seconds, training.get("seconds", 0.0)), 1),
+        "training_seconds": spent,
+        "validation_seconds": training.get("validation_seconds"),
+        "steps": steps,
+        "best_step": training.get("best_step"),
+        "epochs": epochs,
+        "tokens": tokens,
+        "tokens_per_second": pace,
+        "epoch_seconds": spent / epochs if spent and epochs else None,
+        "matrix_rate": rate,
+        "mfu": utilisation(matrices, pace, rate) if matrices and pace and rate else None,
+        "peak_memory_bytes": max(peak, peak_memory()),
+        **speed,
+        "store_bytes": None if store is None else len(store) * store.dimension * 4,
+        "parameters": _parameters(network) if network else None,
+    }
+
+
+def sweeps_of(method: DENN, threshold: float, corpus: Corpus) -> dict[str, Any]:
+    """Return the F1 of other k, γ and datastore sizes, without training again."""
+    valid, test = (
+        method.embed([document.text for document in part]) if part else torch.empty(0, method.store.dimension)
+        for part in (corpus.valid, corpus.test)
+    )
+    k = max(*KS, method.parameters.k)
+    swept = sweep(
+        wide_scores(method, valid, k) if corpus.valid else None,
+        wide_scores(method, test, k),
+        corpus.valid,
+        corpus.test,
+        method.parameters,
+        threshold=threshold,
+    )
+    stored = datastore_sweep(method, corpus.valid, corpus.test, embeddings=(valid, test), threshold=threshold)
+    return {**swept, "datastore": stored}
+
+
+def utilisation(parameters: int, tokens_per_second: float, rate: float) -> float:
+    """Return the share of the measured matrix rate that training needs: 6 FLOP per parameter and token."""
+    return 6 * parameters * tokens_per_second / rate
+
+
+def rounded(value: Any, digits: int = DIGITS) -> Any:
+    """Round every float of nested plain values to so many digits behind the point; large ones to whole numbers."""
+    if isinstance(value, float):
+        return round(value, digits) if abs(value) < 1e6 else round(value)
+    if isinstance(value, Mapping):
+        return {key: rounded(inner, digits) for key, inner in value.items()}
+    return [rounded(inner, digits) for inner in value] if isinstance(value, list | tuple) else value
+
+
+def _score(model: Model, documents: Sequence[Document], progress: Progress) -> Scores:
+    """Score documents and say how far it is."""
+    progress.start("scoring", len(documents))
+    batches = []
+    for start in range(0, len(documents), BATCH):
+        batches.append(model.scores([document.text for document in documents[start : start + BATCH]]))
+        progress.advance(min(start + BATCH, len(documents)))
+    return concatenate(batches)
+
+
+def _test(found: Evaluation, decided: Mapping[str, Tensor], gold: Tensor, counts: Mapping[str, int]) -> dict[str, Any]:
+    """Return the scores on the test part, in all and by label."""
+    tables = {part: label_table(chosen, gold) for part, chosen in decided.items()}
+    train = [counts.get(name, 0) for name in found.names]
+    columns = {name: column.tolist() for name, column in vars(found.table).items()}
+    return {
+        "systems": found.systems,
+        "bands": list(found.bands),
+        "groups": _groups(torch.tensor(train), tables),
+        "mean_confidence": found.confidence,
+        "per_label": {
+            "label": list(found.names),
+            "train": train,
+            **columns,
+            **{f"f1_{part}": table.f1.tolist() for part, table in tables.items()},
+        },
+    }
+
+
+def _curves(scores: Scores, gold: Tensor) -> dict[str, dict[str, list[float]]]:
+    """Return the F1 of each part at each threshold that tuning looks at."""
+    curves = {part: threshold_curve(values, gold, GRID) for part, values in systems_of(scores).items()}
+    return {
+        part: {name: [row[name] for row in rows] for name in ("micro_f1", "macro_f1")} for part, rows in curves.items()
+    }
+
+
+def _groups(train: Tensor, tables: Mapping[str, LabelTable]) -> list[dict[str, Any]]:
+    """Return the mean F1 of the labels in each of the paper's groups of training frequency, as far as there are any."""
+    rows = []
+    for name, (low, high) in GROUPS.items():
+        members = (train >= low) & (train <= high)
+        if members.any():
+            means = {part: float(table.f1[members].mean()) for part, table in tables.items()}
+            rows.append({"name": name, "labels": int(members.sum()), "macro_f1": means["final"], "parts": means})
+    return rows
+
+
+def _empty_gamma(model: Model, scores: Scores) -> float | None:
+    """Return the share of texts to which the classifier gives no label γ or more, and whose λ is therefore 1."""
+    gamma = getattr(model.method.parameters, "gamma", None)
+    if gamma is None or "classifier" not in scores.parts:
+        return None
+    return float((scores.parts["classifier"] < gamma).all(1).double().mean())
+
+
+def _columns(chosen: Tensor) -> list[list[int]]:
+    """Return the columns that are set in each row of an (n,L) bool matrix."""
+    rows: list[list[int]] = [[] for _ in chosen]
+    for row, column in chosen.nonzero().tolist():
+        rows[row].append(column)
+    return rows
+
+
+def _size(module: nn.Module) -> int:
+    return sum(parameter.numel() for parameter in module.parameters())
+
+
+def _matrix_parameters(network: Any) -> int:
+    """Count a transformer's parameters that every token is multiplied with: all but the embedding tables; else 0."""
+    encoder = getattr(network, "encoder", None)
+    if not isinstance(encoder, TransformerEncoder):
+        return 0
+    tables = (module for module in encoder.modules() if isinstance(module, nn.Embedding))
+    return _size(encoder) - sum(_size(table) for table in tables)
+
+
+def _parameters(network: Any) -> dict[str, int]:
+    """Count the parameters, and those that a plain encoder with a linear head does not have."""
+    head = getattr(network, "head", None)
+    encoder, linear = _size(network.encoder), 0 if head is None else _size(head)
+    return {"encoder": encoder, "head": linear, "extra": _size(network) - encoder - linear}

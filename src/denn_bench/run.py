@@ -1,0 +1,250 @@
+"""Runs: (corpus × recipe × seed) → train, evaluate, write one JSON file; each can be interrupted and taken up."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import random
+import shutil
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, nullcontext
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from denn import bundle
+from denn.build import train
+from denn.config import Recipe, make_recipe, read_recipe
+from denn.errors import ConfigError, DataError
+from denn.methods.denn import DENN
+from denn.model import Model, load
+from denn.protocols import Progress
+from denn.registry import CORPORA, did_you_mean, lookup
+from denn.strict_json import dumps
+from denn.types import Corpus
+from denn_bench.machine import commit, machine, matrix_rate, peak_memory, reset_peak_memory
+from denn_bench.measure import cost, measure, rounded, speed, sweeps_of
+from denn_bench.result import SCHEMA, Result, completed, read
+from denn_bench.turns import Turns
+
+
+@dataclass(frozen=True)
+class Run:
+    """One recipe on one corpus with one seed."""
+
+    corpus: str
+    recipe: str
+    seed: int
+    method: Recipe
+
+    @property
+    def name(self) -> str:
+        """What its files are called."""
+        return f"{self.corpus}-{self.recipe}-{self.seed}"
+
+    def settings(self) -> dict[str, Any]:
+        """Return the recipe as a result keeps it."""
+        return {"name": self.recipe, **json.loads(json.dumps(self.method.as_dict()))}
+
+
+def plan(
+    folder: Path,
+    corpora: Sequence[str],
+    recipes: Sequence[str],
+    seeds: Sequence[int],
+    settings: Mapping[str, Any] | None = None,
+) -> list[Run]:
+    """Read `<folder>/<corpus>/<recipe>.toml` and list the runs: corpus by corpus, every recipe before the next seed."""
+    runs = []
+    for corpus in corpora:
+        lookup(CORPORA, corpus, "corpus")
+        written = {name: _read_recipe(folder, corpus, name) for name in recipes}
+        for seed in seeds:
+            for name, (method, parameters) in written.items():
+                chosen = make_recipe(method, {**parameters, **(settings or {}), "seed": seed})
+                runs.append(Run(corpus, name, seed, chosen))
+    return runs
+
+
+def _read_recipe(folder: Path, corpus: str, name: str) -> tuple[str, dict[str, Any]]:
+    known = sorted(path.stem for path in (folder / corpus).glob("*.toml"))
+    if not known:
+        raise ConfigError(f"There are no recipes in {folder / corpus}; expected {name}.toml there. Say --recipes DIR.")
+    if name not in known:
+        raise ConfigError(
+            f"Got the recipe {name!r}, but those for {corpus} are {', '.join(known)}.{did_you_mean(name, known)}"
+        )
+    method, parameters = read_recipe(folder / corpus / f"{name}.toml")
+    return method or "denn", parameters
+
+
+def on_share(run: Run, share: float) -> Run:
+    """Return a run on a share of the training documents, under a name that says so."""
+    return run if share == 1 else replace(run, recipe=f"{run.recipe}-{100 * share:g}")
+
+
+def take_share(corpus: Corpus, share: float) -> Corpus:
+    """Return a corpus with a share of the training documents, drawn by lot; a smaller one is part of every larger."""
+    if share == 1:
+        return corpus
+    mixed = random.Random(0).sample(list(corpus.train), len(corpus.train))
+    return replace(corpus, train=mixed[: max(1, round(share * len(mixed)))])
+
+
+def digest(corpus: Corpus) -> str:
+    """Return the sha256 of all documents, part by part."""
+    found = hashlib.sha256()
+    for part in (corpus.train, corpus.valid, corpus.test):
+        found.update(json.dumps(len(part)).encode())
+        for document in part:
+            found.update(json.dumps([document.id, document.text, document.labels]).encode())
+    return found.hexdigest()
+
+
+def finished(run: Run, checksum: str, results: Path) -> Result | None:
+    """Return the result of a run that is done; a file of other settings or documents under its name is an error."""
+    path = results / f"{run.name}.json"
+    result = read(path) if path.exists() else None
+    if path.exists() and result is None:
+        raise ConfigError(f"{path} is no result of `denn bench run`. Move it away, or give another --results.")
+    if result is not None:
+        _check_same(run, result.data["recipe"], checksum, result.data["corpus"]["digest"], f"The result {path}")
+    return result
+
+
+def perform(
+    run: Run, corpus: Corpus, checksum: str, results: Path, work: Path, progress: Progress,
+    *, keep_model: bool = False, sweeps: bool = False, take_turns: bool = False, shared: bool = False,
+) -> Result:  # fmt: skip
+    """Train what is not trained yet, evaluate on test, and write the result's file.
+
+    `shared` says that others use the accelerator at the same time, so that the times are not this run's own.
+    """
+    if not corpus.test:
+        raise DataError(f"The corpus {run.corpus} has no test part to evaluate on.")
+    results.mkdir(parents=True, exist_ok=True)
+    work.mkdir(parents=True, exist_ok=True)
+    reset_peak_memory()
+    with _diary(run, checksum, work) as diary, ExitStack() as stack:
+        turns = Turns(progress, work / "turns.lock" if take_turns else None, diary.measure_rate)
+        stack.callback(turns.close)
+        model = stack.enter_context(_model(run, corpus, work / run.name, turns))
+        measured = measure(model, corpus, progress)
+        with nullcontext() if shared else turns.alone():  # times that are not its own are not worth a wait
+            timed = speed(model, corpus.test)
+        spent = cost(model, corpus, diary.seconds() - turns.waited, diary.peak, diary.content["matrix_rate"], timed)
+        if shared:
+            spent["shared"] = True
+        if sweeps and isinstance(model.method, DENN):
+            progress.start(f"sweeps of {run.name}", None)
+            measured["sweeps"] = sweeps_of(model.method, model.card.thresholds["final"].overall, corpus)
+        history = model.card.training.get("history", [])
+        data = describe(run, corpus, checksum) | rounded({"cost": spent, "history": history, **measured})
+        write(results / f"{run.name}.json", data)
+    if not keep_model:
+        clear(run, work)
+    return Result(run.name, run.corpus, run.recipe, run.seed, data)
+
+
+def clear(run: Run, work: Path) -> None:
+    """Delete the model of a run that has its result."""
+    for folder in (work / run.name, work / f"{run.name}.training"):
+        shutil.rmtree(folder, ignore_errors=True)
+    (work / f"{run.name}.run.json").unlink(missing_ok=True)
+
+
+def _model(run: Run, corpus: Corpus, folder: Path, progress: Progress) -> Model:
+    """Load the finished model of this very run, or train it."""
+    bundle.recover(folder)
+    if (folder / "bundle.json").is_file():
+        progress.note(f"{folder} is trained already")
+        return load(folder)
+    settings = {"method": run.method.method, **vars(run.method.parameters)}
+    return train(corpus, out=folder, progress=progress, allow_poor=True, **settings)  # a bad row is a result too
+
+
+@dataclass
+class _Diary:
+    """What survives an interruption of a run beside its model: whose it is, the time spent, the most memory used."""
+
+    path: Path
+    content: dict[str, Any]
+    begun: float
+
+    @property
+    def peak(self) -> int:
+        return int(self.content["peak_memory_bytes"])
+
+    def measure_rate(self) -> None:
+        """Measure what the machine can do, just before it is used."""
+        wanted = self.content["recipe"]["parameters"].get("device", "auto")
+        self.content["matrix_rate"] = matrix_rate("cuda" if torch.cuda.is_available() and wanted != "cpu" else "cpu")
+        write(self.path, self.content)
+
+    def seconds(self) -> float:
+        """Seconds of this run, earlier processes included."""
+        return float(self.content["seconds"]) + time.monotonic() - self.begun
+
+
+@contextmanager
+def _diary(run: Run, checksum: str, work: Path) -> Iterator[_Diary]:
+    """Open the diary of a run, which must be of the same settings and documents, and keep it however the run ends."""
+    path = work / f"{run.name}.run.json"
+    content = {
+        "recipe": run.settings(),
+        "digest": checksum,
+        "seconds": 0.0,
+        "peak_memory_bytes": 0,
+        "matrix_rate": None,
+    }
+    if path.exists():
+        content = json.loads(path.read_text(encoding="utf-8"))
+        _check_same(run, content["recipe"], checksum, content["digest"], f"The unfinished run {path}")
+    elif (work / run.name).exists():
+        raise ConfigError(f"{work / run.name} is no model of `denn bench run`. Move it away, or give another --work.")
+    diary = _Diary(path, content, time.monotonic())
+    write(path, content)
+    try:
+        yield diary
+    finally:
+        peak = max(diary.peak, peak_memory())
+        write(path, content | {"seconds": diary.seconds(), "peak_memory_bytes": peak})
+
+
+def _check_same(run: Run, recipe: Mapping[str, Any], checksum: str, other: str, what: str) -> None:
+    """Refuse what another recipe or other documents left under a run's name."""
+    flat = [{"method": r["method"], **r["parameters"]} for r in (run.settings(), completed(recipe))]
+    differing = sorted(key for key in flat[0].keys() | flat[1].keys() if flat[0].get(key) != flat[1].get(key))
+    if differing:
+        said = ", ".join(f"{key} = {flat[1].get(key)!r} instead of {flat[0].get(key)!r}" for key in differing)
+        raise ConfigError(f"{what} has {said}. Move it away, or give the recipe another name.")
+    if other != checksum:
+        raise DataError(f"{what} is of other documents of {run.corpus}. Move it away to run on these.")
+
+
+def describe(run: Run, corpus: Corpus, checksum: str) -> dict[str, Any]:
+    """Return what was run, on what, with what."""
+    sizes = {part: len(getattr(corpus, part)) for part in ("train", "valid", "test", "labels")}
+    return {
+        "schema": SCHEMA,
+        "name": run.name,
+        "corpus": {"name": run.corpus, **sizes, "digest": checksum},
+        "recipe": run.settings(),
+        "seed": run.seed,
+        "commit": commit(),
+        "created": datetime.now(UTC).isoformat(timespec="seconds"),
+        "versions": bundle.versions(),
+        "machine": machine(),
+    }
+
+
+def write(path: Path, data: Mapping[str, Any]) -> None:
+    """Write JSON beside and rename, a line for each key."""
+    lines = [dumps({key: value}, f"The result {path}", ensure_ascii=False)[1:-1] for key, value in data.items()]
+    beside = path.with_name(path.name + ".part")
+    beside.write_text("{\n" + ",\n".join(lines) + "\n}\n", encoding="utf-8")
+    beside.replace(path)

@@ -1,0 +1,76 @@
+"""EXAM (Du et al. 2019): each label meets every word of the text, and one network judges the row of its meetings."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from pydantic import NonNegativeInt, PositiveInt
+from torch import Tensor, nn
+
+from denn.encoders.packed import Layout
+from denn.training.bounds import Layers
+from denn.training.network import Network
+from denn.training.neural import Neural
+from denn_bench.core.label_attention import interact
+from denn_bench.encoders.recurrent import Recurrent
+from denn_bench.encoders.words import WordEncoder
+from denn_bench.systems.word_parameters import WordParameters
+
+AT_ONCE = 2**30  # numbers of one tensor with a row for each label of each text; more texts go through in turns
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExamParameters(WordParameters):
+    """The settings of the authors' script for multi-label corpora, with 320 places instead of 30."""
+
+    word_width: PositiveInt = 256
+    state_width: PositiveInt = 1024  # of the GRU, and of the labels' vectors
+    layers: Layers = 2
+    hidden: PositiveInt = 60  # of the network that judges a label's row
+    batch_size: PositiveInt = 128
+    epochs: NonNegativeInt = 10
+    schedule: Literal["constant", "linear"] = "constant"
+
+
+class ExamNetwork(Network):
+    """Judges the products I_l = (e_l · h_1, …, e_l · h_W) of a label with a text's W places, by one map for all labels.
+
+    logit_l = v · relu(W I_l + b) + c; places behind a text hold 0.
+    """
+
+    encoder: WordEncoder
+
+    def __init__(self, encoder: WordEncoder, labels: int, parameters: ExamParameters) -> None:
+        super().__init__()
+        p = parameters
+        self.encoder, self.settings = encoder, p
+        self.layers = Recurrent("gru", encoder.width, p.state_width, layers=p.layers, both_ways=False)
+        self.label_vectors = nn.Parameter(torch.randn(labels, p.state_width) / p.state_width**0.5)
+        self.aggregate = nn.Linear(encoder.max_length, p.hidden)
+        self.head = nn.Linear(p.hidden, 1)
+        self.at_once = max(1, AT_ONCE // (labels * p.hidden))
+
+    def forward(self, ids: Tensor, layout: Layout, seeds: Tensor | None = None) -> Tensor:
+        """Return the (n,L) logits of packed texts."""
+        vectors, _ = self.encoder(ids, layout)
+        states, _ = self.layers(vectors, layout)  # (n,T,h)
+        return torch.cat([self.judge(some) for some in torch.split(states, self.at_once)])
+
+    def judge(self, states: Tensor) -> Tensor:
+        """Return the (n,L) logits of (n,T,h) states."""
+        rows = interact(self.label_vectors, states, self.aggregate.weight) + self.aggregate.bias  # (n,L,k)
+        logits: Tensor = self.head(torch.relu(rows))
+        return logits.squeeze(2)
+
+
+class Exam(Neural):
+    """EXplicit interAction Model."""
+
+    Parameters = ExamParameters
+    parameters: ExamParameters
+
+    def make(self, encoder: WordEncoder, labels: int) -> ExamNetwork:
+        """Put the labels' vectors and their judge on a GRU."""
+        return ExamNetwork(encoder, labels, self.parameters)

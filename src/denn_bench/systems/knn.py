@@ -1,0 +1,100 @@
+"""kNN: a classifier and the nearest documents in equal shares, trained with a contrast of dynamic coefficients.
+
+Su, Wang and Dai, ACL 2022. One difference: they compare embeddings as long as the encoder gives them; here all are
+brought to one length r for the distances, d = r √(2 − 2 cos), so that the datastore, which searches by cosine, finds
+the nearest by Euclidean distance.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Annotated
+
+import torch
+import torch.nn.functional as F
+from pydantic import Field, NonNegativeFloat, PositiveFloat
+from torch import Tensor
+
+from denn.core.combine import combine_known, vote_sparse
+from denn.encoders.transformer import TransformerEncoder
+from denn.methods.classifier import Classifier, ClassifierParameters
+from denn.methods.neighbours import WithNeighbours
+from denn.training.bounds import Neighbourhood
+from denn.training.network import Batch
+from denn.types import Neighbours, Scores
+from denn_bench.core.label_contrast import euclidean, shared_labels, weighted_contrast
+
+
+@dataclass(frozen=True, kw_only=True)
+class KnnParameters(ClassifierParameters):
+    """All that can be set; DENN's names for what is the same, the letters of Su et al. beside them."""
+
+    embedding_norm: PositiveFloat = 15.0  # mean length of h at the start, and r, the length for all distances
+    alpha: NonNegativeFloat = 0.1  # γ: weight of the contrastive loss
+    temperature: PositiveFloat = 10.0  # τ', of the contrastive loss
+    vote_temperature: PositiveFloat = 10.0  # τ, of the neighbours' votes
+    k: Neighbourhood = 30
+    vote_share: Annotated[float, Field(ge=0, le=1)] = 0.5  # λ: the neighbours' share of a score
+
+
+class KnnNetwork(Classifier):
+    """The classifier, trained on BCE + γ · contrast over one view of each text."""
+
+    def __init__(self, encoder: TransformerEncoder, labels: int, parameters: KnnParameters) -> None:
+        super().__init__(encoder, labels, parameters.dropout)
+        self.settings = parameters
+
+    def loss(self, batch: Batch) -> Tensor:
+        """Return BCE + γ · contrast, both as means; a text that shares no label with another adds 0 to the second."""
+        p, labels = self.settings, batch.labels
+        embeddings = self.embed(batch.ids, batch.layout, batch.seeds)[: len(labels)]
+        logits = self.classify(embeddings)
+        bce = F.binary_cross_entropy_with_logits(logits, labels.to(logits.dtype))
+        unit = F.normalize(embeddings, dim=1)
+        distance = euclidean(unit @ unit.T, p.embedding_norm)  # (N,N)
+        return bce + p.alpha * weighted_contrast(-distance / p.temperature, shared_labels(labels)).mean()
+
+
+class KNN(WithNeighbours):
+    """The row kNN of the paper's tables."""
+
+    Parameters = KnnParameters
+    parameters: KnnParameters
+    network: KnnNetwork
+
+    def make(self, encoder: TransformerEncoder, labels: int) -> KnnNetwork:
+        """Put a linear map on the encoder."""
+        return KnnNetwork(encoder, labels, self.parameters)
+
+    def scores(self, texts: Sequence[str], own_ids: Sequence[str | None] | None = None) -> Scores:
+        """Score texts by the classifier, by their neighbours, and by both: ŷ = λ ŷ_knn + (1 − λ) ŷ_clf.
+
+        `own_ids` names the stored document that each text itself is; it is no neighbour of its own. Labels that only
+        the datastore knows follow the classifier's; their neighbours alone speak for them. Where there is no
+        neighbour at all the classifier speaks alone.
+        """
+        p = self.parameters
+        embeddings = self.embed(texts)
+        found = self.search(embeddings, p.k, own_ids)
+        return shared_scores(self.network.probabilities(embeddings), found, p)
+
+    def votes(self, found: Neighbours, labels: int) -> Tensor:
+        """Let neighbours vote, β = softmax(−d/τ)."""
+        return neighbour_votes(found, labels, self.parameters)
+
+
+def shared_scores(known: Tensor, found: Neighbours, parameters: KnnParameters) -> Scores:
+    """Combine the classifier's (n,L₀) scores with the votes of neighbours in fixed shares."""
+    names = found.names
+    votes = neighbour_votes(found, len(names), parameters)
+    share = found.similarity.isfinite().any(1) * parameters.vote_share  # (n,)
+    parts = {"classifier": F.pad(known, (0, len(names) - known.shape[1])), "neighbours": votes}
+    return Scores(combine_known(known, votes, share), names, parts, None, found)
+
+
+def neighbour_votes(found: Neighbours, labels: int, parameters: KnnParameters) -> Tensor:
+    """Return the (n,L) votes of neighbours, β = softmax(−d/τ)."""
+    there = found.similarity.isfinite()
+    nearness = -euclidean(found.similarity, parameters.embedding_norm).masked_fill(~there, torch.inf)
+    return vote_sparse(nearness, found.offsets, found.label_columns, labels, parameters.vote_temperature)

@@ -1,0 +1,108 @@
+"""LDGN (Ma et al. 2021): what a text says about each label, passed along two graphs between the labels."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+import torch
+import torch.nn.functional as F
+from pydantic import Field, NonNegativeInt, PositiveInt
+from torch import Tensor, nn
+
+from denn.encoders.packed import Layout
+from denn.errors import ConfigError
+from denn.training.bounds import Length
+from denn.training.network import Network
+from denn.training.neural import Neural
+from denn.types import Corpus
+from denn_bench.core.label_attention import attend
+from denn_bench.core.label_graph import co_occurrence, propagate
+from denn_bench.encoders.recurrent import Recurrent
+from denn_bench.encoders.words import WordEncoder, name_vectors
+from denn_bench.systems.word_parameters import WordParameters
+
+MOST_BYTES = 8_000_000_000  # of the graphs of one batch; training holds a few such tensors. More texts take turns
+
+
+@dataclass(frozen=True, kw_only=True)
+class LdgnParameters(WordParameters):
+    """No code of the authors is known: the sizes of the BiLSTM are LSAN's, those of the graphs are chosen here."""
+
+    max_length: Length = 500
+    dropout: Annotated[float, Field(ge=0, lt=1)] = 0.3  # of the words' vectors
+    graph_width: PositiveInt = 512  # of what a label knows after each pass, and of the products that make an edge
+    batch_size: PositiveInt = 64
+    epochs: NonNegativeInt = 10
+    schedule: Literal["constant", "linear"] = "constant"
+
+
+class LdgnNetwork(Network):
+    """Attends with each label to the states of a BiLSTM, and passes what it finds along two graphs.
+
+    u_l = Σ_t softmax_t(c_l · h_t) h_t,  V = f(Â U W₁),  V' = f(B̂ V W₂),  logit_l = w_l · [v_l; v'_l] + b_l, where
+    A_ij = P(i | j) in the training part, B = sigmoid((U W_a)(U W_b)ᵀ), and a hat adds each label's
+    edge to itself and scales by the degrees: D^-½ (A + I) D^-½.
+    """
+
+    encoder: WordEncoder
+    adjacency: Tensor
+
+    def __init__(self, encoder: WordEncoder, labels: int, parameters: LdgnParameters) -> None:
+        super().__init__()
+        p, states = parameters, 2 * encoder.width
+        _check_size(labels, p.batch_size)
+        self.encoder, self.settings = encoder, p
+        self.layers = Recurrent("lstm", encoder.width, encoder.width)
+        self.label_vectors = nn.Parameter(torch.zeros(labels, states))
+        self.static = nn.Linear(states, p.graph_width, bias=False)  # W₁
+        self.source = nn.Linear(states, p.graph_width, bias=False)  # W_a
+        self.target = nn.Linear(states, p.graph_width, bias=False)  # W_b
+        self.dynamic = nn.Linear(p.graph_width, p.graph_width, bias=False)  # W₂
+        self.head = nn.Linear(2 * p.graph_width, labels)  # row l is for label l's features alone
+        self.register_buffer("adjacency", torch.zeros(labels, labels))
+        self.at_once = max(1, MOST_BYTES // (4 * labels * max(encoder.max_length, states, labels)))
+
+    def prepare(self, corpus: Corpus) -> None:
+        """Start every label from the words in its name, for both directions, and count labels that come together."""
+        vectors = name_vectors(self.encoder, corpus.labels.names, self.settings.word_vectors)
+        with torch.no_grad():
+            self.label_vectors.copy_(vectors.repeat(1, 2))
+        self.adjacency.copy_(co_occurrence(corpus.labels.matrix(corpus.train)))
+
+    def forward(self, ids: Tensor, layout: Layout, seeds: Tensor | None = None) -> Tensor:
+        """Return the (n,L) logits of packed texts."""
+        vectors, real = self.encoder(ids, layout)
+        states, _ = self.layers(F.dropout(vectors, self.settings.dropout, self.training), layout)  # (n,T,2h)
+        pieces = zip(torch.split(states, self.at_once), torch.split(real, self.at_once), strict=True)
+        return torch.cat([self.classify(attend(some @ self.label_vectors.T, r, some)) for some, r in pieces])
+
+    def classify(self, found: Tensor) -> Tensor:
+        """Return the (n,L) logits of (n,L,2h) components."""
+        first = F.leaky_relu(propagate(self.adjacency, self.static(found)))  # (n,L,g)
+        edges = torch.sigmoid(self.source(found) @ self.target(found).transpose(1, 2))  # (n,L,L)
+        second = F.leaky_relu(propagate(edges, self.dynamic(first)))
+        both = torch.cat([first, second], dim=2)
+        return torch.einsum("nlg,lg->nl", both, self.head.weight) + self.head.bias
+
+
+class Ldgn(Neural):
+    """Label-specific Dual Graph neural Network."""
+
+    Parameters = LdgnParameters
+    parameters: LdgnParameters
+
+    def make(self, encoder: WordEncoder, labels: int) -> LdgnNetwork:
+        """Put label attention and both graphs on a BiLSTM."""
+        return LdgnNetwork(encoder, labels, self.parameters)
+
+
+def _check_size(labels: int, batch: int) -> None:
+    """Refuse batches whose graphs do not fit."""
+    needed, fitting = 4 * batch * labels**2, MOST_BYTES // (4 * labels**2)
+    if needed > MOST_BYTES:
+        remedy = f"Set batch_size to {fitting} at most" if fitting else "Use a method without them, such as lsan"
+        raise ConfigError(
+            f"Got {labels} labels and batches of {batch} texts: LDGN's graphs between labels, one for each text, take "
+            f"{needed:,} bytes, expected at most {MOST_BYTES:,}. {remedy}."
+        )

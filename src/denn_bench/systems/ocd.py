@@ -1,0 +1,167 @@
+"""OCD (Tsai & Lee, 2020): a decoder that learns from its own label sequences, whatever their order.
+
+Optimal completion distillation: every step of what the decoder wrote is taught the labels that are still missing. A
+second, logistic decoder (binary relevance) may learn beside it and take part in decoding. The authors' macro-F1 is the
+harmonic mean of macro precision and macro recall, 2PR / (P + R), so the 58.5 that is quoted of them on AAPD is no mean
+of the labels' F1, which is what we report.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+import torch
+import torch.nn.functional as F
+from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
+from torch import Tensor, nn
+
+from denn.encoders.packed import Layout
+from denn.errors import ConfigError
+from denn.training.bounds import Beam, Layers
+from denn.training.network import Batch
+from denn.training.neural import Neural
+from denn_bench.core.beam import Beams, beam_search, best_labels, label_marginals
+from denn_bench.core.sets import live, optimal_completion_loss
+from denn_bench.encoders.words import WordEncoder
+from denn_bench.systems.rollout import write
+from denn_bench.systems.sequences import MARGIN, DotAttention, Memory, SequenceNetwork, SequenceParameters
+
+Decoding = Literal["beam", "rescoring", "joint"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class OcdParameters(SequenceParameters):
+    """The authors' settings on AAPD; the order of labels plays no part."""
+
+    logistic_weight: NonNegativeFloat = 1.0  # of the logistic decoder's loss; 0: no such decoder, as released
+    logistic_layers: Annotated[int, Field(ge=0, le=100)] = 3
+    logistic_width: PositiveInt = 512
+    decoding: Decoding = "beam"  # rescoring, joint: with the logistic decoder's odds, after the search or in it
+    decoder_layers: Layers = 2
+    max_labels: PositiveInt | None = 23  # with the end, the 24 steps of the authors
+    beam: Beam = 6
+    batch_size: PositiveInt = 128
+    epochs: NonNegativeInt = 50
+    learning_rate: PositiveFloat = 5e-4
+
+
+class BatchNorm(nn.BatchNorm1d):
+    """Normalises over the batch; a batch of one text, which has no spread, by what earlier ones had."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Normalise (n,d) values."""
+        if self.training and len(x) == 1:
+            return F.batch_norm(x, self.running_mean, self.running_var, self.weight, self.bias, eps=self.eps)
+        return super().forward(x)
+
+
+class LogisticDecoder(nn.Module):
+    """Scores every label by itself from the last word's state and from what it makes attention look at.
+
+    q = U layers(h_T),   c = attention(q),   z = head(tanh(W [q; c]))
+    with layers of a linear map, batch norm, leaky ReLU and dropout each.
+    """
+
+    def __init__(self, labels: int, p: OcdParameters) -> None:
+        super().__init__()
+        wide, layers = 2 * p.hidden, nn.ModuleList()
+        for number in range(p.logistic_layers):
+            layers.append(nn.Linear(p.logistic_width if number else wide, p.logistic_width))
+            layers.append(BatchNorm(p.logistic_width, momentum=0.5))
+        self.layers, self.dropout = layers, p.dropout
+        self.back = nn.Linear(p.logistic_width if p.logistic_layers else wide, wide)
+        self.attention = DotAttention(wide, wide)
+        self.joined = nn.Linear(2 * wide, wide)
+        self.head = nn.Linear(wide, labels)
+
+    def forward(self, memory: Memory) -> Tensor:
+        """Return the (n,L) float32 logits, log p/(1 − p), of texts."""
+        texts = torch.arange(len(memory.states), device=memory.states.device)
+        x = memory.states[texts, memory.real.sum(1) - 1]  # (n,2h) of the last real word
+        for layer in self.layers:
+            if isinstance(layer, BatchNorm):
+                x = F.dropout(F.leaky_relu(layer(x.float())), self.dropout, self.training)
+            else:
+                x = layer(x)
+        query = self.back(x)
+        context = self.attention(query, memory).to(query.dtype)
+        logits: Tensor = self.head(torch.tanh(self.joined(torch.cat([query, context], 1)))).float()
+        return logits
+
+
+class OcdNetwork(SequenceNetwork):
+    """Writes labels by lot in training, and learns at each step which labels are missing.
+
+    L = KL(π* ‖ p) as the mean over live steps, plus `logistic_weight` times the logistic decoder's cross-entropy.
+    """
+
+    p: OcdParameters
+
+    def __init__(self, encoder: WordEncoder, labels: int, p: OcdParameters) -> None:
+        super().__init__(encoder, labels, p, "lstm", DotAttention(2 * p.hidden, 2 * p.hidden))
+        self.logistic = LogisticDecoder(labels, p) if p.logistic_weight else None
+
+    @property
+    def limit(self) -> int:
+        """The tokens that a text can get, its end among them."""
+        return min(self.p.max_labels or int(self.longest) + MARGIN, self.labels) + 1
+
+    def loss(self, batch: Batch) -> Tensor:
+        """Return the loss of what the decoder itself writes, and of the logistic decoder."""
+        memory, state = self.read(batch.ids, batch.layout)
+        tokens, logits = write(
+            lambda last, now: self.step(last, now, memory), state,
+            limit=self.limit, start=self.start_token, end=self.end,
+        )  # fmt: skip
+        loss = optimal_completion_loss(logits, tokens, batch.labels)
+        if self.logistic is None:
+            return loss
+        beside = F.binary_cross_entropy_with_logits(self.logistic(memory), batch.labels.float())
+        return loss + self.p.logistic_weight * beside
+
+    def infer(self, ids: Tensor, layout: Layout) -> dict[str, Tensor]:
+        """Return the labels' share of the beams' probability, the best beam's, and the logistic decoder's scores."""
+        memory, state = self.read(ids, layout)
+        odds = self.logistic(memory) if self.logistic is not None else None  # (n,L), their logarithms
+        fusion = F.pad(odds, (0, 1)) if odds is not None and self.p.decoding == "joint" else None  # the end's odds: 1
+        beams = beam_search(
+            lambda last, now: self.step(last, now, memory), state, len(memory.states), width=self.p.beam,
+            limit=self.limit, start=self.start_token, end=self.end, fusion=fusion, normalise=self.p.length_normalised,
+        )  # fmt: skip
+        if odds is not None and self.p.decoding == "rescoring":
+            beams = rescored(beams, odds, self.p.length_normalised)
+        parts = {"final": label_marginals(beams, self.labels), "sequence": best_labels(beams, self.labels)}
+        return parts if odds is None else {**parts, "logistic": torch.sigmoid(odds)}
+
+
+class Ocd(Neural):
+    """The row OCD of the paper's tables; which decoding its numbers are of is not said there."""
+
+    Parameters = OcdParameters
+
+    def make(self, encoder: WordEncoder, labels: int) -> OcdNetwork:
+        """Put LSTM layers, an LSTM decoder and, where it is asked for, a logistic one on the words."""
+        p = self.parameters
+        if p.decoding != "beam" and not p.logistic_weight:
+            raise ConfigError(
+                f"Got the decoding {p.decoding!r} with logistic_weight 0, expected a weight above 0: this "
+                "decoding needs the logistic decoder. Set logistic_weight=1, or decoding=beam."
+            )
+        return OcdNetwork(encoder, labels, p)
+
+
+def rescored(beams: Beams, odds: Tensor, normalise: bool = False) -> Beams:
+    """Return beams with log p(y) + Σ_{l in y} o_l of (n,L) log-odds o, in their new order.
+
+    Π_{l in y} p_l/(1 − p_l) is the logistic decoder's probability of the set y, up to what all sets share; so beams
+    are ranked by the product of both decoders' probabilities, as joint decoding ranks them while it searches.
+    """
+    end = odds.shape[1]
+    counted = live(beams.tokens.flatten(0, 1), end).view_as(beams.tokens)  # (n,width,S)
+    gains = F.pad(odds, (0, 1)).gather(1, beams.tokens.flatten(1)).view(beams.tokens.shape)  # 0 at ends
+    logs = beams.logs + gains.sum(2)
+    ranks = logs / counted.sum(2) if normalise else logs
+    scores, order = ranks.sort(dim=1, descending=True, stable=True)
+    tokens = beams.tokens.gather(1, order[:, :, None].expand_as(beams.tokens))
+    return Beams(tokens, scores, logs.gather(1, order))

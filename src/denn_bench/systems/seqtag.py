@@ -1,0 +1,80 @@
+"""SeqTag: the labels, read as tokens behind the text, are tagged one after the other as relevant or not.
+
+A system of Zhang et al. (LACO), Findings of ACL 2021: a bidirectional LSTM over the labels' states in a fixed order,
+the most frequent first, and a linear-chain conditional random field over their tags.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+import torch
+import torch.nn.functional as F
+from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt
+from torch import Tensor, nn
+
+from denn.encoders.packed import Layout
+from denn.encoders.transformer import TransformerEncoder
+from denn.training.network import Batch, TransformerParameters
+from denn.training.neural import Neural
+from denn_bench.core import crf
+from denn_bench.systems.label_tokens import LabelTokens
+
+
+@dataclass(frozen=True, kw_only=True)
+class SeqTagParameters(TransformerParameters):
+    """Sizes and training; neither was published."""
+
+    hidden: PositiveInt = 384  # of the LSTM, in each direction
+    dropout: Annotated[float, Field(ge=0, lt=1)] = 0.1  # behind the LSTM
+    learning_rate: PositiveFloat = 5e-5
+    head_learning_rate: PositiveFloat | None = 1e-3  # of LSTM and field
+    layer_decay: Annotated[float, Field(gt=0, le=1)] = 1.0
+    optimiser: Literal["adam", "adamw"] = "adamw"
+    weight_decay: NonNegativeFloat = 0.01
+    warmup: Annotated[float, Field(ge=0, lt=1)] = 0.1
+
+
+class SeqTagNetwork(LabelTokens):
+    """Tags the sequence of labels, 1 for those that belong to the text; a label's score is the marginal of tag 1."""
+
+    def __init__(self, encoder: TransformerEncoder, labels: int, hidden: int, dropout: float) -> None:
+        super().__init__(encoder, labels)
+        self.dropout = dropout
+        self.sequence = nn.LSTM(encoder.width, hidden, batch_first=True, bidirectional=True)
+        self.head = nn.Linear(2 * hidden, 2)
+        self.transitions = nn.Parameter(torch.zeros(2, 2))
+        self.start_scores = nn.Parameter(torch.zeros(2))
+        self.end_scores = nn.Parameter(torch.zeros(2))
+
+    def emissions(self, ids: Tensor, layout: Layout, seeds: Tensor | None = None, count: int | None = None) -> Tensor:
+        """Return the (n,L,2) scores of both tags of each label of packed texts."""
+        states, _ = self.sequence(self.read(ids, layout, seeds, count).labels)  # (n,L,2·hidden)
+        found: Tensor = self.head(F.dropout(states, self.dropout, self.training))
+        return found.float()
+
+    def loss(self, batch: Batch) -> Tensor:
+        """Return −log P of the documents' own tags, as the mean over texts."""
+        emissions = self.emissions(batch.ids, batch.layout, batch.seeds, len(batch.labels))
+        field = (self.transitions, self.start_scores, self.end_scores)
+        return (crf.log_partition(emissions, *field) - crf.path_score(emissions, batch.labels.long(), *field)).mean()
+
+    def infer(self, ids: Tensor, layout: Layout) -> dict[str, Tensor]:
+        """Return the marginals of tag 1, and the tags of the best sequence."""
+        emissions = self.emissions(ids, layout)
+        field = (self.transitions, self.start_scores, self.end_scores)
+        return {
+            "final": crf.marginals(emissions, *field)[:, :, 1],
+            "viterbi": crf.viterbi(emissions, *field).float(),
+        }
+
+
+class SeqTag(Neural):
+    """The row SeqTag of the paper's tables."""
+
+    Parameters = SeqTagParameters
+
+    def make(self, encoder: TransformerEncoder, labels: int) -> SeqTagNetwork:
+        """Put LSTM and field on the encoder."""
+        return SeqTagNetwork(encoder, labels, self.parameters.hidden, self.parameters.dropout)

@@ -1,0 +1,267 @@
+"""What methods share that write labels one after another: vocabulary, targets, attention, decoder, beam search."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Annotated, Literal, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
+from torch import Tensor, nn
+
+from denn.encoders.packed import Layout
+from denn.training.bounds import Beam, Layers
+from denn.training.network import Batch, Network
+from denn.types import Corpus
+from denn_bench.core.beam import Beams, State, beam_search, best_labels, label_marginals
+from denn_bench.encoders.recurrent import Recurrent
+from denn_bench.encoders.words import WordEncoder
+from denn_bench.systems.word_parameters import WordParameters
+
+NOTHING = -100  # the target behind a sequence's end, which no loss counts
+AT_ONCE = 2**28  # scores of beams × labels that a pass of inference holds
+MARGIN = 2  # labels that a text may get beyond the longest label set of the training documents
+
+Order = Literal["frequent_first", "rare_first"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class SequenceParameters(WordParameters):
+    """Words in, a sequence of labels out; sizes as SGM and those after it had them on AAPD."""
+
+    word_width: PositiveInt = 256  # of the labels' vectors too
+    hidden: PositiveInt = 256  # states of each direction of the encoder; the decoder has twice as many
+    encoder_layers: Layers = 2
+    decoder_layers: Layers = 1
+    dropout: Annotated[float, Field(ge=0, lt=1)] = 0.5  # between layers, before the head
+    word_dropout: Annotated[float, Field(ge=0, lt=1)] | None = None  # of words' vectors; None: the same as dropout
+    order: Order = "frequent_first"  # of a document's labels, by their frequency in the training documents
+    beam: Beam = 5  # sequences kept at each step of decoding
+    length_normalised: bool = False  # rank beams by their log-probability per token
+    max_labels: PositiveInt | None = None  # that a text can get; None: two more than any training document has
+    batch_size: PositiveInt = 64
+    epochs: NonNegativeInt = 20
+    schedule: Literal["constant", "linear"] = "constant"
+    learning_rate: PositiveFloat = 1e-3
+    clip: NonNegativeFloat = 10.0
+
+
+class Memory(NamedTuple):
+    """What the decoder looks back at."""
+
+    states: Tensor  # (n,T,d) of the words
+    real: Tensor  # (n,T) bool: words, not padding
+    keys: Tensor  # (n,T,a) what a query is compared with
+
+
+class AdditiveAttention(nn.Module):
+    """Bahdanau's: c = Σ_i α_i h_i with α = softmax_i(vᵀ tanh(W q + U h_i)) over the real words."""
+
+    def __init__(self, query: int, memory: int, width: int) -> None:
+        super().__init__()
+        self.query = nn.Linear(query, width)
+        self.key = nn.Linear(memory, width, bias=False)
+        self.value = nn.Linear(width, 1, bias=False)
+
+    def keys(self, states: Tensor) -> Tensor:
+        """Return U h of (n,T,d) states, the same for every step."""
+        keys: Tensor = self.key(states)
+        return keys
+
+    def forward(self, query: Tensor, memory: Memory) -> Tensor:
+        """Return (m,d) contexts of (m,q) queries; m = n·b, the b queries of a text side by side."""
+        asked = self.query(query).view(len(memory.states), -1, 1, memory.keys.shape[2])  # (n,b,1,a)
+        scores = self.value(torch.tanh(asked + memory.keys[:, None])).squeeze(3)  # (n,b,T)
+        return _mix(scores, memory)
+
+
+class DotAttention(nn.Module):
+    """Luong's, bounded: c = Σ_i α_i h_i with α = softmax_i(tanh(W q)ᵀ h_i) over the real words."""
+
+    def __init__(self, query: int, memory: int) -> None:
+        super().__init__()
+        self.query = nn.Linear(query, memory)
+
+    def keys(self, states: Tensor) -> Tensor:
+        """Return the states themselves."""
+        return states
+
+    def forward(self, query: Tensor, memory: Memory) -> Tensor:
+        """Return (m,d) contexts of (m,q) queries; m = n·b, the b queries of a text side by side."""
+        asked = torch.tanh(self.query(query)).view(len(memory.states), -1, memory.keys.shape[2])  # (n,b,d)
+        return _mix(torch.einsum("nbd,ntd->nbt", asked, memory.keys.to(asked.dtype)), memory)
+
+
+Attention = AdditiveAttention | DotAttention
+
+
+class Cells(nn.Module):
+    """A stack of LSTM or GRU cells that takes one step at a time."""
+
+    def __init__(self, kind: Literal["lstm", "gru"], width: int, hidden: int, layers: int, dropout: float) -> None:
+        super().__init__()
+        make = {"lstm": nn.LSTMCell, "gru": nn.GRUCell}[kind]
+        self.cells = nn.ModuleList([make(hidden if layer else width, hidden) for layer in range(layers)])
+        self.kind, self.dropout = kind, dropout
+
+    @property
+    def parts(self) -> int:
+        """How many (m,h) tensors a state is: the outputs of all layers, then the cells of an LSTM's."""
+        return len(self.cells) * (2 if self.kind == "lstm" else 1)
+
+    def forward(self, x: Tensor, state: State) -> tuple[Tensor, State]:
+        """Take one step: (m,w) inputs and a state → (m,h) outputs of the last layer and the new state."""
+        outputs, cells = [], []
+        for layer, cell in enumerate(self.cells):
+            if layer:
+                x = F.dropout(x, self.dropout, self.training)
+            if self.kind == "lstm":
+                x, kept = cell(x, (state[layer], state[len(self.cells) + layer]))
+                cells.append(kept)
+            else:
+                x = cell(x, state[layer])
+            outputs.append(x)
+        return x, (*outputs, *cells)
+
+
+class SequenceNetwork(Network):
+    """Reads words both ways and writes labels, the last one and the words attended to in view.
+
+    s_t = cells([g(y_{t−1}); c_{t−1}], s_{t−1}),   c_t = attention(s_t),   z_t = head(tanh(W [s_t; c_t]))
+    with g the last label's vector. Tokens are the labels 0 … L−1, then `end`, and `start`, which no step can choose.
+    """
+
+    encoder: WordEncoder
+    longest: Tensor
+    recordable = False  # layers over words end where each text ends
+
+    def __init__(
+        self, encoder: WordEncoder, labels: int, p: SequenceParameters, kind: Literal["lstm", "gru"],
+        attention: Attention | None = None,
+    ) -> None:  # fmt: skip
+        super().__init__()
+        wide = 2 * p.hidden
+        self.encoder, self.labels, self.p = encoder, labels, p
+        self.end, self.start_token = labels, labels + 1
+        self.most_texts = max(1, AT_ONCE // (p.beam * (labels + 1)))
+        self.reader = Recurrent(kind, encoder.width, p.hidden, layers=p.encoder_layers, dropout=p.dropout)
+        self.label_vectors = nn.Embedding(labels + 2, encoder.width)
+        self.cells = Cells(kind, encoder.width + wide, wide, p.decoder_layers, p.dropout)
+        self.attention = attention or AdditiveAttention(wide, wide, wide)
+        self.joined = nn.Linear(2 * wide, wide)
+        self.head = nn.Linear(wide, labels + 1)
+        self.register_buffer("longest", torch.tensor(0))
+
+    def prepare(self, corpus: Corpus) -> None:
+        """Note the longest label set of the training documents."""
+        self.longest.fill_(max((len(document.labels) for document in corpus.train), default=0))
+
+    def is_sound(self) -> bool:
+        """Say whether label sets are as long as they can be."""
+        return 0 <= int(self.longest) <= self.labels
+
+    def read(self, ids: Tensor, layout: Layout) -> tuple[Memory, State]:
+        """Read packed texts: what the decoder looks back at, and the state that it starts from."""
+        vectors, real = self.encoder(ids, layout)
+        chance = self.p.dropout if self.p.word_dropout is None else self.p.word_dropout
+        states, last = self.reader.run(F.dropout(vectors, chance, self.training), layout)
+        if torch.is_autocast_enabled(kind := states.device.type):  # once, not anew in every step of the decoder
+            states = states.to(torch.get_autocast_dtype(kind))
+        memory = Memory(states, real, self.attention.keys(states))
+        state = tuple(part for kind in last for part in _start(kind, self.p.decoder_layers))
+        return memory, (*state, self.attention(state[self.p.decoder_layers - 1], memory))
+
+    def look_up(self, last: Tensor, state: State) -> Tensor:
+        """Return the (m,w) vectors g of the last tokens."""
+        vectors: Tensor = self.label_vectors(last)
+        return vectors
+
+    def step(self, last: Tensor, state: State, memory: Memory) -> tuple[Tensor, State]:
+        """Take one step of m sequences: (m,) last tokens → (m,L+1) float32 logits, nothing masked, and the new state.
+
+        The state is what the cells keep, then the context; a subclass may append to it.
+        """
+        kept = self.cells.parts
+        inputs = torch.cat([self.look_up(last, state), state[kept].to(self.label_vectors.weight.dtype)], 1)
+        output, state = self.cells(inputs, state[:kept])
+        context = self.attention(output, memory)
+        logits = self.classify(output, context)
+        return logits, (*state, context)
+
+    def classify(self, output: Tensor, context: Tensor) -> Tensor:
+        """Return the (m,L+1) float32 logits of (m,h) outputs and contexts."""
+        joined = torch.tanh(self.joined(torch.cat([output, context.to(output.dtype)], 1)))
+        logits: Tensor = self.head(F.dropout(joined, self.p.dropout, self.training)).float()
+        return logits
+
+    def teach(self, targets: Tensor, memory: Memory, state: State) -> Tensor:
+        """Return the (n,S,L+1) logits where every step is told the (n,S) target before it, whatever it would choose."""
+        last, found = torch.full_like(targets[:, 0], self.start_token), []
+        for place in range(targets.shape[1]):
+            logits, state = self.step(last, state, memory)
+            found.append(logits)
+            last = targets[:, place].clamp(min=0)  # behind the end any label does: no loss counts what follows
+        return torch.stack(found, 1)
+
+    def loss(self, batch: Batch) -> Tensor:
+        """Return the cross-entropy of the labels in their order, summed over steps, as the mean over texts."""
+        targets = target_sequences(batch.labels, self.p.order)
+        return sequence_loss(self.teach(targets, *self.read(batch.ids, batch.layout)), targets)
+
+    def beams(self, ids: Tensor, layout: Layout, fusion: Tensor | None = None) -> Beams:
+        """Search the likeliest sequences of packed texts."""
+        memory, state = self.read(ids, layout)
+        most = min(self.p.max_labels or int(self.longest) + MARGIN, self.labels)
+        return beam_search(
+            lambda last, state: self.step(last, state, memory), state, len(memory.states), width=self.p.beam,
+            limit=most + 1, start=self.start_token, end=self.end, fusion=fusion, normalise=self.p.length_normalised,
+        )  # fmt: skip
+
+    def infer(self, ids: Tensor, layout: Layout) -> dict[str, Tensor]:
+        """Return the labels' share of the beams' probability, and the labels of the best beam."""
+        beams = self.beams(ids, layout)
+        return {"final": label_marginals(beams, self.labels), "sequence": best_labels(beams, self.labels)}
+
+
+def target_sequences(labels: Tensor, order: Order = "frequent_first", steps: int | None = None) -> Tensor:
+    """Return (n,S): each row's labels of (n,L) in column order or its reverse, then the end L, then nothing, −100.
+
+    Columns stand in descending frequency. S is the longest row with its end, which has to be looked up on the device,
+    or the given number of steps, at which longer rows are cut.
+    """
+    n, width = labels.shape
+    counts = labels.sum(1)
+    if steps is None:
+        steps = int(counts.max()) + 1
+    columns = torch.arange(width, device=labels.device).expand(n, width)
+    if order == "rare_first":
+        labels, columns = labels.flip(1), columns.flip(1)
+    places = torch.where(labels, labels.cumsum(1) - 1, steps).clamp(max=steps)  # the last place is for what is left out
+    targets = torch.full((n, steps + 1), NOTHING, device=labels.device)
+    targets = targets.scatter(1, places, columns).scatter(1, counts.clamp(max=steps)[:, None], width)
+    return targets[:, :steps]
+
+
+def sequence_loss(logits: Tensor, targets: Tensor) -> Tensor:
+    """Return the cross-entropy of (n,S,V) logits with (n,S) targets, summed over steps, as the mean over texts."""
+    return F.cross_entropy(logits.flatten(0, 1), targets.flatten(), ignore_index=NOTHING, reduction="sum") / len(
+        targets
+    )
+
+
+def _start(last: Tensor, layers: int) -> Sequence[Tensor]:
+    """Join the directions of (layers·2,n,h) last states: `layers` tensors (n,2h), of the encoder's last layers.
+
+    Zeros where the decoder has more layers than the encoder.
+    """
+    joined = last.view(-1, 2, *last.shape[1:]).transpose(1, 2).flatten(2)  # (layers,n,2h)
+    some = list(joined[-layers:])
+    return some + [torch.zeros_like(joined[0])] * (layers - len(some))
+
+
+def _mix(scores: Tensor, memory: Memory) -> Tensor:
+    """Return the (n·b,d) sums of states, weighted by the softmax of (n,b,T) scores over the real words."""
+    weights = torch.softmax(scores.float().masked_fill(~memory.real[:, None], -torch.inf), 2)
+    return torch.einsum("nbt,ntd->nbd", weights.to(memory.states.dtype), memory.states).flatten(0, 1)

@@ -1,0 +1,72 @@
+"""SGM (Yang et al., 2018): labels as a sequence, where every step sees the whole distribution of the step before."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from pydantic import PositiveFloat
+from torch import Tensor, nn
+
+from denn.encoders.packed import Layout
+from denn.training.bounds import Beam
+from denn.training.neural import Neural
+from denn_bench.core.beam import State
+from denn_bench.encoders.words import WordEncoder
+from denn_bench.systems.sequences import Memory, SequenceNetwork, SequenceParameters
+
+
+@dataclass(frozen=True, kw_only=True)
+class SgmParameters(SequenceParameters):
+    """SGM with global embedding, as the paper had it on AAPD."""
+
+    global_embedding: bool = True
+    temperature: PositiveFloat = 1.0  # of the distribution that the global embedding averages by; released code: 0.1
+    beam: Beam = 9
+    length_normalised: bool = True
+
+
+class SgmNetwork(SequenceNetwork):
+    """An LSTM decoder that is told the last label and what else the step before held likely.
+
+    g = H ⊙ e + (1 − H) ⊙ ē,   H = sigmoid(W₁ e + W₂ ē),   ē = Σ_k softmax(z_{t−1} / τ)_k e_k
+    with e the last label's vector and z_{t−1} the logits of the step before, zeros at the first: gradients flow through
+    them, and every beam keeps its own.
+    """
+
+    def __init__(self, encoder: WordEncoder, labels: int, p: SgmParameters) -> None:
+        super().__init__(encoder, labels, p, "lstm")
+        self.temperature = p.temperature
+        self.gate_last = nn.Linear(encoder.width, encoder.width)
+        self.gate_mean = nn.Linear(encoder.width, encoder.width, bias=False)
+
+    def read(self, ids: Tensor, layout: Layout) -> tuple[Memory, State]:
+        """Read packed texts; the state ends with the logits of no step, all zero."""
+        memory, state = super().read(ids, layout)
+        return memory, (*state, state[0].new_zeros(len(state[0]), self.labels + 1, dtype=torch.float32))
+
+    def look_up(self, last: Tensor, state: State) -> Tensor:
+        """Return the (m,w) global embeddings g."""
+        vector = self.label_vectors(last)  # (m,w)
+        shares = torch.softmax(state[-1] / self.temperature, 1)  # (m,L+1)
+        mean = shares @ self.label_vectors.weight[: self.labels + 1]
+        gate = torch.sigmoid((self.gate_last(vector) + self.gate_mean(mean)).float())
+        mixed: Tensor = gate * vector + (1 - gate) * mean
+        return mixed
+
+    def step(self, last: Tensor, state: State, memory: Memory) -> tuple[Tensor, State]:
+        """Take one step and keep its logits for the next one."""
+        logits, state = super().step(last, state, memory)
+        return logits, (*state, logits)
+
+
+class Sgm(Neural):
+    """The row SGM of the paper's tables: with global embedding; without it, the plain sequence model."""
+
+    Parameters = SgmParameters
+
+    def make(self, encoder: WordEncoder, labels: int) -> SequenceNetwork:
+        """Put LSTM layers and an LSTM decoder on the words."""
+        if self.parameters.global_embedding:
+            return SgmNetwork(encoder, labels, self.parameters)
+        return SequenceNetwork(encoder, labels, self.parameters, "lstm")

@@ -1,0 +1,248 @@
+"""Tables of scores: the main tables, the ablation, losses and views, combinations, thresholds."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from denn_bench import paper
+from denn_bench.paper import Printed
+from denn_bench.result import Result, select
+from denn_bench.significance import (
+    METRICS,
+    Comparison,
+    common,
+    compare,
+    decided,
+    described,
+    pooled_bootstrap,
+    probability,
+)
+from denn_bench.summary import (
+    NOTHING,
+    Table,
+    corpora,
+    f1_percent,
+    markdown,
+    pair,
+    percent,
+    printed,
+    printed_f1,
+    seeds,
+    title,
+)
+
+TUNED = {"denn-tuned": "DENN, tuned beyond the paper"}
+LOSSES = {"denn-ucl": "UCL", "denn-scl": "SCL", "denn-wscl": "WSCL", "denn": "debiased (the paper's)"}
+POSITIVES = {
+    "denn-masking": "random masking",
+    "denn-span": "continuous masking",
+    "denn-shuffle": "token shuffling",
+    "denn": "dropout (the paper's)",
+}
+ABLATION = {  # row → recipe and part
+    "BERT": ("bert-knn", "classifier"),
+    "+ kNN": ("bert-knn", "average"),
+    "+ DCL": ("denn", "average"),
+    "+ debiased λ": ("denn", "final"),
+    "classifier": ("denn", "classifier"),
+    "kNN": ("denn", "neighbours"),
+    "DENN": ("denn", "final"),
+}
+STEPS = (
+    ("BERT", "+ kNN"),
+    ("+ kNN", "+ DCL"),
+    ("+ DCL", "+ debiased λ"),
+    ("BERT", "+ debiased λ"),
+    ("classifier", "kNN"),
+    ("classifier", "DENN"),
+    ("kNN", "DENN"),
+)
+Part = tuple[Sequence[Result], str]  # runs and the part of their score that decides
+
+
+def main(results: Sequence[Result], corpus: str) -> Table:
+    """Every system of the paper on one corpus, what it prints beside what was measured (RQ1)."""
+    printed_rows, runs = paper.MAIN[corpus], select(results, corpus)
+    names = {**paper.SYSTEMS, **TUNED}  # those of related work have no numbers in the paper
+    rows, used = [], []
+    for recipe, name in names.items():
+        mine = select(runs, recipe=recipe)
+        row = printed_rows.get(recipe, Printed())
+        cells = [
+            printed(row.micro_f1),
+            percent(mine, "final", "micro_f1"),
+            printed(row.macro_f1),
+            percent(mine, "final", "macro_f1"),
+            pair(printed(row.micro_precision), printed(row.micro_recall)),
+            pair(percent(mine, "final", "micro_precision"), percent(mine, "final", "micro_recall")),
+            pair(printed(row.macro_precision), printed(row.macro_recall)),
+            pair(percent(mine, "final", "macro_precision"), percent(mine, "final", "macro_recall")),
+        ]
+        if mine or recipe in printed_rows:
+            rows.append([name, *cells, str(len(mine) or NOTHING)])
+        used += mine
+    kinds = ("micro-F1", "macro-F1", "micro-P / R", "macro-P / R")
+    header = ["system", *(f"{kind}, {where}" for kind in kinds for where in ("paper", "here")), "seeds"]
+    parts = [f"### {title(corpus)}: all systems, percent", markdown(header, rows)]
+    for a, b in (("denn", "bert"), ("denn-tuned", "denn")):
+        first, second = select(runs, recipe=a), select(runs, recipe=b)
+        if common(first, second):
+            parts.append(compare(first, second, "final", "final"))
+    if common(select(runs, recipe="denn"), select(runs, recipe="bert")):
+        parts.append(_claim(select(runs, recipe="denn"), select(runs, recipe="bert"), printed_rows))
+    return Table("\n\n".join(parts), used)
+
+
+def _claim(denn: Sequence[Result], bert: Sequence[Result], rows: Mapping[str, Printed]) -> str:
+    found = [
+        f"{name} {verdict(difference((denn, 'final'), (bert, 'final'), metric), change(rows, 'bert', 'denn', metric))}"
+        for metric, name in zip(METRICS, ("micro-F1", "macro-F1"), strict=True)
+    ]
+    return f"The paper's claim that DENN is above BERT: {', '.join(found)}."
+
+
+def ablation(results: Sequence[Result]) -> Table:
+    """BERT → + kNN → + DCL → + debiased λ, and the parts of DENN by themselves (RQ2)."""
+    texts, used = ["### Ablation, percent"], []
+    for corpus in corpora(results, ("bert", "bert-knn", "denn"), ["aapd"]):
+        parts = {name: (select(results, corpus, recipe), part) for name, (recipe, part) in ABLATION.items()}
+        plain = select(results, corpus, "bert")  # the same weights, perhaps of more seeds
+        if len(plain) > len(parts["BERT"][0]):
+            parts["BERT"] = (plain, "final")
+        rows = paper.ABLATION.get(corpus, {})
+        texts += [f"**{title(corpus)}**", _ablation_rows(parts, rows), _ablation_steps(parts, rows)]
+        used += [run for runs, _ in parts.values() for run in runs]
+    texts.append(
+        "A step holds where the difference has the paper's sign and the 95 % interval of the bootstrap over the test "
+        "documents, pooled over the seeds that both have, leaves 0 out; within chance: 0 lies in it."
+    )
+    return Table("\n\n".join(texts), used)
+
+
+def _ablation_rows(parts: Mapping[str, Part], rows: Mapping[str, Printed]) -> str:
+    lines = []
+    for name, (runs, part) in parts.items():
+        row = rows.get(name, Printed())
+        cells = [cell for metric in METRICS for cell in (printed(getattr(row, metric)), percent(runs, part, metric))]
+        lines.append([name, *cells, seeds(runs)])
+    return markdown(
+        ["system", "micro-F1, paper", "micro-F1, here", "macro-F1, paper", "macro-F1, here", "seeds"], lines
+    )
+
+
+def _ablation_steps(parts: Mapping[str, Part], rows: Mapping[str, Printed]) -> str:
+    lines = []
+    for before, after in STEPS:
+        cells = []
+        for metric in METRICS:
+            in_paper = change(rows, before, after, metric)
+            cells.append(NOTHING if in_paper is None else f"{in_paper:+.1f}")
+            if common(parts[after][0], parts[before][0]):
+                found = difference(parts[after], parts[before], metric)
+                cells += [described(found)[0], verdict(found, in_paper)]
+            else:
+                cells += [NOTHING, NOTHING]
+        both = [run for run, _ in common(parts[after][0], parts[before][0])]
+        lines.append([f"{before} → {after}", *cells, seeds(both)])
+    kinds = [f"{kind}, {what}" for kind in ("micro-F1", "macro-F1") for what in ("paper", "here", "sign")]
+    return markdown(["step", *kinds, "seeds"], lines)
+
+
+def difference(after: Part, before: Part, metric: str) -> Comparison:
+    """Compare the parts of runs with common seeds, pooled over the seeds."""
+    pairs = decided(common(after[0], before[0]), after[1], before[1])
+    return pooled_bootstrap(pairs, "micro_f1" if metric == "micro_f1" else "macro_f1")
+
+
+def change(rows: Mapping[str, Printed], before: str, after: str, metric: str) -> float | None:
+    """Return the difference of two printed rows, None where the paper prints none."""
+    values = [getattr(rows.get(name, Printed()), metric) for name in (after, before)]
+    return None if None in values else values[0] - values[1]
+
+
+def verdict(found: Comparison, in_paper: float | None) -> str:
+    """Say whether a difference has the paper's sign, a gain where it prints none, and whether chance explains it."""
+    alike = found.difference * (1 if in_paper is None else in_paper) > 0
+    if found.low <= 0 <= found.high:
+        return f"not shown: {'the same' if alike else 'the other'} sign, within chance"
+    return "holds" if alike else "does not hold"
+
+
+def contrast(results: Sequence[Result]) -> Table:
+    """The contrastive losses (RQ3)."""
+    return _variants(results, "Contrastive losses", "loss", LOSSES, paper.CONTRAST)
+
+
+def views(results: Sequence[Result]) -> Table:
+    """The ways to make a second view of a text (RQ3)."""
+    return _variants(results, "Positives", "second view by", POSITIVES, paper.VIEWS)
+
+
+def _variants(
+    results: Sequence[Result], heading: str, what: str, names: Mapping[str, str], rows: Mapping[str, Printed]
+) -> Table:
+    """Set the variants of DENN beside the paper's and against DENN itself."""
+    texts, used = [f"### {heading}, percent"], []
+    for corpus in corpora(results, [name for name in names if name != "denn"], ["aapd"]):
+        denn = select(results, corpus, "denn")
+        lines = []
+        for recipe, name in names.items():
+            runs = select(results, corpus, recipe)
+            against = [NOTHING, NOTHING]
+            if recipe != "denn" and common(runs, denn):
+                against = [described(difference((runs, "final"), (denn, "final"), metric))[0] for metric in METRICS]
+            in_paper = printed_f1(rows[recipe] if corpus == "aapd" else None)
+            here = f1_percent(runs, "final")
+            cells = [cell for pair in zip(in_paper, here, strict=True) for cell in pair]
+            lines.append([name, *cells, *against, seeds(runs)])
+            used += runs
+        kinds = [f"{kind}, {where}" for kind in ("micro-F1", "macro-F1", "average") for where in ("paper", "here")]
+        header = [what, *kinds, "micro-F1 against DENN", "macro-F1 against DENN", "seeds"]
+        texts += [f"**{title(corpus)}**", markdown(header, lines)]
+    texts.append("Differences are over the seeds in common, with the 95 % interval of the pooled bootstrap.")
+    return Table("\n\n".join(texts), used)
+
+
+def combination(results: Sequence[Result]) -> Table:
+    """The plain average of classifier and neighbours against the debiased λ, on every corpus, seed by seed."""
+    lines, used = [], []
+    recipes = ("denn", "denn-linear", "denn-tuned")
+    for corpus in corpora(results, recipes):
+        for recipe in recipes:
+            runs = select(results, corpus, recipe)
+            groups = [[run] for run in runs] + ([list(runs)] if len(runs) > 1 else [])
+            for some in groups:
+                cells = []
+                by_confidence = "confidence" if "confidence" in some[0].data["decisions"] else "final"
+                for metric in METRICS:
+                    found = difference((some, "average"), (some, by_confidence), metric)
+                    values = [percent(some, part, metric) for part in (by_confidence, "average")]
+                    cells += [*values, described(found)[0], probability(found.p)]
+                lines.append([f"{title(corpus)}, {recipe}", seeds(some), *cells])
+            used += runs
+    kinds = [f"{kind}, {what}" for kind in ("micro-F1", "macro-F1") for what in ("λ", "average", "average − λ", "p")]
+    printed_gains = "; ".join(
+        f"{title(corpus)} {change(rows, '+ debiased λ', '+ DCL', 'micro_f1'):+.1f} / "
+        f"{change(rows, '+ debiased λ', '+ DCL', 'macro_f1'):+.1f}"
+        for corpus, rows in paper.ABLATION.items()
+    )
+    table = markdown(["runs", "seeds", *kinds], lines)
+    note = f"The paper's average − λ, micro / macro: {printed_gains}."
+    return Table(f"### Plain average against debiased λ, percent\n\n{table}\n\n{note}", used)
+
+
+def thresholds(results: Sequence[Result]) -> Table:
+    """Fixed thresholds, the tuned one and those tuned per label."""
+    kinds = {"0.4": "0.4", "0.45": "0.45", "0.5": "0.5", "tuned": "tuned", "per_label": "per label"}
+    recipes = ("bert", "denn", "denn-tuned")
+    lines, used = [], []
+    for corpus in corpora(results, recipes):
+        for recipe in recipes:
+            runs = select(results, corpus, recipe)
+            parts = [part for part in ("final", "average") if runs and part in runs[0].data["test"]["systems"]]
+            for part in parts:
+                cells = [pair(*(percent(runs, part, metric, kind) for metric in METRICS)) for kind in kinds]
+                lines.append([f"{title(corpus)}, {recipe} ({part})", *cells, seeds(runs)])
+            used += runs
+    table = markdown(["system", *kinds.values(), "seeds"], lines)
+    return Table(f"### Thresholds: micro-F1 / macro-F1, percent\n\n{table}", used)

@@ -1,0 +1,1 @@
+"""Tests of the other systems, and of what every method must do."""
