@@ -1,7 +1,8 @@
 r"""AAPD: what the documents that the reconstruction lacks are worth, by taking more of them away.
 
-    python benchmarks/missing.py DATA/aapd_recon --out results/aapd-missing.json
-    python benchmarks/missing.py DATA/aapd_recon --others 5488 --shares 0.14 1 --recipe FILE.toml --out FILE.json \
+    python -m denn_bench.studies.missing DATA/aapd_recon --out results/aapd-missing.json
+    python -m denn_bench.studies.missing DATA/aapd_recon --others 5488 --shares 0.14 1 --recipe FILE.toml \
+        --out FILE.json \
         --set epochs=15
 
 22 % of the test documents have the labels cs.IT and math.IT and no other; 21 % of the official training documents do
@@ -32,7 +33,7 @@ from denn.core.thresholds import decide
 from denn.data import aapd
 from denn.errors import DennError
 from denn.types import Corpus
-from machine import report
+from denn_bench.studies.machine import report
 
 KIND = {"cs.IT", "math.IT"}
 SHARES = (0.0, 0.25, 0.5, 1.0)

@@ -1,8 +1,10 @@
 r"""Why long trainings collapse: train DENN in one variant and record what reveals a collapse.
 
-    python benchmarks/collapse.py run DATA/aapd_recon --variant as-is --seed 1 --out RUNS --set learning_rate=5e-5
-    python benchmarks/collapse.py run DATA/aapd_recon --variant clip --from RUNS/NAME_at2750.safetensors --out RUNS
-    python benchmarks/collapse.py run DATA/eurlex57k --corpus eurlex57k --set epochs=6 --out RUNS
+    python -m denn_bench.studies.collapse run DATA/aapd_recon --variant as-is --seed 1 --out RUNS \
+        --set learning_rate=5e-5
+    python -m denn_bench.studies.collapse run DATA/aapd_recon --variant clip --from RUNS/NAME_at2750.safetensors \
+        --out RUNS
+    python -m denn_bench.studies.collapse run DATA/eurlex57k --corpus eurlex57k --set epochs=6 --out RUNS
 
 A run is a file of JSON lines, each written and flushed when its numbers exist; a value that is not finite is null. A
 run counts as collapsed when its validation micro-F1, after it was above 0.2, is below half of its best at two
@@ -30,7 +32,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-import collapse_probes as probes
 from denn.clock import Clock
 from denn.config import make_recipe, parse_settings, read_recipe
 from denn.data import aapd, eurlex57k
@@ -44,8 +45,9 @@ from denn.training.neural import device_of
 from denn.training.plan import Plan
 from denn.training.session import SAMPLED, micro_f1
 from denn.types import Corpus
+from denn_bench.studies import collapse_probes as probes
 
-RECIPES = Path(__file__).parents[1] / "recipes"
+RECIPES = Path(__file__).parents[3] / "recipes"
 CORPORA = {
     "aapd": (aapd.load, "aapd/denn.toml", {"learning_rate": 8e-5}),
     "eurlex57k": (eurlex57k.load, "eurlex57k/denn-tuned.toml", {}),

@@ -1,8 +1,10 @@
 r"""Whether trainings are stable: many of them, with their validations and collapses.
 
-    python benchmarks/stability.py run DATA --corpus aapd --encoder mpnet --seeds 0 1 2 3 --out results/stability.jsonl
-    python benchmarks/stability.py run DATA --corpus aapd-extra --recipe denn-tuned --out results/stability.jsonl
-    python benchmarks/stability.py table results/stability.jsonl
+    python -m denn_bench.studies.stability run DATA --corpus aapd --encoder mpnet --seeds 0 1 2 3 \
+        --out results/stability.jsonl
+    python -m denn_bench.studies.stability run DATA --corpus aapd-extra --recipe denn-tuned \
+        --out results/stability.jsonl
+    python -m denn_bench.studies.stability table results/stability.jsonl
 
 Trains DENN's network by its defaults, or by a recipe, and scores validation and test by the classifier; with
 `--neighbours` also by the nearest training documents, by λ, and by half and half. A line is written when one ends.
@@ -31,11 +33,12 @@ from denn.config import make_recipe, parse_settings, read_recipe
 from denn.core.combine import combine, debiased_confidence, vote
 from denn.core.metrics import multilabel_scores
 from denn.core.thresholds import decide, tune_global
+from denn.methods.denn import DENN
 from denn.registry import CORPORA, lookup
 from denn.types import Corpus
-from machine import machine
+from denn_bench.studies.machine import machine
 
-RECIPES = Path(__file__).parents[1] / "recipes"
+RECIPES = Path(__file__).parents[3] / "recipes"
 FOLDERS = {"aapd": "aapd_recon", "aapd-extra": "aapd_recon", "amazon531": "amazon531_subset"}  # others: their own name
 NEAREST, HIGHEST = 50, 100  # documents and labels of a text whose scores are kept
 METRICS = ("micro_f1", "macro_f1")
@@ -48,9 +51,9 @@ def train(
     """Train once and return what came of it."""
     _, written = ("denn", {}) if recipe is None else read_recipe(RECIPES / name / f"{recipe}.toml")
     made = make_recipe("denn", {**written, "checkpoint_seconds": 1e9, **settings})
-    method, begun = made.build(), time.monotonic()
+    method, begun = DENN(made.parameters), time.monotonic()
     with tempfile.TemporaryDirectory() as folder:
-        facts = method.fit(corpus, Path(folder), Silent(), Clock()).facts
+        facts: Any = method.fit(corpus, Path(folder), Silent(), Clock()).facts
     seconds = time.monotonic() - begun
     parts = {part: getattr(corpus, part) for part in ("valid", "test")}
     tokens = {part: method.network.tokenize([d.text for d in documents]) for part, documents in parts.items()}

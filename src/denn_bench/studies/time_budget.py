@@ -1,7 +1,7 @@
 r"""Whether `denn train --time-budget` is kept: time asked and time taken, on an idle and on a busy machine.
 
-    python benchmarks/time_budget.py DATA/reuters21578 --out results/time-budget-idle.json
-    python benchmarks/time_budget.py DATA/reuters21578 --busy 2 --out results/time-budget-busy.json
+    python -m denn_bench.studies.time_budget DATA/reuters21578 --out results/time-budget-idle.json
+    python -m denn_bench.studies.time_budget DATA/reuters21578 --busy 2 --out results/time-budget-busy.json
 
 Trains on some documents with each budget, alone or beside processes that do nothing but count. The times are those of
 the whole command, Python's start included.
@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from denn.data import reuters21578
-from machine import report
+from denn_bench.studies.machine import report
 
 BUDGETS = (30, 60, 300)  # seconds
 COUNTING = "n = 0\nwhile True: n += 1"

@@ -1,7 +1,7 @@
 r"""What `collapse.py` recorded: a table of all runs, and curves of some.
 
-python benchmarks/collapse_page.py table results/collapse
-python benchmarks/collapse_page.py plot RUNS/NAME.jsonl.xz --first 1050 --last 1180 --out collapse.png
+python -m denn_bench.studies.collapse_page table results/collapse
+python -m denn_bench.studies.collapse_page plot RUNS/NAME.jsonl.xz --first 1050 --last 1180 --out collapse.png
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
-from collapse_probes import SPIKE
+from denn_bench.studies.collapse_probes import SPIKE
 
 SETTLED = 50  # steps before spikes are counted
 CURVES = {

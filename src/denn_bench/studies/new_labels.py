@@ -1,6 +1,6 @@
 """Labels that only the datastore knows, against training again: ten labels of a corpus come after the training.
 
-python benchmarks/new_labels.py CORPUS_FOLDER --work FOLDER [--seeds 0 1] [--set key=value …] [--json FILE]
+python -m denn_bench.studies.new_labels CORPUS_FOLDER --work FOLDER [--seeds 0 1] [--set key=value …] [--json FILE]
 
 Ten labels are drawn: those with at least 20 training and 10 test documents are sorted by training documents and cut
 into ten groups in that order, and each group gives one. Every training and validation document that carries one of them
@@ -29,7 +29,7 @@ from denn.config import parse_settings
 from denn.data import reuters21578
 from denn.types import Corpus, Document
 from denn_bench.machine import commit
-from machine import machine
+from denn_bench.studies.machine import machine
 
 DRAWN, TRAINED, TESTED = 10, 20, 10  # labels, and the documents that each needs
 SETTINGS: dict[str, Any] = {  # otherwise the recipe's, which are the defaults

@@ -1,6 +1,7 @@
-"""Train DENN on a corpus folder and evaluate it on its test part, beside TF-IDF + linear SVM on the same documents.
+r"""Train DENN on a corpus folder and evaluate it on its test part, beside TF-IDF + linear SVM on the same documents.
 
-python benchmarks/quality.py CORPUS_FOLDER --out MODEL [--encoder minilm] [--seed 0] [--set key=value …] [--json FILE]
+python -m denn_bench.studies.quality CORPUS_FOLDER --out MODEL [--encoder minilm] [--seed 0] [--set key=value …] \
+    [--json FILE]
 
 The folder holds train.jsonl[.zst], test.jsonl[.zst] and perhaps valid.jsonl[.zst]; without one, a tenth of train is
 split off. Thresholds of both systems are tuned on the validation part; the SVM is also shown at its own zero.
@@ -19,8 +20,8 @@ import denn
 from denn.config import parse_settings
 from denn.core.metrics import all_scores
 from denn.core.thresholds import decide
+from denn_bench.studies.machine import machine
 from denn_bench.systems.br import BR
-from machine import machine
 
 
 class Plain:

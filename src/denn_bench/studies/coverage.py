@@ -1,12 +1,12 @@
 """AAPD by what the reconstructed training part holds: are the documents of a test document's kind there, or missing?
 
-    python benchmarks/coverage.py DATA/aapd_recon --results results --out results/aapd-coverage.json
+    python -m denn_bench.studies.coverage DATA/aapd_recon --results results --out results/aapd-coverage.json
 
 `covered` in the reconstruction's test.jsonl is false where a document's labels all lie in categories whose papers the
 reconstruction could not get (above all cs.IT + math.IT alone: 22 % of the test part, 4 % of this training part).
 
-With the official share of that one kind: what systems find that `benchmarks/missing.py` trained with 21 % of it (each
-in an aapd-missing-shares-METHOD.json of the results), put in the place of what the method finds on it here.
+With the official share of that one kind: what systems find that `denn_bench.studies.missing` trained with 21 % of it
+(each in an aapd-missing-shares-METHOD.json of the results), put in the place of what the method finds on it here.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from denn.data.compressed import open_bytes
 from denn_bench import paper
 from denn_bench.result import Result, read_all, select
 from denn_bench.significance import METRICS, pooled_bootstrap
-from machine import report
+from denn_bench.studies.machine import report
 
 
 def main() -> None:

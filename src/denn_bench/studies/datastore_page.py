@@ -1,6 +1,6 @@
 """Draw what datastore.py measured, and print its table.
 
-python benchmarks/datastore_page.py [--results results] [--out docs/figures]
+python -m denn_bench.studies.datastore_page [--results results] [--out docs/figures]
 
 Figures: latency of one query, and memory, by the number of documents, for each store and width: stores.svg and .png,
 with the data as stores.csv. The table goes to standard output, as Markdown for docs/datastore.md.

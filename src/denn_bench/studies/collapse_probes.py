@@ -17,6 +17,7 @@ from denn.encoders.tokens import Tokens
 from denn.encoders.transformer import TransformerEncoder
 from denn.methods import denn as method
 from denn.training.gradients import Gradients
+from denn.training.network import Batch
 
 STEP = ("loss", "contrast", "own_view", "other_texts", "gradient", "gradient_last_norm")  # of a trace, in this order
 SPIKE = 8.0  # times the median: a gradient norm worth a closer look
@@ -148,7 +149,7 @@ def anatomy(network: method.DennNetwork, ids: Tensor, starts: Tensor, labels: Te
         grads = torch.autograd.grad(loss, weights, allow_unused=True, materialize_grads=True)
         return float(torch.stack(torch._foreach_norm(grads)).norm())
 
-    was_training, batch = network.training, method.Batch(ids, layout, labels, None)
+    was_training, batch = network.training, Batch(ids, layout, labels, None)
     with reference(network.encoder):
         with _patched(packed, _norm=seen_norm):
             network.eval()
@@ -231,7 +232,7 @@ def reference(encoder: TransformerEncoder) -> Iterator[None]:
     finally:
         encoder.precision, encoder._bias = precision, bias
         if states is not None:
-            encoder.states = states  # type: ignore[method-assign]
+            encoder.states = states
 
 
 @torch.no_grad()

@@ -1,6 +1,6 @@
 """How the length of the pooled vector and the start of the head decide the start of training.
 
-python benchmarks/scale.py CORPUS_FOLDER --encoder minilm [--documents 10000] [--epochs 1] [--json FILE]
+python -m denn_bench.studies.scale CORPUS_FOLDER --encoder minilm [--documents 10000] [--epochs 1] [--json FILE]
 
 Trains every variant for a short while from the same weights with the same seed and prints validation scores.
 """
@@ -18,7 +18,7 @@ from denn.build import Silent
 from denn.config import make_recipe
 from denn.data.corpus import read_corpus
 from denn.types import Corpus
-from machine import machine
+from denn_bench.studies.machine import machine
 
 VARIANTS: dict[str, dict[str, Any]] = {
     "as it is": {"embedding_norm": None},

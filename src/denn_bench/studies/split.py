@@ -1,6 +1,6 @@
 """Seconds that the stratified split takes, and how far each label's share is off, beside a random split.
 
-python benchmarks/split.py [--rows 800000] [--labels 103] [--json FILE]
+python -m denn_bench.studies.split [--rows 800000] [--labels 103] [--json FILE]
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from denn.data.split import stratified_split
-from machine import report
+from denn_bench.studies.machine import report
 
 
 def main() -> None:

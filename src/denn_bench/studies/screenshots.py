@@ -1,6 +1,6 @@
 """Photograph the service's page for the docs.
 
-python benchmarks/screenshots.py MODEL [--out docs/images]
+python -m denn_bench.studies.screenshots MODEL [--out docs/images]
 
 Works on a copy of the model, as it teaches a document; needs Chromium and the package playwright.
 """

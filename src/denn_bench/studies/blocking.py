@@ -1,6 +1,6 @@
 """Try to block a service: how long others wait while clients ask for what costs most.
 
-python benchmarks/blocking.py FOLDER [--clients 8] [--seconds 20]
+python -m denn_bench.studies.blocking FOLDER [--clients 8] [--seconds 20]
 
 FOLDER gets a small model (made once) whose datastore holds 20,000 documents with 400 labels that came after the
 training. The service is `denn serve` in a process of its own. Attackers ask for /v1/labels and for documents by a part
@@ -104,7 +104,7 @@ def main() -> None:
     command = [sys.executable, "-m", "denn", "serve", str(given.folder), "--port", "0", "--log", "none"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         try:
-            url = re.search(r"http://[^/]+", process.stdout.readline())[0]  # type: ignore[union-attr, index]
+            url = re.search(r"http://[^/]+", process.stdout.readline())[0]
             print("| attackers | request | p50, ms | p99, ms | answers |\n|--:|---|--:|--:|---|")
             asyncio.run(measure(url, given.clients, given.seconds))
         finally:

@@ -1,6 +1,6 @@
 """Texts per second of our encoder and of sentence-transformers' `encode`, same weights, side by side on the CPU.
 
-python benchmarks/encoding.py [--texts FILE] [--count 500] [--encoder minilm] [--precision auto] [--json FILE]
+python -m denn_bench.studies.encoding [--texts FILE] [--count 500] [--encoder minilm] [--precision auto] [--json FILE]
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from sentence_transformers import SentenceTransformer
 from denn.data.files import iterate_texts
 from denn.encoders.transformer import TransformerEncoder
 from denn.encoders.weights import locate
-from machine import report
+from denn_bench.studies.machine import report
 
 
 def seconds(work: Callable[[], object]) -> float:
