@@ -28,7 +28,7 @@ from denn.locks import alone
 from denn.model import Model, load
 from denn.protocols import Progress
 from denn.stores.address import ELSEWHERE, FILE
-from denn.stores.sqlite import version
+from denn.stores.embedded.sqlite import version
 from denn.types import Corpus
 from denn.untrusted import first_line, read_object
 

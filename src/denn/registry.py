@@ -43,9 +43,9 @@ METHODS = Registry("denn.methods", {"denn": "denn.methods.denn:DENN"})
 STORES = Registry(
     "denn.stores",
     {
-        "embedded": "denn.stores.embedded:EmbeddedStore",
-        "memory": "denn.stores.temporary:MemoryStore",
-        "postgres": "denn.stores.postgres:PostgresStore",
+        "embedded": "denn.stores.embedded.store:EmbeddedStore",
+        "memory": "denn.stores.embedded.temporary:MemoryStore",
+        "postgres": "denn.stores.postgres.store:PostgresStore",
     },
 )
 

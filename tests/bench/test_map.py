@@ -8,7 +8,7 @@ import torch
 import denn
 from denn.core.contrast import label_overlap
 from denn.errors import DataError, StoreError
-from denn.stores.embedded import EmbeddedStore
+from denn.stores.embedded.store import EmbeddedStore
 from denn.types import Corpus, Document
 from denn_bench import map as maps
 

@@ -209,7 +209,7 @@ def test_a_copy_can_be_used_in_the_place_of_the_original(run, model, tmp_path):
 
 
 def test_a_store_that_does_not_fit_is_not_used(run, model, tmp_path):
-    from denn.stores.embedded import EmbeddedStore
+    from denn.stores.embedded.store import EmbeddedStore
 
     EmbeddedStore.create(tmp_path / "narrow.sqlite", 3).close()
     ran = run("store", "use", model, tmp_path / "narrow.sqlite")

@@ -12,7 +12,7 @@ from denn.core.thresholds import GRID, tune_per_label
 from denn.errors import StoreError
 from denn.methods.denn import DENN
 from denn.methods.new_labels import CLOSE, FAR, POSITIVES, NewLabels
-from denn.stores.embedded import EmbeddedStore
+from denn.stores.embedded.store import EmbeddedStore
 from denn.types import Document
 from denn_bench.systems.knn import KNN
 

@@ -12,7 +12,7 @@ from denn.methods import new_labels
 from denn.methods.backlog import Backlog
 from denn.methods.denn import DENN
 from denn.methods.new_labels import Allowance, NewLabels
-from denn.stores.embedded import EmbeddedStore
+from denn.stores.embedded.store import EmbeddedStore
 from denn.types import Document
 
 PATIENCE = 20.0

@@ -11,8 +11,8 @@ import torch
 
 from denn.errors import StoreError
 from denn.protocols import Datastore
-from denn.stores.embedded import EmbeddedStore
-from denn.stores.temporary import MemoryStore
+from denn.stores.embedded.store import EmbeddedStore
+from denn.stores.embedded.temporary import MemoryStore
 
 
 @dataclass(frozen=True)

@@ -87,13 +87,13 @@ def address_of(path: Path, fresh: bool = False) -> str:
 
 
 def create(path: Path, dimension: int, labels: Sequence[str] = ()):
-    from denn.stores.postgres import PostgresStore
+    from denn.stores.postgres.store import PostgresStore
 
     return PostgresStore.create(address_of(path, fresh=True), dimension, labels)
 
 
 def open_(path: Path):
-    from denn.stores.postgres import PostgresStore
+    from denn.stores.postgres.store import PostgresStore
 
     return PostgresStore.open(address_of(path))
 

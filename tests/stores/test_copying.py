@@ -7,8 +7,8 @@ from denn.build import Silent
 from denn.errors import StoreError
 from denn.stores.address import create_store, kind_of, open_store, use
 from denn.stores.copying import copy
-from denn.stores.embedded import EmbeddedStore
-from denn.stores.temporary import MemoryStore
+from denn.stores.embedded.store import EmbeddedStore
+from denn.stores.embedded.temporary import MemoryStore
 from denn.types import Document
 
 

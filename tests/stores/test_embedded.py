@@ -8,8 +8,9 @@ import pytest
 import torch
 
 from denn.errors import StoreError
-from denn.stores.embedded import EmbeddedStore
-from denn.stores.memory import MemoryIndex, unit_rows
+from denn.stores.embedded.memory import MemoryIndex
+from denn.stores.embedded.store import EmbeddedStore
+from denn.stores.unit_vectors import unit_rows
 from denn.types import Document
 
 
@@ -185,7 +186,7 @@ def test_documents_that_came_and_went_between_two_looks(store, path):
 
 def test_long_queries_are_searched_in_chunks(store, monkeypatch):
     whole = store.search(torch.randn(50, 3, generator=torch.Generator().manual_seed(0)), 2)
-    monkeypatch.setattr("denn.stores.memory.SCORES_BYTES", 7 * 3 * 4)  # seven queries at one time
+    monkeypatch.setattr("denn.stores.embedded.memory.SCORES_BYTES", 7 * 3 * 4)  # seven queries at one time
     chunked = store.search(torch.randn(50, 3, generator=torch.Generator().manual_seed(0)), 2)
     assert chunked.ids == whole.ids and torch.allclose(chunked.similarity, whole.similarity)
     assert torch.equal(chunked.label_columns, whole.label_columns)

@@ -14,14 +14,14 @@ import pytest
 import torch
 
 from denn.errors import StoreError
-from denn.stores.embedded import EmbeddedStore
+from denn.stores.embedded.store import EmbeddedStore
 from denn.types import Document, Where
 
 NOBODY = 65534
 READER = """
 import os, sys
 from denn.errors import StoreError
-from denn.stores.embedded import EmbeddedStore
+from denn.stores.embedded.store import EmbeddedStore
 from denn.types import Where
 import torch
 store = EmbeddedStore.open  # imported while this process can still read everything

@@ -15,7 +15,7 @@ import torch
 import denn
 from denn.errors import StoreError, UnavailableError
 from denn.stores.address import open_store, use
-from denn.stores.embedded import EmbeddedStore
+from denn.stores.embedded.store import EmbeddedStore
 from denn.stores.trust import VARIABLE, UntrustedError
 from denn.types import Document
 

@@ -80,7 +80,7 @@ def vacuum(
 def index(model: Address, quiet: Quiet = False, verbose: Verbose = False) -> None:
     """Build the approximate index of a store in a file now, whatever its size; a large one builds it by itself."""
     from denn.errors import StoreError
-    from denn.stores.embedded import EmbeddedStore
+    from denn.stores.embedded.store import EmbeddedStore
 
     with opened(model) as store:
         if not isinstance(store, EmbeddedStore):
@@ -147,7 +147,7 @@ def migrate(
 
     if kind_of(address) != "postgres":
         raise StoreError(f"got {address!r}, expected postgresql://…: a file is brought up to date when it is opened.")
-    from denn.stores.postgres import PostgresStore
+    from denn.stores.postgres.store import PostgresStore
 
     log.info(f"{PostgresStore.migrate(address)} steps were to be taken; the tables are up to date")
 

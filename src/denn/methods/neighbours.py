@@ -14,7 +14,7 @@ from denn.errors import BundleError
 from denn.methods.classifier import Classifier
 from denn.protocols import Datastore
 from denn.stores.address import FILE, open_store
-from denn.stores.embedded import EmbeddedStore
+from denn.stores.embedded.store import EmbeddedStore
 from denn.training.neural import Neural
 from denn.training.session import Training
 from denn.types import Corpus, LabelSpace, Neighbours

@@ -37,7 +37,7 @@ from torch import Tensor
 from denn.protocols import Datastore
 from denn.registry import STORES, lookup
 from denn.stores.address import create_store, kind_of, open_store
-from denn.stores.approximate import Approximate, candidates
+from denn.stores.embedded.approximate import Approximate, candidates
 from denn.types import Document
 from denn_bench.studies.machine import report
 from denn_bench.studies.vectors import NEAR, collection
@@ -122,8 +122,8 @@ def bare_postgres(address: str, documents: int, dimension: int) -> Callable[[Ten
     from pgvector import Vector
     from psycopg import connect
 
-    from denn.stores.postgres_link import Address, prepare
-    from denn.stores.postgres_search import FEWEST, OVERFETCH, widen
+    from denn.stores.postgres.link import Address, prepare
+    from denn.stores.postgres.search import FEWEST, OVERFETCH, widen
 
     where = Address.parse(address)
     connection = connect(where.server, **where.options())

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import torch
 
-from denn.stores.embedded import EmbeddedStore
+from denn.stores.embedded.store import EmbeddedStore
 from denn.types import Document
 
 RATIO_GOAL = 1.3  # search, against the bare product

@@ -3,8 +3,8 @@
 import pytest
 from clusters import D, clustered, documents
 
-from denn.stores import keeper
-from denn.stores.embedded import EmbeddedStore
+from denn.stores.embedded import index_maintenance
+from denn.stores.embedded.store import EmbeddedStore
 
 
 @pytest.fixture(name="path")
@@ -24,6 +24,6 @@ def indexed_store(path):
 @pytest.fixture(name="hasty")
 def hasty_limits(monkeypatch):
     """Look for what is due at every call, and build after a few documents."""
-    monkeypatch.setattr(keeper, "LOOK", 0.0)
-    monkeypatch.setattr(keeper, "FRESH", 50)
-    monkeypatch.setattr(keeper, "FRESH_SHARE", 0.0)
+    monkeypatch.setattr(index_maintenance, "LOOK", 0.0)
+    monkeypatch.setattr(index_maintenance, "FRESH", 50)
+    monkeypatch.setattr(index_maintenance, "FRESH_SHARE", 0.0)

@@ -10,8 +10,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from denn.errors import StoreError
-from denn.stores import building
-from denn.stores.embedded import EmbeddedStore
+from denn.stores.embedded import building
+from denn.stores.embedded.store import EmbeddedStore
 from denn.types import Document
 
 pytestmark = pytest.mark.slow  # builds indexes; the contract has the fast part

@@ -6,7 +6,7 @@ import pytest
 import torch
 from postgres_server import server
 
-from denn.stores.postgres import PostgresStore
+from denn.stores.postgres.store import PostgresStore
 from denn.types import Document
 
 
@@ -24,4 +24,4 @@ def small_store(address):
 
 @pytest.fixture(name="small_index")
 def index_from_400(monkeypatch):
-    monkeypatch.setattr("denn.stores.postgres_search.INDEX_FROM", 400)
+    monkeypatch.setattr("denn.stores.postgres.search.INDEX_FROM", 400)

@@ -11,8 +11,8 @@ from postgres_data import clusters, quoted, sql, vectors
 from postgres_server import server
 
 from denn.errors import StoreError
-from denn.stores import postgres_schema, postgres_search
-from denn.stores.postgres import PostgresStore
+from denn.stores.postgres import schema, search
+from denn.stores.postgres.store import PostgresStore
 from denn.types import Document
 
 pytestmark = pytest.mark.slow  # a server of its own
@@ -42,7 +42,7 @@ def test_the_index_finds_what_a_scan_finds(indexed, monkeypatch):
     queries = clusters(40, 24) + 0.2 * vectors(40, 24, 3)
     assert indexed.info()["search"] == "hnsw"
     by_index = indexed.search(queries, 10)
-    monkeypatch.setattr("denn.stores.postgres_search.INDEX_FROM", 10**9)
+    monkeypatch.setattr("denn.stores.postgres.search.INDEX_FROM", 10**9)
     exact = indexed.search(queries, 10)
     shared = sum(len(set(one) & set(two)) for one, two in zip(by_index.ids, exact.ids, strict=True))
     assert shared >= 0.99 * 400
@@ -51,16 +51,16 @@ def test_the_index_finds_what_a_scan_finds(indexed, monkeypatch):
 
 
 def test_what_is_new_is_found_though_the_index_misses_it(indexed, monkeypatch):
-    missing = postgres_search.NEAREST.replace("vectors v WHERE", "vectors v WHERE v.row <= 2000 AND", 1)
-    assert missing != postgres_search.NEAREST
-    monkeypatch.setattr(postgres_search, "NEAREST", missing)
+    missing = search.NEAREST.replace("vectors v WHERE", "vectors v WHERE v.row <= 2000 AND", 1)
+    assert missing != search.NEAREST
+    monkeypatch.setattr(search, "NEAREST", missing)
     new, other = vectors(2, 24, 5).split(1)
     indexed.add([Document("new", ("late",), "new")], new)
     indexed.add([Document("other", (), "id 7")], other)  # one that was there gets another vector
     assert [indexed.search(query, 1).ids[0] for query in (new, other)] == [("new",), ("id 7",)]
     assert indexed.search(new, 5, exclude=["new"]).ids[0].count("new") == 0
     assert len(set(indexed.search(other, 50).ids[0])) == 50  # nothing twice
-    monkeypatch.setattr(postgres_search, "FRESH", 0)
+    monkeypatch.setattr(search, "FRESH", 0)
     assert indexed.search(new, 1).ids[0] != ("new",)
 
 
@@ -95,7 +95,7 @@ def test_a_writer_leaves_the_index_to_the_owner(address, small_index):
     with PostgresStore.create(address, 4) as store:
         role = f"writer {uuid.uuid4()}"
         sql(f'CREATE ROLE "{role}" LOGIN')
-        sql(postgres_schema.grants(store._where.schema, role, role))
+        sql(schema.grants(store._where.schema, role, role))
         with PostgresStore.open(address.replace("//postgres@", f"//{role.replace(' ', '%20')}@")) as writer:
             writer.add([Document(str(i)) for i in range(500)], vectors(500, 4))
             assert writer.info()["search"] == "exact" and writer.search(torch.ones(1, 4), 3).k == 3
@@ -106,7 +106,7 @@ def test_a_writer_leaves_the_index_to_the_owner(address, small_index):
 
 @pytest.mark.parametrize("dimension", [1900, 1901, 4001])
 def test_wide_embeddings(address, dimension, monkeypatch):
-    monkeypatch.setattr("denn.stores.postgres_search.INDEX_FROM", 3)
+    monkeypatch.setattr("denn.stores.postgres.search.INDEX_FROM", 3)
     rows = vectors(5, dimension)
     with PostgresStore.create(address, dimension) as store:
         ids = store.add([Document("long text " * 1000, ("l",)) for _ in range(5)], rows)

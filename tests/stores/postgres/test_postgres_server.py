@@ -16,9 +16,10 @@ from postgres_data import quoted, sql, vectors
 from postgres_server import server
 
 from denn.errors import StoreError
-from denn.stores import postgres_schema
-from denn.stores.postgres import PostgresStore
-from denn.stores.postgres_changes import Writing
+from denn.stores.postgres import schema as schema_module
+from denn.stores.postgres.changes import Writing
+from denn.stores.postgres.schema import MIGRATIONS, grants
+from denn.stores.postgres.store import PostgresStore
 from denn.types import Document
 
 pytestmark = pytest.mark.slow  # a server of its own
@@ -184,7 +185,8 @@ def test_processes_add_and_search_at_once_and_agree(address):
     workers, turns = 3, 15
     with PostgresStore.create(address, 8) as store:
         command = [sys.executable, __file__, address]
-        room = os.environ | {"PYTHONPATH": str(Path(__file__).parents[1])}
+        paths = os.pathsep.join([str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH", "")])
+        room = os.environ | {"PYTHONPATH": paths}
         running = [
             subprocess.Popen([*command, str(number), str(turns)], stdout=subprocess.PIPE, env=room)
             for number in range(workers)
@@ -265,7 +267,7 @@ def test_a_change_that_was_stored_is_not_made_again_where_its_answer_is_lost(sto
 @pytest.mark.slow
 @pytest.mark.parametrize("end", ["stop", "kill"])
 def test_a_store_outlives_a_restart_of_its_server(address, end, monkeypatch):
-    monkeypatch.setattr("denn.stores.postgres_link.REACH", 2.0)
+    monkeypatch.setattr("denn.stores.postgres.link.REACH", 2.0)
     with PostgresStore.create(address, 3) as store:
         store.add([Document("a", id="a")], torch.ones(1, 3))
         getattr(server(), end)()
@@ -296,7 +298,7 @@ def test_roles(address):
         with pytest.raises(StoreError, match="may not do that"):
             PostgresStore.open(at[reader])
         with psycopg.connect(at[owner].partition("?")[0], autocommit=True) as connection:
-            connection.execute(postgres_schema.grants(schema, writer, reader))
+            connection.execute(grants(schema, writer, reader))
         with PostgresStore.open(at[writer]) as writing, PostgresStore.open(at[reader], read_only=True) as reading:
             writing.add([Document(id, ("l", id), id) for id in "abc"], torch.eye(3))
             writing.relabel("a", ["z"])
@@ -315,7 +317,7 @@ def test_roles(address):
 
 def test_the_page_for_operators_quotes_the_grants():
     page = Path(__file__).parents[3] / "docs" / "postgres.md"
-    assert postgres_schema.grants("denn", "denn_writer", "denn_reader") in page.read_text()
+    assert grants("denn", "denn_writer", "denn_reader") in page.read_text()
 
 
 def test_without_the_extension_an_administrator_is_told_what_to_run(address):
@@ -333,7 +335,7 @@ def test_without_the_extension_an_administrator_is_told_what_to_run(address):
 def test_migrations(store, address, monkeypatch):
     step = "ALTER TABLE documents ADD COLUMN extra vector({dimension})"
     with monkeypatch.context() as newer:
-        newer.setattr(postgres_schema, "MIGRATIONS", (*postgres_schema.MIGRATIONS, step))
+        newer.setattr(schema_module, "MIGRATIONS", (*MIGRATIONS, step))
         with pytest.raises(StoreError, match=r"older version of denn \(step 1 of 2\).*PostgresStore.migrate"):
             PostgresStore.open(address)
         assert PostgresStore.migrate(address) == 1 and PostgresStore.migrate(address) == 0
@@ -345,8 +347,8 @@ def test_migrations(store, address, monkeypatch):
 
 
 def test_a_migration_that_fails_leaves_nothing_behind(store, address, monkeypatch):
-    steps = (*postgres_schema.MIGRATIONS, "CREATE TABLE half(x int)", "CREATE TABLE documents(x int)")
-    monkeypatch.setattr(postgres_schema, "MIGRATIONS", steps)
+    steps = (*MIGRATIONS, "CREATE TABLE half(x int)", "CREATE TABLE documents(x int)")
+    monkeypatch.setattr(schema_module, "MIGRATIONS", steps)
     with pytest.raises(StoreError, match="already exists"):
         PostgresStore.migrate(address)
     assert sql(f"SELECT number FROM {quoted(store)}.migrations") == [(1,)]

@@ -14,13 +14,11 @@ import torch
 from torch import Tensor
 
 from denn.errors import StoreError
-from denn.stores import index_file, ledger
-from denn.stores.changing import Changing
-from denn.stores.keeper import Index, Keeper, keep
-from denn.stores.memory import unit_rows
-from denn.stores.replica import Replica
-from denn.stores.rules import as_ids, check_dimension, check_meant, checked_age, label_names, relabelled
-from denn.stores.sqlite import (
+from denn.stores.embedded import index_file, ledger
+from denn.stores.embedded.index_maintenance import Index, IndexKeeper, maintain
+from denn.stores.embedded.pending_change import PendingChange
+from denn.stores.embedded.replica import Replica
+from denn.stores.embedded.sqlite import (
     check_file,
     check_types,
     clean,
@@ -35,7 +33,9 @@ from denn.stores.sqlite import (
     undisturbed,
     write_schema,
 )
-from denn.stores.vectors import matrix
+from denn.stores.embedded.vectors import matrix
+from denn.stores.rules import as_ids, check_dimension, check_meant, checked_age, label_names, relabelled
+from denn.stores.unit_vectors import unit_rows
 from denn.types import Change, Document, Neighbours, Where, Which
 
 
@@ -46,7 +46,7 @@ class EmbeddedStore:
     moderate size, and by an approximate index beside the file in a larger one (`index="auto"`), or never or always.
     """
 
-    _keeper: Keeper | None = None
+    _keeper: IndexKeeper | None = None
 
     def __init__(
         self, path: str | Path, read_only: bool, device: str | torch.device, patience: float, index: Index
@@ -64,7 +64,7 @@ class EmbeddedStore:
                 prepare_writer(self._writer)
             self._replica = Replica(reader, self.path, self._dimension, device, private=False)
             opened.callback(lambda: self._replica.reader.close())  # it may be another one by then
-            self._keeper = keep(self._replica, self.path, self._dimension, device, index, builds=not read_only)
+            self._keeper = maintain(self._replica, self.path, self._dimension, device, index, builds=not read_only)
             self.refresh()
             self._opened = opened.pop_all()
 
@@ -302,7 +302,7 @@ class EmbeddedStore:
             yield self._writer
 
     @contextmanager
-    def _changing(self, action: str, source: str) -> Iterator[Changing]:
+    def _changing(self, action: str, source: str) -> Iterator[PendingChange]:
         """Run one change as a transaction; it is on the disk, in memory and in the history when this returns.
 
         A change that touched nothing leaves no trace.
@@ -310,7 +310,7 @@ class EmbeddedStore:
         with self._writing() as writer:
             with transaction(writer):
                 self.refresh()  # from here to the commit nobody else can change the store
-                change = Changing(writer, self._replica, self._replica.version + 1)
+                change = PendingChange(writer, self._replica, self._replica.version + 1)
                 yield change
                 if change.documents:
                     ledger.record(writer, change.number, action, source, change.documents, change.undoes)

@@ -11,11 +11,11 @@ from typing import Self
 import torch
 
 from denn.errors import StoreError
-from denn.stores.embedded import EmbeddedStore
-from denn.stores.keeper import Index
-from denn.stores.replica import Replica
+from denn.stores.embedded.index_maintenance import Index
+from denn.stores.embedded.replica import Replica
+from denn.stores.embedded.sqlite import prepare_writer, write_schema
+from denn.stores.embedded.store import EmbeddedStore
 from denn.stores.rules import check_dimension
-from denn.stores.sqlite import prepare_writer, write_schema
 
 
 class MemoryStore(EmbeddedStore):

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from denn.errors import StoreError, UnknownError
-from denn.stores.postgres_link import Address, Connection
+from denn.stores.postgres.link import Address, Connection
 from denn.stores.rules import as_ids
 from denn.types import Change, Document, Where, Which
 

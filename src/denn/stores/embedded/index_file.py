@@ -14,8 +14,8 @@ from typing import Any, BinaryIO
 import numpy as np
 import torch
 
-from denn.stores.approximate import Approximate, faiss
-from denn.stores.memory import Matrix
+from denn.stores.embedded.approximate import Approximate, faiss
+from denn.stores.embedded.memory import Matrix
 
 log = logging.getLogger(__name__)
 

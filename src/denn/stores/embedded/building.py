@@ -12,8 +12,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from denn.stores import index_file
-from denn.stores.approximate import TOP, Approximate, candidates, faiss
+from denn.stores.embedded import index_file
+from denn.stores.embedded.approximate import TOP, Approximate, candidates, faiss
 
 MINIMUM = 16  # documents; below, exact search is as good
 LISTS_PER_ROOT = 4  # lists for each √N documents

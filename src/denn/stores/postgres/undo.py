@@ -7,9 +7,9 @@ from datetime import timedelta
 from typing import Any
 
 from denn.errors import StoreError
-from denn.stores.postgres_changes import Writing
-from denn.stores.postgres_link import Connection, errors, wait_at_most
-from denn.stores.postgres_read import check_known, digests, select
+from denn.stores.postgres.changes import Writing
+from denn.stores.postgres.link import Connection, errors, wait_at_most
+from denn.stores.postgres.read import check_known, digests, select
 from denn.stores.rules import as_ids, check_undoable, check_untouched, undone_after
 from denn.types import Where, Which
 

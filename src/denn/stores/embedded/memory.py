@@ -11,53 +11,19 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from denn.errors import DataError, StoreError
 from denn.types import Neighbours
 
 if TYPE_CHECKING:
-    from denn.stores.approximate import Approximate, Covered
+    from denn.stores.embedded.approximate import Approximate, Covered
 
 SCORES_BYTES = 256 * 2**20  # bounds the (chunk of queries) × N scores that exist at one time
 RANKED_BYTES = 64 * 2**20  # bounds the vectors that candidates are ranked by at one time
 FETCH_ROWS = 2048  # vectors fetched at one time
-SMALL, LARGE = 1e-9, 1e9  # lengths whose squares are safe in float32
 COMPACT_SHARE = 1 / 8  # dead slots cost search time; beyond this share of all slots they are squeezed out
 
 Matrix: TypeAlias = NDArray[np.float32]
 Integers: TypeAlias = NDArray[np.int64]
 Fetch: TypeAlias = Callable[[Tensor], Tensor]  # ascending row numbers → their stored (n,d) vectors
-
-
-def unit_rows(vectors: Tensor, dimension: int) -> Tensor:
-    """Return the (n,d) vectors as float32 rows of length 1; a zero row stays zero, a non-finite one is an error."""
-    if vectors.ndim != 2 or vectors.shape[1] != dimension:
-        raise StoreError(
-            f"got vectors of shape {tuple(vectors.shape)}, expected (n, {dimension}). "
-            "Use the encoder this datastore was made with."
-        )
-    # NumPy, because waking torch's threads costs more than the work on a few queries.
-    rows = vectors.detach().cpu().to(torch.promote_types(vectors.dtype, torch.float32)).numpy()
-    norm = np.sqrt(np.einsum("nd,nd->n", rows, rows))[:, None]
-    if not ((norm > SMALL) & (norm < LARGE)).all():  # the squares may leave the range of numbers
-        rows, norm = _in_range(rows)
-    return torch.from_numpy((rows / norm).astype(np.float32, copy=False))
-
-
-def _in_range(rows: NDArray[np.floating]) -> tuple[NDArray[np.floating], NDArray[np.floating]]:
-    """Return rows of the same directions and their lengths, 1 for that of a zero row; a non-finite one is an error.
-
-    They are scaled by powers of two, so that a row is rounded alike in all company.
-    """
-    largest = np.abs(rows).max(axis=1, keepdims=True)
-    broken = np.flatnonzero(~np.isfinite(largest))
-    if len(broken):
-        raise DataError(
-            f"vector {broken[0]} holds a value that is not finite, expected finite numbers only. "
-            "Check the encoder's weights."
-        )
-    rows = np.ldexp(rows, -np.frexp(largest)[1])
-    norm = np.sqrt(np.einsum("nd,nd->n", rows, rows))[:, None]
-    return rows, np.where(norm == 0, 1, norm)
 
 
 @dataclass(frozen=True)

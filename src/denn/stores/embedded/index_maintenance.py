@@ -23,12 +23,12 @@ from torch import Tensor
 from denn.durable import sync
 from denn.errors import StoreError
 from denn.locks import alone
-from denn.stores import index_file
-from denn.stores.approximate import Approximate, faiss
-from denn.stores.building import MINIMUM, Moment, build
-from denn.stores.replica import Replica
-from denn.stores.sqlite import connect, read_meta, transaction
-from denn.stores.vectors import read_present
+from denn.stores.embedded import index_file
+from denn.stores.embedded.approximate import Approximate, faiss
+from denn.stores.embedded.building import MINIMUM, Moment, build
+from denn.stores.embedded.replica import Replica
+from denn.stores.embedded.sqlite import connect, read_meta, transaction
+from denn.stores.embedded.vectors import read_present
 
 log = logging.getLogger(__name__)
 
@@ -43,15 +43,15 @@ SAMPLE = 64  # vectors of an index that are compared with the store's when it is
 RETRY = 600.0  # seconds after a build that failed
 
 
-def keep(
+def maintain(
     replica: Replica, path: Path, dimension: int, device: str | torch.device, mode: Index, *, builds: bool
-) -> Keeper | None:
+) -> IndexKeeper | None:
     """Return a keeper with its replica's first index, None where search is to be exact: always on an accelerator."""
     if mode not in get_args(Index):
         raise StoreError(f"got the index {mode!r}, expected one of {', '.join(get_args(Index))}.")
     if mode == "exact" or (mode == "auto" and torch.device(device).type != "cpu"):
         return None
-    keeper = Keeper(replica, path, dimension, mode, builds=builds)
+    keeper = IndexKeeper(replica, path, dimension, mode, builds=builds)
     replica.main = keeper.load()
     return keeper
 
@@ -99,7 +99,7 @@ class Work:
             raise Stopped
 
 
-class Keeper:
+class IndexKeeper:
     """Gives a replica an approximate index, and a new one when that has aged; without one the search is exact.
 
     Nothing that goes wrong here is an error of the store: the index is a cache.

@@ -13,8 +13,8 @@ from weakref import WeakKeyDictionary
 import numpy as np
 import torch
 
-from denn.stores.postgres_link import Connection, Vector
-from denn.stores.postgres_schema import INDEX_FROM
+from denn.stores.postgres.link import Connection, Vector
+from denn.stores.postgres.schema import INDEX_FROM
 from denn.types import Neighbours
 
 OVERFETCH = 4  # the index has half precision: so many times k are taken from it and ranked again by their full vectors

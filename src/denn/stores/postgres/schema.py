@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from denn.errors import StoreError
-from denn.stores.postgres_link import Address, Connection, errors, prepare, sql, wait_at_most
+from denn.stores.postgres.link import Address, Connection, errors, prepare, sql, wait_at_most
 from denn.stores.rules import check_labels
 
 WIDEST = 16_000  # of pgvector's type

@@ -11,12 +11,10 @@ import torch
 from torch import Tensor
 
 from denn.errors import StoreError
-from denn.stores import postgres_read as read
-from denn.stores import postgres_undo
-from denn.stores.memory import unit_rows
-from denn.stores.postgres_changes import Writing, change
-from denn.stores.postgres_link import Address, Connection, Link, connected, explained
-from denn.stores.postgres_schema import (
+from denn.stores.postgres import read, undo
+from denn.stores.postgres.changes import Writing, change
+from denn.stores.postgres.link import Address, Connection, Link, connected, explained
+from denn.stores.postgres.schema import (
     WIDEST,
     WIDEST_INDEXED,
     build_index,
@@ -25,8 +23,9 @@ from denn.stores.postgres_schema import (
     is_owner,
     migrate_tables,
 )
-from denn.stores.postgres_search import State, by_index, nearest
+from denn.stores.postgres.search import State, by_index, nearest
 from denn.stores.rules import check_meant, checked_age, label_names, relabelled
+from denn.stores.unit_vectors import unit_rows
 from denn.types import Change, Document, Neighbours, Where, Which
 
 log = logging.getLogger(__name__)
@@ -241,11 +240,11 @@ class PostgresStore:
     def forget(self, which: Which, *, source: str = "", everything: bool = False) -> int:
         """Remove documents, in the history too, but for their ids; after `vacuum` nothing of them is in the tables."""
         check_meant(which, everything)
-        return self._change("forget", source, lambda writing: postgres_undo.forget(writing, which))
+        return self._change("forget", source, lambda writing: undo.forget(writing, which))
 
     def undo(self, number: int, *, source: str = "") -> int:
         """Bring the documents that a change touched to where they were before it. Return how many were."""
-        return self._change("undo", source, lambda writing: postgres_undo.undo(writing, number))
+        return self._change("undo", source, lambda writing: undo.undo(writing, number))
 
     def vacuum(self, keep: timedelta | None = None) -> None:
         """Write the tables anew without what was removed, without later labels that nothing carries, without old pasts.
@@ -259,8 +258,8 @@ class PostgresStore:
             if not is_owner(connection):
                 raise StoreError(f"only the owner of the tables of {self.address} can vacuum. Connect as that role.")
             with connection.transaction():
-                postgres_undo.prune(connection, age, self._patience)
-            postgres_undo.rewrite(connection, self._patience)
+                undo.prune(connection, age, self._patience)
+            undo.rewrite(connection, self._patience)
             self._state = self._state.renewed(connection)
             if self._lacks_index():
                 self._make_index(connection)

@@ -10,14 +10,14 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from denn.stores import ledger
-from denn.stores.replica import Replica
+from denn.stores.embedded import ledger
+from denn.stores.embedded.replica import Replica
 from denn.stores.rules import check_labels, given_ids, place
 from denn.types import Document
 
 
 @dataclass
-class Changing:
+class PendingChange:
     """A change that is being made; memory holds the store as it was before."""
 
     writer: sqlite3.Connection

@@ -17,8 +17,8 @@ import torch.nn.functional as F
 from clusters import D, clustered, documents, eventually
 
 from denn.errors import MissingExtraError, StoreError
-from denn.stores import building, index_file, keeper
-from denn.stores.embedded import EmbeddedStore
+from denn.stores.embedded import building, index_file, index_maintenance
+from denn.stores.embedded.store import EmbeddedStore
 from denn.types import Document
 
 pytestmark = pytest.mark.slow  # builds indexes; the contract has the fast part
@@ -35,7 +35,7 @@ def test_opening_uses_the_index_on_the_disk(store, path, monkeypatch):
     queries = clustered(50, seed=9)
     before = store.search(queries, 20)
     store.close()
-    monkeypatch.setattr(keeper, "build", no_build)
+    monkeypatch.setattr(index_maintenance, "build", no_build)
     for index in ("approximate", "auto"):
         with EmbeddedStore.open(path, index=index) as again:
             facts, after = again.info(), again.search(queries, 20)
@@ -51,7 +51,7 @@ def test_opening_uses_the_index_on_the_disk(store, path, monkeypatch):
 def test_opening_reads_no_vector_that_the_index_covers(store, path):
     store.close()
     with closing(sqlite3.connect(path)) as connection, connection:
-        step = 3000 // keeper.SAMPLE  # of the sample that is compared
+        step = 3000 // index_maintenance.SAMPLE  # of the sample that is compared
         connection.execute("UPDATE documents SET embedding = x'00000000' WHERE (row - 1) % ? != 0", (step,))
     with EmbeddedStore.open(path) as again:
         assert len(again) == 3000
@@ -220,7 +220,7 @@ def test_a_failed_build_leaves_the_old_index(hasty, store, path, monkeypatch, ca
     def fail(*_):
         raise MemoryError("no room")
 
-    monkeypatch.setattr(keeper, "build", fail)
+    monkeypatch.setattr(index_maintenance, "build", fail)
     store.add(documents(100, "new"), clustered(100, seed=4))
     eventually(lambda: "could not be renewed" in caplog.text)
     assert store.info()["fresh"] == 100 and store.search(clustered(100, seed=4)[:1], 1).ids == (("new0",),)
@@ -242,14 +242,14 @@ def test_what_a_killed_build_left_is_in_nobodys_way(store, path):
 
 
 def test_closing_stops_a_build(path, hasty, monkeypatch):
-    read, begun = keeper.read_present, threading.Event()
+    read, begun = index_maintenance.read_present, threading.Event()
 
     def until_told_to_stop(*arguments, **options):
         begun.set()
         assert store._keeper._work._stop.wait(60)
         return read(*arguments, **options)
 
-    monkeypatch.setattr(keeper, "read_present", until_told_to_stop)
+    monkeypatch.setattr(index_maintenance, "read_present", until_told_to_stop)
     monkeypatch.setattr(building, "BLOCK", 10)
     with EmbeddedStore.create(path, D, index="approximate") as store:
         store.add(documents(3000), clustered(3000))
@@ -259,7 +259,7 @@ def test_closing_stops_a_build(path, hasty, monkeypatch):
 
 
 def test_rows_that_go_during_a_build_are_left_out(path, monkeypatch):
-    read = keeper.read_present
+    read = index_maintenance.read_present
     with EmbeddedStore.create(path, D) as store:
         store.add(documents(300), clustered(300))
 
@@ -270,7 +270,7 @@ def test_rows_that_go_during_a_build_are_left_out(path, monkeypatch):
                 store.add(documents(1, "new"), clustered(1, seed=8))
             return read(*arguments, **options)
 
-        monkeypatch.setattr(keeper, "read_present", meddling)
+        monkeypatch.setattr(index_maintenance, "read_present", meddling)
         store.build_index()
         assert (store.info()["covered"], store.info()["fresh"]) == (298, 2) and len(store) == 300
         assert store.search(-clustered(300)[5:6], 1).ids == (("d5",),)
@@ -306,8 +306,8 @@ def test_an_index_that_cannot_be_written_is_told(store, path, monkeypatch):
 
 
 def test_size_decides_where_nothing_is_said(path, monkeypatch):
-    monkeypatch.setattr(keeper, "AUTO_FLOATS", 200 * D)
-    monkeypatch.setattr(keeper, "LOOK", 0.0)
+    monkeypatch.setattr(index_maintenance, "AUTO_FLOATS", 200 * D)
+    monkeypatch.setattr(index_maintenance, "LOOK", 0.0)
     with EmbeddedStore.create(path, D) as store, EmbeddedStore.open(path, index="exact") as never:
         store.add(documents(199), clustered(199))
         store.search(clustered(1), 1)
@@ -328,10 +328,10 @@ def test_without_faiss_search_stays_exact(path, monkeypatch):
             raise ImportError(name)
         return import_module(name, *rest)
 
-    monkeypatch.setattr(keeper, "AUTO_FLOATS", 0)
-    monkeypatch.setattr(keeper, "LOOK", 0.0)
-    monkeypatch.setattr("denn.stores.approximate.import_module", hidden)
-    monkeypatch.setattr(keeper, "find_spec", lambda name: None if name == "faiss" else find_spec(name))
+    monkeypatch.setattr(index_maintenance, "AUTO_FLOATS", 0)
+    monkeypatch.setattr(index_maintenance, "LOOK", 0.0)
+    monkeypatch.setattr("denn.stores.embedded.approximate.import_module", hidden)
+    monkeypatch.setattr(index_maintenance, "find_spec", lambda name: None if name == "faiss" else find_spec(name))
     with EmbeddedStore.create(path, D) as store:
         store.add(documents(100), clustered(100))
         assert store.search(clustered(100), 1).ids == tuple((f"d{i}",) for i in range(100))

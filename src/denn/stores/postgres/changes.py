@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 from uuid import UUID, uuid4
 
 from denn.errors import ConflictError, UnavailableError
-from denn.stores.postgres_link import (
+from denn.stores.postgres.link import (
     Address,
     Connection,
     Link,
@@ -19,8 +19,8 @@ from denn.stores.postgres_link import (
     lost,
     wait_at_most,
 )
-from denn.stores.postgres_read import digests
-from denn.stores.postgres_search import State
+from denn.stores.postgres.read import digests
+from denn.stores.postgres.search import State
 from denn.stores.rules import check_labels, given_ids, place
 from denn.types import Document
 

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from denn.errors import MissingExtraError
-from denn.stores.memory import Integers, Matrix, similarities
+from denn.stores.embedded.memory import Integers, Matrix, similarities
 
 ROWS = 2048  # vectors compared at one time where all are
 TOP = 30  # the recall that `probes` was chosen for is that of so many nearest

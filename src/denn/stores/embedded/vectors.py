@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from denn.errors import StoreError
-from denn.stores.sqlite import check_types
+from denn.stores.embedded.sqlite import check_types
 
 UNIT_TOLERANCE = 1e-3  # of the squared length of a stored vector, which is 1 but for rounding
 

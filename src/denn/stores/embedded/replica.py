@@ -12,9 +12,9 @@ import torch
 from torch import Tensor
 
 from denn.errors import UnknownError
-from denn.stores.approximate import Approximate
-from denn.stores.memory import MemoryIndex, Snapshot
-from denn.stores.sqlite import (
+from denn.stores.embedded.approximate import Approximate
+from denn.stores.embedded.memory import MemoryIndex, Snapshot
+from denn.stores.embedded.sqlite import (
     check_types,
     connect_reader,
     explained,
@@ -23,7 +23,7 @@ from denn.stores.sqlite import (
     read_meta,
     undisturbed,
 )
-from denn.stores.vectors import matrix, read_vectors
+from denn.stores.embedded.vectors import matrix, read_vectors
 
 READ_ROWS = 2048  # documents taken into memory at one time
 REOPEN_PATIENCE = 10.0  # seconds

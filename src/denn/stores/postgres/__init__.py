@@ -1,0 +1,1 @@
+"""The shared datastore: PostgreSQL with pgvector."""
