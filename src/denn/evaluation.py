@@ -74,7 +74,9 @@ def label_thresholds(thresholds: Thresholds, labels: int) -> Tensor:
     return torch.tensor(list(thresholds.per_label) + [thresholds.overall] * later, dtype=torch.float32)
 
 
-def cut_at(thresholds: Thresholds, labels: int, later: Tensor | None = None, per_label: bool = False) -> float | Tensor:
+def decision_thresholds(
+    thresholds: Thresholds, labels: int, later: Tensor | None = None, per_label: bool = False
+) -> float | Tensor:
     """Return what decides: the overall threshold or those per label, and for labels that came later their own.
 
     One number where all labels have the same, else (L,). `later` holds the thresholds of the labels behind those of
@@ -82,10 +84,10 @@ def cut_at(thresholds: Thresholds, labels: int, later: Tensor | None = None, per
     """
     if not per_label and (later is None or not len(later)):
         return thresholds.overall
-    cut = label_thresholds(thresholds, labels) if per_label else torch.full((labels,), thresholds.overall)
+    found = label_thresholds(thresholds, labels) if per_label else torch.full((labels,), thresholds.overall)
     if later is not None:
-        cut[len(thresholds.per_label) :] = later
-    return cut
+        found[len(thresholds.per_label) :] = later
+    return found
 
 
 def evaluate(
@@ -112,8 +114,8 @@ def evaluate(
     for name, values in systems_of(scores).items():
         own = (later or {}).get(name)
         numbers = {**{str(threshold): threshold for threshold in fixed}, "tuned": thresholds[name].overall}
-        chosen: dict[str, float | Tensor] = {**numbers, "tuned": cut_at(thresholds[name], len(known), own)}
-        chosen["per_label"] = cut_at(thresholds[name], len(known), own, per_label=True)
+        chosen: dict[str, float | Tensor] = {**numbers, "tuned": decision_thresholds(thresholds[name], len(known), own)}
+        chosen["per_label"] = decision_thresholds(thresholds[name], len(known), own, per_label=True)
         systems[name] = {}
         ranking = ranking_scores(_widen(values, len(unknown)), gold)
         for kind, threshold in chosen.items():

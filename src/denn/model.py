@@ -11,7 +11,7 @@ from denn.bundle import Card, read
 from denn.config import make_recipe
 from denn.core.thresholds import decide
 from denn.errors import BundleError, ConfigError, ConflictError, DataError
-from denn.evaluation import Evaluation, concatenate, cut_at, evaluate
+from denn.evaluation import Evaluation, concatenate, decision_thresholds, evaluate
 from denn.methods.new_labels import NewLabels
 from denn.protocols import Datastore, Method, Retriever
 from denn.registry import METHODS, lookup
@@ -90,7 +90,7 @@ class Model:
                 if not isinstance(text, str):
                     raise DataError(f"Text {number} is of type {type(text).__name__}, expected a string.")
             scores = self.score(batch)
-            yield from self.decide(scores, self.cut(scores, threshold, per_label), min_labels, evidence)
+            yield from self.decide(scores, self.decision_thresholds(scores, threshold, per_label), min_labels, evidence)
             start += len(batch)
 
     def scores(self, texts: Sequence[str], own_ids: Sequence[str | None] | None = None) -> Scores:
@@ -174,19 +174,21 @@ class Model:
         labels = len(self.labels if self.method.store is None else self.method.store.labels)
         return max(1, min(BATCH, SCORES_BYTES // (4 * MATRICES * max(1, labels))))
 
-    def cut(self, scores: Scores, threshold: float | None = None, per_label: bool = False) -> float | Tensor:
+    def decision_thresholds(
+        self, scores: Scores, threshold: float | None = None, per_label: bool = False
+    ) -> float | Tensor:
         """Return what decides on these scores: `threshold`, or the tuned ones; one number, or one for each label."""
         _check_threshold(threshold)
         if threshold is not None:
             return threshold
         later = self.later_thresholds(scores)["final"]
-        return cut_at(self.card.thresholds["final"], len(scores.names), later, per_label)
+        return decision_thresholds(self.card.thresholds["final"], len(scores.names), later, per_label)
 
     def decide(
-        self, scores: Scores, cut: float | Tensor, min_labels: int = 0, evidence: int | None = None
+        self, scores: Scores, threshold: float | Tensor, min_labels: int = 0, evidence: int | None = None
     ) -> Iterator[Prediction]:
         """Turn the scores of a batch into predictions; see `predict`."""
-        chosen = decide(scores.final, cut, min_labels)
+        chosen = decide(scores.final, threshold, min_labels)
         neighbours = self._neighbours(scores, evidence)
         top = scores.final.topk(min(SHOWN, len(scores.names)), dim=1)
         for row in range(len(scores.final)):

@@ -36,12 +36,12 @@ def measure(model: Model, corpus: Corpus, progress: Progress) -> dict[str, Any]:
     scores = _score(model, corpus.test, progress)
     counts = Counter(label for document in corpus.train for label in document.labels)
     thresholds = model.card.thresholds
-    cuts = {part: thresholds[part].overall for part in systems_of(scores)}
-    decided = {part: decide(values, cuts[part]) for part, values in systems_of(scores).items()}
+    used = {part: thresholds[part].overall for part in systems_of(scores)}
+    decided = {part: decide(values, used[part]) for part, values in systems_of(scores).items()}
     gold = corpus.labels.matrix(corpus.test)
     found = evaluate(scores, corpus.test, thresholds, counts, fixed=FIXED)
     return {
-        "thresholds": cuts,
+        "thresholds": used,
         "test": _test(found, decided, gold, counts) | {"empty_gamma": _empty_gamma(model, scores)},
         "valid": valid and {"systems": evaluate(valid, corpus.valid, thresholds, counts, fixed=FIXED).systems},
         "curves": {

@@ -154,7 +154,7 @@ def test_a_text_beyond_the_pass_is_a_pass_of_its_own(encoder):
 
 def test_no_texts(encoder):
     tokens = encoder.tokenize([])
-    assert (len(tokens), tokens.cut) == (0, 0)
+    assert (len(tokens), tokens.truncated) == (0, 0)
     assert encoder.encode(tokens).shape == (0, 32)
 
 
@@ -162,7 +162,7 @@ def test_cut_counts_the_texts_beyond_the_maximum_length(tiny_encoder):
     encoder = load(tiny_encoder, max_length=8)
     exact, long = "goal " * 6, "goal " * 7  # with [CLS] and [SEP]: 8 and 9 tokens
     tokens = encoder.tokenize([exact, long, "", "goal" * 10_000])
-    assert tokens.cut == 2
+    assert tokens.truncated == 2
     assert tokens.lengths.tolist()[:3] == [8, 8, 2]
     first = tokens.first(2)
     assert first.lengths.tolist() == [8, 8]
@@ -181,7 +181,7 @@ def test_ten_megabytes_are_cut_before_they_are_tokenized(encoder):
     begun = time.process_time()
     tokens = encoder.tokenize(["goal match " * 950_000])
     assert time.process_time() - begun < 0.5
-    assert tokens.cut == 1
+    assert tokens.truncated == 1
     assert tokens.flat.tolist() == encoder.tokenize(["goal match " * 100]).flat.tolist()
 
 

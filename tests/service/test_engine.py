@@ -9,7 +9,7 @@ import torch
 from inside import PATIENCE, Gate, gated
 
 from denn.model import Model
-from denn.service.engine import Engine, Wish
+from denn.service.engine import DecisionOptions, Engine
 from denn.service.problems import Busy
 from denn.service.settings import Settings
 from denn.service.telemetry import Telemetry
@@ -82,9 +82,9 @@ def as_predicted(model: Model, found, texts: list[str], **options) -> bool:
 def test_requests_that_come_together_are_scored_together(model, gate):
     async def scenario(engine):
         gate.hold()
-        first = soon(engine.predict(["first"], Wish()))
+        first = soon(engine.predict(["first"], DecisionOptions()))
         await until(lambda: gate.batches)
-        rest = [soon(engine.predict([text, text.upper()], Wish())) for text in TEXTS]
+        rest = [soon(engine.predict([text, text.upper()], DecisionOptions())) for text in TEXTS]
         await until(lambda: engine.waiting == 1 + 2 * len(TEXTS))
         gate.release()
         return await asyncio.gather(first, *rest)
@@ -105,7 +105,7 @@ def test_requests_that_come_together_are_scored_together(model, gate):
     ],
 )
 def test_predictions_are_those_of_the_library(model, gate, options):
-    found = working(model, lambda engine: engine.predict(TEXTS, Wish(**options)))
+    found = working(model, lambda engine: engine.predict(TEXTS, DecisionOptions(**options)))
     assert as_predicted(model, found, TEXTS, **options)
 
 
@@ -113,21 +113,21 @@ def test_thresholds_of_some_labels_go_before_all_others(model, gate):
     own = (("sport", 1.0), ("日本 旅行", 0.125), ("nobody's", 0.5))
 
     async def scenario(engine):
-        return [await engine.predict([TWO], Wish(threshold, own)) for threshold in (None, 0.0)]
+        return [await engine.predict([TWO], DecisionOptions(threshold, own)) for threshold in (None, 0.0)]
 
     for (one,), every in zip(working(model, scenario), (model.card.thresholds["final"].overall, 0.0), strict=True):
-        cuts = dict(zip(one.prediction.scores, one.cuts, strict=True))
-        assert cuts.pop("sport") == 1.0 and cuts.pop("日本 旅行") == 0.125
-        assert all(cut == pytest.approx(every) for cut in cuts.values()) and (cuts or every)
+        thresholds = dict(zip(one.prediction.scores, one.thresholds, strict=True))
+        assert thresholds.pop("sport") == 1.0 and thresholds.pop("日本 旅行") == 0.125
+        assert all(cut == pytest.approx(every) for cut in thresholds.values()) and (thresholds or every)
         assert "日本 旅行" in one.prediction.labels and "sport" not in one.prediction.labels
 
 
 def test_others_come_between_the_parts_of_a_large_request(model, gate):
     async def scenario(engine):
         gate.hold()
-        large = soon(engine.predict([f"part {number} " + "x" * 40 for number in range(6)], Wish()))
+        large = soon(engine.predict([f"part {number} " + "x" * 40 for number in range(6)], DecisionOptions()))
         await until(lambda: gate.batches)
-        small = soon(engine.predict(["small"], Wish()))
+        small = soon(engine.predict(["small"], DecisionOptions()))
         await until(lambda: engine.waiting == 7)
         gate.let(2)
         await small
@@ -146,9 +146,9 @@ def test_the_token_budget_of_a_batch(model, gate):
 
     async def scenario(engine):
         gate.hold()
-        first = soon(engine.predict(["first"], Wish()))
+        first = soon(engine.predict(["first"], DecisionOptions()))
         await until(lambda: gate.batches)
-        rest = [soon(engine.predict([text], Wish())) for text in texts]
+        rest = [soon(engine.predict([text], DecisionOptions())) for text in texts]
         await until(lambda: engine.waiting == 1 + len(texts))
         gate.release()
         await asyncio.gather(first, *rest)
@@ -166,12 +166,12 @@ def test_a_text_that_fails_fails_alone(model, gate):
 
     async def scenario(engine):
         gate.hold()
-        tasks = [soon(engine.predict([text], Wish())) for text in ("first", "good", "poison", "better")]
+        tasks = [soon(engine.predict([text], DecisionOptions())) for text in ("first", "good", "poison", "better")]
         await until(lambda: engine.waiting == 4)
         gate.release()
         found = await asyncio.gather(*tasks, return_exceptions=True)
         assert engine.waiting == 0
-        again = await engine.predict(["good"], Wish())
+        again = await engine.predict(["good"], DecisionOptions())
         return [*found, again]
 
     first, good, poisoned, better, again = working(model, scenario)
@@ -182,11 +182,11 @@ def test_a_text_that_fails_fails_alone(model, gate):
 def test_what_nobody_waits_for_is_passed_over(model, gate):
     async def scenario(engine):
         gate.hold()
-        first = soon(engine.predict(["first"], Wish()))
+        first = soon(engine.predict(["first"], DecisionOptions()))
         await until(lambda: gate.batches)
-        left = soon(engine.predict(["left"], Wish()))
+        left = soon(engine.predict(["left"], DecisionOptions()))
         embedded = soon(engine.embed(["left too"]))
-        stayed = soon(engine.predict(["stayed"], Wish()))
+        stayed = soon(engine.predict(["stayed"], DecisionOptions()))
         await until(lambda: engine.waiting == 4)
         left.cancel()
         embedded.cancel()
@@ -201,28 +201,28 @@ def test_what_nobody_waits_for_is_passed_over(model, gate):
 def test_a_full_queue_says_when_to_come_back(model, gate):
     async def scenario(engine):
         gate.hold()
-        kept = [soon(engine.predict([text, text], Wish())) for text in ("one", "two")]
+        kept = [soon(engine.predict([text, text], DecisionOptions())) for text in ("one", "two")]
         await until(lambda: engine.waiting == 4)
-        for refused in (engine.predict(["three"], Wish()), engine.embed(["three"])):
+        for refused in (engine.predict(["three"], DecisionOptions()), engine.embed(["three"])):
             with pytest.raises(Busy, match="4 texts are waiting, and the limit is 4") as busy:
                 await refused
             assert int(busy.value.headers["Retry-After"]) >= 1
         gate.release()
         await asyncio.gather(*kept)
-        return await engine.predict(["three"], Wish())
+        return await engine.predict(["three"], DecisionOptions())
 
     assert len(working(model, scenario, queue=4)) == 1
 
 
 def test_a_request_larger_than_the_queue_is_let_in_alone(model, gate):
-    found = working(model, lambda engine: engine.predict(TEXTS, Wish()), queue=2)
+    found = working(model, lambda engine: engine.predict(TEXTS, DecisionOptions()), queue=2)
     assert as_predicted(model, found, TEXTS)
 
 
 def test_embeddings_take_turns_with_scores(model, gate):
     async def scenario(engine):
         vectors = soon(engine.embed(TEXTS))
-        decided = await engine.predict(TEXTS, Wish())
+        decided = await engine.predict(TEXTS, DecisionOptions())
         return await vectors, decided
 
     vectors, decided = working(model, scenario, batch_tokens=8)
@@ -236,7 +236,7 @@ def test_a_write_holds_up_neither_predictions_nor_reads(model, gate):
 
     async def scenario(engine):
         write = soon(engine.write(lambda: done.wait(PATIENCE)))
-        await engine.predict(["meanwhile"], Wish())
+        await engine.predict(["meanwhile"], DecisionOptions())
         assert await engine.read(lambda: len(model.store)) > 0 and not write.done()
         done.set()
         return await write
@@ -268,7 +268,7 @@ def test_a_write_that_has_begun_is_finished_though_nobody_waits_and_before_the_n
 def test_a_stop_finishes_what_was_accepted(model, gate):
     async def scenario(engine):
         gate.hold()
-        tasks = [soon(engine.predict([text], Wish())) for text in TEXTS]
+        tasks = [soon(engine.predict([text], DecisionOptions())) for text in TEXTS]
         await until(lambda: gate.batches)
         stopping = soon(engine.stop())
         await asyncio.sleep(0.05)
@@ -284,7 +284,7 @@ def test_a_stop_finishes_what_was_accepted(model, gate):
 def test_a_stop_does_not_wait_for_ever(model, gate):
     async def scenario(engine):
         gate.hold()
-        task = soon(engine.predict(["stuck"], Wish()))
+        task = soon(engine.predict(["stuck"], DecisionOptions()))
         await until(lambda: gate.batches)
         stopping = soon(engine.stop())
         await asyncio.sleep(0.2)  # longer than it has

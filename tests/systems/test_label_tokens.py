@@ -43,7 +43,7 @@ def test_every_text_ends_with_the_labels(network):
         plain.no_truncation()
         assert ids[: -count - 1][:-1] == plain.encode(text).ids[: len(ids) - count - 2]
         assert ids[-count - 2] == end and len(ids) <= 30
-    assert tokens.cut == 1
+    assert tokens.truncated == 1
     assert len(network.tokenize([])) == 0
 
 

@@ -96,7 +96,7 @@ def test_parameters_beyond_an_encoder_with_a_head(on_transformer, on_words):
 def test_it_begins_as_the_plain_classifier(on_transformer):
     network = on_transformer(rounds=1)
     ids, layout = network.tokenize(TEXTS).pack(torch.arange(4))
-    expected = network.head(network.embed(ids, layout))
+    expected = network.head(network.scaled_embeddings(ids, layout))
     torch.testing.assert_close(network(ids, layout), expected)
 
 

@@ -48,7 +48,7 @@ def test_names_come_before_every_text(make):
         whole = plain.encode(text).ids[1:-1]
         assert ids == [start, *names, end, *whole[: 30 - 12], end]
     assert network.places.tolist() == [1, 6, 8, 9]
-    assert tokens.cut == 1
+    assert tokens.truncated == 1
     assert len(network.tokenize([])) == 0
 
 

@@ -30,7 +30,7 @@ def test_the_most_frequent_words_are_kept(encoder):
 def test_texts_are_cut_and_none_is_empty(encoder):
     tokens = encoder.tokenize([*TEXTS, "", "cat " * 9])
     assert tokens.lengths.tolist() == [5, 5, 2, 1, 5]
-    assert tokens.cut == 3
+    assert tokens.truncated == 3
     assert tokens.flat[:5].tolist() == [2, 3, 4, 2, UNKNOWN]
     assert int(tokens.flat[12]) == UNKNOWN
 

@@ -175,11 +175,11 @@ def compare(model: Model, corpus: Corpus) -> Comparison:
         corpus.train, [document.text for document in (*corpus.valid, *corpus.test)], corpus.labels
     )
     valid, test = decisions[: len(corpus.valid)], decisions[len(corpus.valid) :]
-    cuts = {"SVM at 0": 0.0, "SVM tuned": svm.tune_decision(valid, corpus.labels.matrix(corpus.valid))}
+    cutoffs = {"SVM at 0": 0.0, "SVM tuned": svm.tune_decision(valid, corpus.labels.matrix(corpus.valid))}
     gold = corpus.labels.matrix(corpus.test)
-    systems = {name: all_scores(test > cut, gold, test) | {"threshold": cut} for name, cut in cuts.items()}
+    systems = {name: all_scores(test > cutoff, gold, test) | {"threshold": cutoff} for name, cutoff in cutoffs.items()}
     counts = corpus.labels.matrix(corpus.train).sum(0)
-    bands = frequency_bands(counts, test > cuts["SVM tuned"], gold, BAND_EDGES)
+    bands = frequency_bands(counts, test > cutoffs["SVM tuned"], gold, BAND_EDGES)
     return Comparison(
         systems | {name: thresholds["tuned"] for name, thresholds in found.systems.items()},
         {"SVM tuned": [asdict(band) for band in bands], "final": list(found.bands)},

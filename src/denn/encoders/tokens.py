@@ -27,7 +27,7 @@ class Tokens:
 
     flat: Tensor  # (all tokens,) int32
     offsets: Tensor  # (n+1,) int64
-    cut: int = 0  # texts longer than the maximum length
+    truncated: int = 0  # texts longer than the maximum length
 
     def __len__(self) -> int:
         return len(self.offsets) - 1
@@ -51,7 +51,7 @@ class Tokens:
 
     def to(self, device: torch.device) -> Tokens:
         """Move the ids, not the offsets, to a device."""
-        return Tokens(self.flat.to(device), self.offsets, self.cut)
+        return Tokens(self.flat.to(device), self.offsets, self.truncated)
 
     def pack(self, rows: Tensor, multiple: int = 1) -> tuple[Tensor, Layout]:
         """Lay the texts of these rows end to end: (T,) ids and their layout, on the device of the ids.
@@ -94,11 +94,11 @@ def tokenize(tokenizer: Tokenizer, texts: Sequence[str], max_length: int, vocabu
     limit = max_length * CHARACTERS_PER_TOKEN
     chunks: list[Tensor] = []
     sizes: list[int] = []
-    cut = 0
+    truncated = 0
     for start in range(0, len(texts), 1024):
         some = texts[start : start + 1024]
         encodings = _encode(tokenizer, [text[:limit] for text in some])
-        cut += sum(bool(e.overflowing) or len(text) > limit for e, text in zip(encodings, some, strict=True))
+        truncated += sum(bool(e.overflowing) or len(text) > limit for e, text in zip(encodings, some, strict=True))
         ids = [e.ids or [0] for e in encodings]
         sizes.extend(map(len, ids))
         chunks.append(torch.tensor([token for row in ids for token in row], dtype=torch.int64))
@@ -109,7 +109,7 @@ def tokenize(tokenizer: Tokenizer, texts: Sequence[str], max_length: int, vocabu
             )
     offsets = torch.zeros(len(sizes) + 1, dtype=torch.int64)
     offsets[1:] = torch.tensor(sizes, dtype=torch.int64).cumsum(0)
-    return Tokens(torch.cat(chunks).int() if chunks else torch.empty(0, dtype=torch.int32), offsets, cut)
+    return Tokens(torch.cat(chunks).int() if chunks else torch.empty(0, dtype=torch.int32), offsets, truncated)
 
 
 def _encode(tokenizer: Tokenizer, texts: list[str]) -> list[Encoding]:

@@ -112,7 +112,7 @@ class TransformerEncoder(nn.Module):
         return int(self.model.get_input_embeddings().weight.shape[0])
 
     def tokenize(self, texts: Sequence[str], reserved: int = 0) -> Tokens:
-        """Turn texts into ids on the CPU, at most the maximum length less `reserved`; `cut` counts longer ones."""
+        """Turn texts into ids on the CPU, truncated to the maximum length less `reserved`."""
         return tokenize(self.tokenizer, texts, self.max_length - reserved, self.vocabulary)
 
     def train(self, mode: bool = True) -> TransformerEncoder:

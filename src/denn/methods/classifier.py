@@ -46,9 +46,9 @@ class Classifier(Network):
 
     def forward(self, ids: Tensor, layout: Layout, seeds: Tensor | None = None) -> Tensor:
         """Return the (n,L) logits of packed texts."""
-        return self.classify(self.embed(ids, layout, seeds))
+        return self.classify(self.scaled_embeddings(ids, layout, seeds))
 
-    def embed(self, ids: Tensor, layout: Layout, seeds: Tensor | None = None) -> Tensor:
+    def scaled_embeddings(self, ids: Tensor, layout: Layout, seeds: Tensor | None = None) -> Tensor:
         """Return the (n,d) embeddings h of packed texts."""
         pooled: Tensor = self.encoder(ids, layout, seeds)
         return self.scale * pooled

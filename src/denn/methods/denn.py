@@ -79,7 +79,7 @@ class DennNetwork(Classifier):
         if self.views == 1:
             return super().loss(batch)
         labels, count = batch.labels, 2 * len(batch.labels)  # what follows fills the pass up
-        embeddings = self.embed(batch.ids, batch.layout, batch.seeds)[:count]
+        embeddings = self.scaled_embeddings(batch.ids, batch.layout, batch.seeds)[:count]
         logits = self.classify(embeddings)
         bce = F.binary_cross_entropy_with_logits(logits, labels.repeat_interleave(2, dim=0).to(logits.dtype))
         both = F.normalize(torch.cat([embeddings[0::2], embeddings[1::2]]), dim=1)  # (2N,d)

@@ -74,15 +74,15 @@ class NewLabels:
         voted = (most > GRID[0]).nonzero().flatten()
         ranked = voted[most[voted].argsort(descending=True)].tolist()  # what is voted for most, is estimated first
         found = self._all([names[column] for column in ranked], self._allowance)
-        cuts = {}
+        thresholds = {}
         for score, fallback in self.fallbacks.items():
-            cuts[score] = torch.full((len(names),), fallback, dtype=torch.float32)
-            cuts[score][ranked] = torch.tensor([cut[score] for cut in found], dtype=torch.float32)
-        return cuts
+            thresholds[score] = torch.full((len(names),), fallback, dtype=torch.float32)
+            thresholds[score][ranked] = torch.tensor([one[score] for one in found], dtype=torch.float32)
+        return thresholds
 
     def of(self, names: Sequence[str]) -> dict[str, float]:
         """Return the thresholds of some labels, whether anything votes for them or not."""
-        return {name: cuts["final"] for name, cuts in zip(names, self._all(names, None), strict=True)}
+        return {name: own["final"] for name, own in zip(names, self._all(names, None), strict=True)}
 
     def _all(self, names: Sequence[str], allowance: Allowance | None) -> list[Mapping[str, float]]:
         """Return the thresholds of labels: all estimated, or, where that is deferred, as many as the allowance lets."""
@@ -131,10 +131,10 @@ class NewLabels:
                 self._changing.notify_all()
         return self._known(name, counts)
 
-    def _keep(self, name: str, cuts: Mapping[str, float], counts: Mapping[str, int]) -> None:
+    def _keep(self, name: str, thresholds: Mapping[str, float], counts: Mapping[str, int]) -> None:
         """Keep an estimate, and let go of labels that the datastore no longer knows."""
         with self._changing:
-            self._found[name] = counts[name], cuts
+            self._found[name] = counts[name], thresholds
             for gone in self._found.keys() - counts.keys():
                 del self._found[gone]
 
@@ -164,7 +164,7 @@ class NewLabels:
             return self.fallbacks
         every = torch.cat([_for_all(some, len(ids)) for some, (ids, _) in zip(votes, groups, strict=True)])
         gold = torch.arange(len(every))[:, None] < len(carriers)
-        return {score: float(tune_per_label(every, gold, cut)) for score, cut in self.fallbacks.items()}
+        return {score: float(tune_per_label(every, gold, fallback)) for score, fallback in self.fallbacks.items()}
 
     def _votes(self, found: Neighbours, column: int) -> Tensor:
         """Return the (n,1) votes for one label, without those for all the others."""

@@ -13,7 +13,7 @@ from torch import Tensor
 from denn.analysis import KS, calibration, confusions, datastore_sweep, sweep, threshold_curve, worst
 from denn.core.thresholds import GRID, decide
 from denn.errors import DataError
-from denn.evaluation import Evaluation, concatenate, cut_at, evaluate
+from denn.evaluation import Evaluation, concatenate, decision_thresholds, evaluate
 from denn.methods.denn import DENN, combined_scores
 from denn.model import BATCH, Model, checked
 from denn.protocols import Progress
@@ -94,8 +94,8 @@ def gather(model: Model, documents: Sequence[Document], valid: Sequence[Document
         for name, values in {"final": scores.final, **scores.parts}.items()
     }
     tuned = model.card.thresholds["final"]
-    cut = cut_at(tuned, len(scores.names), later["final"])
-    decided = F.pad(decide(scores.final, cut), (0, evaluation.unknown_labels))
+    threshold = decision_thresholds(tuned, len(scores.names), later["final"])
+    decided = F.pad(decide(scores.final, threshold), (0, evaluation.unknown_labels))
     return Findings(
         evaluation=evaluation,
         labels_per_text=float(gold.sum()) / len(gold),
@@ -103,7 +103,7 @@ def gather(model: Model, documents: Sequence[Document], valid: Sequence[Document
         curves={name: threshold_curve(values, gold, GRID) for name, values in systems.items()},
         calibration={name: calibration(values, gold) for name, values in systems.items()},
         confusions=confusions(decided, gold, evaluation.names),
-        errors=[_error(model, documents, scores, row) for row in worst(scores, gold, cut)],
+        errors=[_error(model, documents, scores, row) for row in worst(scores, gold, threshold)],
         confidence=None if scores.confidence is None else _histogram(scores.confidence),
         neighbourhood=None if around is None else around.neighbourhood(tuned.overall),
         validated=len(valid),

@@ -15,10 +15,11 @@ from fastapi.responses import JSONResponse, Response
 from pydantic import BaseModel, ConfigDict, FailFast, Field, TypeAdapter, ValidationError
 
 from denn import __version__
-from denn.service.engine import Decided, Wish
-from denn.service.parts import Running, Service, Writer, check_texts
+from denn.service.answers import check_texts
+from denn.service.engine import Decided, DecisionOptions
 from denn.service.problems import Refusal, responses
 from denn.service.schemas import Label, Share
+from denn.service.state import Running, Service, Writer
 from denn.types import Document, Prediction
 
 router = APIRouter(prefix="/v1", tags=["Annif"])
@@ -234,7 +235,7 @@ async def _suggested(service: Service, texts: Sequence[str], limit: int, thresho
     check_texts(service.settings, texts)
     limit = min(limit, RESULTS)
     # A threshold that nothing passes: then the best ones are added, by their scores alone.
-    decided = await service.engine.predict(texts, Wish(threshold=1.0, min_labels=limit, evidence=0))
+    decided = await service.engine.predict(texts, DecisionOptions(threshold=1.0, min_labels=limit, evidence=0))
     service.telemetry.predicted(await service.engine.read(lambda: _as_tuned(service, decided)))
     best = [[pair for pair in one.prediction.scores.items() if 0 < pair[1] >= threshold][:limit] for one in decided]
     return [[_subject_json(service, *pair) for pair in pairs] for pairs in best]
@@ -244,9 +245,10 @@ def _as_tuned(service: Service, decided: Sequence[Decided]) -> list[Prediction]:
     """Return predictions with the labels that the model would have chosen, so that those of all routes compare."""
     found = [one.prediction for one in decided]
     names = list({label for one in found for label in one.scores})
-    cuts = dict(zip(names, service.model.label_thresholds(names), strict=True))
+    thresholds = dict(zip(names, service.model.label_thresholds(names), strict=True))
     return [
-        replace(one, labels=tuple(label for label, score in one.scores.items() if score > cuts[label])) for one in found
+        replace(one, labels=tuple(label for label, score in one.scores.items() if score > thresholds[label]))
+        for one in found
     ]
 
 

@@ -19,9 +19,9 @@ from denn.service import annif, problems, routes_documents, routes_facts, routes
 from denn.service.engine import Engine
 from denn.service.guard import Guard
 from denn.service.labels import OrderedLabels
-from denn.service.parts import Service
 from denn.service.projection import Projection
 from denn.service.settings import Settings
+from denn.service.state import Service
 from denn.service.telemetry import Telemetry
 
 PAGE = Path(__file__).parent / "page"

@@ -37,7 +37,7 @@ TRIM = 20.0  # seconds after which freed memory is given back
 
 
 @dataclass(frozen=True)
-class Wish:
+class DecisionOptions:
     """How a request wants its texts decided."""
 
     threshold: float | None = None
@@ -52,7 +52,7 @@ class Decided:
     """A prediction with the thresholds it was decided by."""
 
     prediction: Prediction
-    cuts: tuple[float, ...]  # in the order of its scores
+    thresholds: tuple[float, ...]  # in the order of its scores
 
 
 @dataclass
@@ -110,11 +110,11 @@ class Engine:
         """How many texts wait or are worked on."""
         return self._admitted
 
-    async def predict(self, texts: Sequence[str], wish: Wish) -> list[Decided]:
+    async def predict(self, texts: Sequence[str], options: DecisionOptions) -> list[Decided]:
         """Tag texts; Busy where too many wait."""
 
         def finish(scores: Scores, begin: int, end: int) -> list[Decided]:
-            return self._decide(scores.rows(begin, end), wish)
+            return self._decide(scores.rows(begin, end), options)
 
         with self._room(len(texts)):
             return [one for part in self._parts(texts) for one in await self._job(self._scores, part, finish)]
@@ -248,21 +248,21 @@ class Engine:
     def _vectors(self, texts: list[str]) -> Tensor:
         return self.model.embed(texts)
 
-    def _decide(self, scores: Scores, wish: Wish) -> list[Decided]:
+    def _decide(self, scores: Scores, options: DecisionOptions) -> list[Decided]:
         import torch
 
-        cut = self.model.cut(scores, wish.threshold, wish.per_label)
-        if wish.thresholds:
+        used = self.model.decision_thresholds(scores, options.threshold, options.per_label)
+        if options.thresholds:
             column = {name: place for place, name in enumerate(scores.names)}
-            cut = cut.clone() if isinstance(cut, torch.Tensor) else torch.full((len(scores.names),), cut)
-            for label, own in wish.thresholds:
+            used = used.clone() if isinstance(used, torch.Tensor) else torch.full((len(scores.names),), used)
+            for label, own in options.thresholds:
                 if label in column:
-                    cut[column[label]] = own
+                    used[column[label]] = own
         decided = []
-        names = {} if isinstance(cut, float) else {name: place for place, name in enumerate(scores.names)}
-        for prediction in self.model.decide(scores, cut, wish.min_labels, wish.evidence):
-            cuts = [cut if isinstance(cut, float) else float(cut[names[label]]) for label in prediction.scores]
-            decided.append(Decided(prediction, tuple(cuts)))
+        names = {} if isinstance(used, float) else {name: place for place, name in enumerate(scores.names)}
+        for prediction in self.model.decide(scores, used, options.min_labels, options.evidence):
+            shown = [used if isinstance(used, float) else float(used[names[label]]) for label in prediction.scores]
+            decided.append(Decided(prediction, tuple(shown)))
         return decided
 
 

@@ -102,7 +102,7 @@ def problem(
     return JSONResponse(body, status, headers=dict(headers or {}), media_type=MEDIA)
 
 
-def told(error: DennError) -> tuple[int, str]:
+def status_and_sentence(error: DennError) -> tuple[int, str]:
     """Return status and sentence for an error; where the datastore is, which its own may name, is not told."""
     status = next(status for kind, status in STATUS if isinstance(error, kind))
     text = SENTENCES.get(status) or str(error)
@@ -121,7 +121,7 @@ def install(app: FastAPI) -> None:
 
     @app.exception_handler(DennError)
     async def mendable(request: Request, error: DennError) -> Response:
-        status, sentence = told(error)
+        status, sentence = status_and_sentence(error)
         if status == 503:
             log.warning("%s", error)
         return answer(request, status, sentence, headers={"Retry-After": "5"} if status == 503 else None)

@@ -12,7 +12,7 @@ from pydantic import AfterValidator, BeforeValidator
 from starlette.convertors import PathConvertor, register_url_convertor
 
 from denn.protocols import Datastore
-from denn.service.parts import Running, Writer, check_answer, check_texts, document_json
+from denn.service.answers import check_answer, check_texts, document_json
 from denn.service.problems import Mistake, Refusal, responses
 from denn.service.schemas import (
     LARGEST,
@@ -28,6 +28,7 @@ from denn.service.schemas import (
     Source,
     UndoneOut,
 )
+from denn.service.state import Running, Writer
 from denn.types import Document, Where
 
 router = APIRouter(prefix="/v1", tags=["datastore"])

@@ -9,8 +9,8 @@ from fastapi import APIRouter, Query, Request
 from fastapi.responses import JSONResponse, PlainTextResponse, Response
 
 from denn import __version__
+from denn.service.answers import check_texts
 from denn.service.labels import Order
-from denn.service.parts import Running, check_texts
 from denn.service.problems import SENTENCES, Busy, responses
 from denn.service.schemas import (
     LARGEST,
@@ -23,6 +23,7 @@ from denn.service.schemas import (
     SessionOut,
     StatusOut,
 )
+from denn.service.state import Running
 
 router = APIRouter()
 

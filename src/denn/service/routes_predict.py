@@ -13,8 +13,8 @@ from fastapi import APIRouter, Query, Request
 from fastapi.responses import JSONResponse, Response, StreamingResponse
 
 from denn.errors import DennError
-from denn.service.parts import Running, Service, check_answer, check_texts, prediction_json, wish
-from denn.service.problems import Busy, Refusal, responses, told
+from denn.service.answers import check_answer, check_texts, decision_options, prediction_json
+from denn.service.problems import Busy, Refusal, responses, status_and_sentence
 from denn.service.schemas import (
     BatchOut,
     BatchRequest,
@@ -25,6 +25,7 @@ from denn.service.schemas import (
     PredictRequest,
     Share,
 )
+from denn.service.state import Running, Service
 
 router = APIRouter(prefix="/v1", tags=["tag"])
 
@@ -100,7 +101,7 @@ async def neighbours(body: NeighboursRequest, service: Running) -> Response:
 
 
 async def _predicted(service: Service, texts: Sequence[str], options: Options) -> list[dict[str, Any]]:
-    decided = await service.engine.predict(texts, wish(options))
+    decided = await service.engine.predict(texts, decision_options(options))
     service.telemetry.predicted([one.prediction for one in decided])
     check_answer((near.text for one in decided for near in one.prediction.neighbours), options.text_characters)
     return [prediction_json(one, options) for one in decided]
@@ -117,7 +118,7 @@ async def _stream(service: Service, lines: Iterator[tuple[int, bytes]], options:
             found = iter(await _patiently(service, [line.pop("text") for line in good], options))
             answers = [line if "error" in line else line | next(found) for line in read]
         except (DennError, Refusal) as error:
-            sentence = error.detail if isinstance(error, Refusal) else told(error)[1]
+            sentence = error.detail if isinstance(error, Refusal) else status_and_sentence(error)[1]
             answers = [line if "error" in line else line | {"error": sentence} for line in read]
         yield b"".join(json.dumps(line, ensure_ascii=False, allow_nan=False).encode() + b"\n" for line in answers)
 

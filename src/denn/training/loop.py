@@ -193,7 +193,7 @@ class _Run:
         """Take one optimiser step on the next batch."""
         begun = time.monotonic()
         self.module.train()
-        self.sow(_seed_of(self.plan.seed, "step", self.state.step))
+        self.seed_generators(_seed_of(self.plan.seed, "step", self.state.step))
         for group, rate in zip(self.optimiser.param_groups, self.rates, strict=True):
             group["lr"] = rate * self.rate_factor()
         rows = self.next_rows()
@@ -209,7 +209,7 @@ class _Run:
             self.state.owed = self.state.step % self.every == 0
         self.pace.note(time.monotonic() - begun, tokens)
 
-    def sow(self, seed: int) -> None:
+    def seed_generators(self, seed: int) -> None:
         """Seed the generators of the CPU and of the module's device; torch.manual_seed notes a traceback each time."""
         torch.default_generator.manual_seed(seed)
         if _cuda_devices(self.module):
@@ -280,9 +280,9 @@ class _Run:
             state.owed = False
         self.save_if_due()
         shown = [f"{name} {100 * value:.1f}" for name, value in scores.items() if name not in UNSHOWN]
-        told = ", ".join([f"loss {math.nan if state.loss is None else state.loss:.4f}", *shown])
+        values = ", ".join([f"loss {math.nan if state.loss is None else state.loss:.4f}", *shown])
         mark = "" if score is None or not kept else " (best)" if better else " (kept)"
-        return f"step {state.step}: {told}{mark}"
+        return f"step {state.step}: {values}{mark}"
 
     def recover(self, why: str) -> str:
         """Go back to the weights that are kept and on with half the rate, or end where that has helped too little."""
@@ -294,10 +294,10 @@ class _Run:
             self.losses = []
             state.failures = state.high_looks = state.low_scores = 0
             state.usual_loss, state.owed = None, False
-        told = f"step {state.step}: the training collapsed: {why}; back to the weights of step {state.best_step}"
+        message = f"step {state.step}: the training collapsed: {why}; back to the weights of step {state.best_step}"
         if not self.done():
-            return f"{told}, on with half the learning rate"
-        return f"{told}, with which the training ends"
+            return f"{message}, on with half the learning rate"
+        return f"{message}, with which the training ends"
 
     def copy_weights(self) -> dict[str, Tensor]:
         """Copy the weights of the module."""

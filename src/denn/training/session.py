@@ -66,10 +66,9 @@ class Training:
         p, resumed = self.parameters, (workdir / "last.safetensors").exists()
         self.seconds_a_token = self._time_reading() if clock.budget < math.inf else 0.0
         scope = Scope() if resumed or clock.budget == math.inf else self._scope(clock, progress)
-        cut = self.train_tokens.cut
-        if cut:
+        if truncated := self.train_tokens.truncated:
             progress.note(
-                f"{cut} of {len(self.train_tokens)} documents are cut at {self.network.encoder.max_length} tokens"
+                f"{truncated} of {len(self.train_tokens)} documents are cut at {self.network.encoder.max_length} tokens"
             )
         if scope.frozen:
             state = self._learn_head(scope.head_epochs, clock, progress)
@@ -81,7 +80,7 @@ class Training:
                 self.network.start(self.train_tokens, self.labels, chosen, progress, self._sampled(clock))
             state = self._loop(workdir, progress, clock)
         return {
-            "documents_cut": self.train_tokens.cut,
+            "documents_cut": self.train_tokens.truncated,
             "documents_used": len(self.train_tokens),
             "frozen": scope.frozen,
             "max_length": self.network.encoder.max_length,

@@ -103,13 +103,13 @@ class WordEncoder(nn.Module):
     def tokenize(self, texts: Sequence[str]) -> Tokens:
         """Turn texts into word numbers on the CPU, cut at the maximum length; no word at all is one unknown word."""
         flat: list[int] = []
-        offsets, cut = [0], 0
+        offsets, truncated = [0], 0
         for text in texts:
             words = split(text[: self.max_length * CHARACTERS_PER_TOKEN])
-            cut += len(words) > self.max_length
+            truncated += len(words) > self.max_length
             flat += [self.index.get(word, UNKNOWN) for word in words[: self.max_length]] or [UNKNOWN]
             offsets.append(len(flat))
-        return Tokens(torch.tensor(flat, dtype=torch.int32), torch.tensor(offsets), cut)
+        return Tokens(torch.tensor(flat, dtype=torch.int32), torch.tensor(offsets), truncated)
 
     def forward(self, ids: Tensor, layout: Layout) -> tuple[Tensor, Tensor]:
         """Return the (n,T,d) vectors of packed texts, zeros behind each, and the (n,T) bool places of real words."""

@@ -277,7 +277,7 @@ def errors(network: method.DennNetwork, ids: Tensor, layout: Layout, labels: Ten
     weights = [weight for weight in network.parameters() if weight.requires_grad]
 
     def both() -> tuple[Tensor, tuple[Tensor, ...]]:
-        embeddings = network.embed(ids, layout)
+        embeddings = network.scaled_embeddings(ids, layout)
         loss = F.binary_cross_entropy_with_logits(network.classify(embeddings), labels.float())
         grads = torch.autograd.grad(loss, weights, allow_unused=True, materialize_grads=True)
         return embeddings.detach(), grads

@@ -45,7 +45,7 @@ def svm(corpus: denn.Corpus) -> dict[str, dict[str, float]]:
     valid, test = scores[: len(corpus.valid)], scores[len(corpus.valid) :]
     tuned = BR.tune_decision(valid, corpus.labels.matrix(corpus.valid))
     gold = corpus.labels.matrix(corpus.test)
-    return {kind: all_scores(decide(test, cut), gold, test) for kind, cut in (("0", 0.0), ("tuned", tuned))}
+    return {kind: all_scores(decide(test, threshold), gold, test) for kind, threshold in (("0", 0.0), ("tuned", tuned))}
 
 
 def main() -> None:

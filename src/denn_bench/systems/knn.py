@@ -48,7 +48,7 @@ class KnnNetwork(Classifier):
     def loss(self, batch: Batch) -> Tensor:
         """Return BCE + γ · contrast, both as means; a text that shares no label with another adds 0 to the second."""
         p, labels = self.settings, batch.labels
-        embeddings = self.embed(batch.ids, batch.layout, batch.seeds)[: len(labels)]
+        embeddings = self.scaled_embeddings(batch.ids, batch.layout, batch.seeds)[: len(labels)]
         logits = self.classify(embeddings)
         bce = F.binary_cross_entropy_with_logits(logits, labels.to(logits.dtype))
         unit = F.normalize(embeddings, dim=1)

@@ -103,7 +103,7 @@ def insert(tokens: Tokens, run: Tensor, places: Tensor) -> Tokens:
     flat = tokens.flat.new_empty(int(offsets[-1]))
     flat[old + width * (document + behind)] = tokens.flat
     flat[(offsets[:-1] + places)[:, None] + torch.arange(width)] = run
-    return Tokens(flat, offsets, tokens.cut)
+    return Tokens(flat, offsets, tokens.truncated)
 
 
 def pick(states: Tensor, rows: Tensor) -> Tensor:

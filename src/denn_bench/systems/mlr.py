@@ -89,7 +89,7 @@ class MlrNetwork(Classifier):
 
     def reason(self, ids: Tensor, layout: Layout, seeds: Tensor | None = None) -> Tensor:
         """Return the (T,n,L) logits of all rounds."""
-        text = self.reasoner.text(self.embed(ids, layout, seeds))
+        text = self.reasoner.text(self.scaled_embeddings(ids, layout, seeds))
         text = F.dropout(text, self.dropout, self.training)
         found: Tensor = self.reasoner(text, self.head(text), self.rounds)
         return found

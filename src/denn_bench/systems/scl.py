@@ -66,7 +66,7 @@ class ContrastNetwork(Classifier):
     def loss(self, batch: Batch) -> Tensor:
         """Return BCE + α · the contrast of embeddings, or of logits, both as means."""
         p, labels = self.settings, batch.labels
-        embeddings = self.embed(batch.ids, batch.layout, batch.seeds)[: len(labels)]
+        embeddings = self.scaled_embeddings(batch.ids, batch.layout, batch.seeds)[: len(labels)]
         logits = self.classify(embeddings)
         bce = F.binary_cross_entropy_with_logits(logits, labels.to(logits.dtype))
         near = similarities(logits if self.of_scores else embeddings, p)

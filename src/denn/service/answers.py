@@ -1,70 +1,17 @@
-"""What the routes share: the running service, who may write, the sizes of texts, predictions as JSON."""
+"""What requests and answers may hold: limits on texts, and predictions and documents as JSON."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Any
 
-from fastapi import Depends, Request
-
-from denn.model import Model
-from denn.service.engine import Decided, Engine, Wish
-from denn.service.labels import OrderedLabels
+from denn.service.engine import Decided, DecisionOptions
 from denn.service.problems import Refusal
-from denn.service.projection import Projection
 from denn.service.schemas import Options
 from denn.service.settings import Settings
-from denn.service.telemetry import Telemetry
 from denn.types import Document, Neighbour
 
-
-@dataclass(frozen=True)
-class Service:
-    """Everything that answers requests."""
-
-    model: Model
-    settings: Settings
-    telemetry: Telemetry
-    engine: Engine
-    projection: Projection
-    labels: OrderedLabels
-
-    @property
-    def learns(self) -> bool:
-        """Whether the model keeps a datastore."""
-        return self.model.method.store is not None
-
-
-async def _service(request: Request) -> Service:
-    service: Service = request.app.state.service
-    return service
-
-
-@dataclass(frozen=True)
-class Author:
-    """Who changes the datastore."""
-
-    key: str  # its name
-
-    def source(self, claimed: str) -> str:
-        """Return what the history says of a change: the key, which nobody can choose, and what its owner added."""
-        return f"{self.key}: {claimed}" if claimed else self.key
-
-
-async def _may_write(request: Request) -> Author:
-    settings: Settings = request.app.state.service.settings
-    if not settings.keys.has("write"):
-        raise Refusal(403, "Writing is off. Start the service with a write key to turn it on.")
-    if not request.state.may_write:
-        raise Refusal(401, "This needs a key that may write. Send it as 'Authorization: Bearer KEY'.", BEARER)
-    return Author(request.state.key)
-
-
 ANSWER_CHARACTERS = 10_000_000  # of stored texts in one answer
-BEARER = {"WWW-Authenticate": "Bearer"}
-Running = Annotated[Service, Depends(_service)]
-Writer = Annotated[Author, Depends(_may_write)]
 
 
 def check_texts(settings: Settings, texts: Sequence[str]) -> None:
@@ -85,9 +32,9 @@ def check_answer(texts: Iterable[str], characters: int = ANSWER_CHARACTERS) -> N
         raise Refusal(413, f"The answer would hold more than {ANSWER_CHARACTERS:,} characters of text. Ask for less.")
 
 
-def wish(options: Options) -> Wish:
+def decision_options(options: Options) -> DecisionOptions:
     """Return what the engine needs of a request's options."""
-    return Wish(
+    return DecisionOptions(
         options.threshold,
         tuple(options.thresholds.items()),
         options.per_label,
@@ -104,8 +51,8 @@ def prediction_json(decided: Decided, options: Options) -> dict[str, Any]:
     return {
         "labels": list(labels),
         "scores": [
-            {"label": label, "score": score, "threshold": cut, "chosen": label in chosen}
-            for (label, score), cut in zip(one.scores.items(), decided.cuts, strict=True)
+            {"label": label, "score": score, "threshold": threshold, "chosen": label in chosen}
+            for (label, score), threshold in zip(one.scores.items(), decided.thresholds, strict=True)
         ],
         "confidence": one.confidence,
         "neighbours": [neighbour_json(neighbour, options.text_characters) for neighbour in one.neighbours],

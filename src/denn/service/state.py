@@ -1,0 +1,64 @@
+"""The running service as routes see it, and who may write to it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated
+
+from fastapi import Depends, Request
+
+from denn.model import Model
+from denn.service.engine import Engine
+from denn.service.labels import OrderedLabels
+from denn.service.problems import Refusal
+from denn.service.projection import Projection
+from denn.service.settings import Settings
+from denn.service.telemetry import Telemetry
+
+BEARER = {"WWW-Authenticate": "Bearer"}
+
+
+@dataclass(frozen=True)
+class Service:
+    """Everything that answers requests."""
+
+    model: Model
+    settings: Settings
+    telemetry: Telemetry
+    engine: Engine
+    projection: Projection
+    labels: OrderedLabels
+
+    @property
+    def learns(self) -> bool:
+        """Whether the model keeps a datastore."""
+        return self.model.method.store is not None
+
+
+async def _service(request: Request) -> Service:
+    service: Service = request.app.state.service
+    return service
+
+
+@dataclass(frozen=True)
+class Author:
+    """Who changes the datastore."""
+
+    key: str  # its name
+
+    def source(self, claimed: str) -> str:
+        """Return what the history says of a change: the key, which nobody can choose, and what its owner added."""
+        return f"{self.key}: {claimed}" if claimed else self.key
+
+
+async def _may_write(request: Request) -> Author:
+    settings: Settings = request.app.state.service.settings
+    if not settings.keys.has("write"):
+        raise Refusal(403, "Writing is off. Start the service with a write key to turn it on.")
+    if not request.state.may_write:
+        raise Refusal(401, "This needs a key that may write. Send it as 'Authorization: Bearer KEY'.", BEARER)
+    return Author(request.state.key)
+
+
+Running = Annotated[Service, Depends(_service)]
+Writer = Annotated[Author, Depends(_may_write)]
