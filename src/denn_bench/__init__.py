@@ -1,1 +1,1 @@
-"""Experiments: (corpus × recipe × seed) → one JSON file each → tables and figures beside the paper's."""
+"""The reproduction of the paper: its other systems, and experiments → JSON files → tables and figures."""

@@ -33,6 +33,7 @@ def leave() -> None: ...
 @pytest.fixture
 def plugin(tmp_path, monkeypatch):
     """An installed package `denn-plugin` that adds methods, a store and commands."""
+    assert "mine" not in METHODS  # which is read now, and not when the package is there
     facts = tmp_path / "denn_plugin-1.0.dist-info"
     facts.mkdir()
     (facts / "METADATA").write_text("Metadata-Version: 2.1\nName: denn-plugin\nVersion: 1.0\n")

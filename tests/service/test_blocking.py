@@ -11,8 +11,8 @@ import torch
 from inside import PATIENCE, Inside, eventually, inside, request
 
 from denn.errors import UnavailableError
+from denn.service import answers, projection
 from denn.service import guard as guarding
-from denn.service import parts, projection
 from denn.service.keys import Keys, new_key
 from denn.service.labels import OrderedLabels
 from denn.service.probe import Probe
@@ -176,7 +176,7 @@ def test_the_service_is_not_ready_without_its_datastore(running, monkeypatch):
 
 
 def test_answers_hold_no_more_text_than_they_may(running, monkeypatch):
-    monkeypatch.setattr(parts, "ANSWER_CHARACTERS", 1000)
+    monkeypatch.setattr(answers, "ANSWER_CHARACTERS", 1000)
     with running.client() as client:
         for answer in (
             client.get("/v1/documents", params={"limit": 200}),

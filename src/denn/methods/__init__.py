@@ -1,1 +1,1 @@
-"""Multi-label systems: one self-contained file each."""
+"""DENN and its parts: classifier, neighbours, views, thresholds of labels that came later."""
