@@ -9,11 +9,17 @@ from torch import Tensor
 GRID = tuple(step / 100 for step in range(5, 96))
 
 
-def tune_global(scores: Tensor, gold: Tensor, grid: Sequence[float] | None = None) -> float:
-    """Return the threshold with the best micro-F1 on (n,L) scores; of equal ones that nearest 0.5, then the lower."""
+def tune_global(scores: Tensor, gold: Tensor, grid: Sequence[float] | None = None, *, macro: bool = False) -> float:
+    """Return the threshold with the best micro-F1, or macro-F1, on (n,L) scores.
+
+    Of equal ones it is the one nearest 0.5, then the lower.
+    """
     grid = sorted(GRID if grid is None else grid)
     hits, predicted = counts_at(scores, gold, grid)
-    return grid[int(_best(hits.sum(0), predicted.sum(0), gold.sum(), grid))]
+    support = gold.sum(0)[:, None]
+    if macro:
+        return grid[int(_highest(_f1(hits, predicted, support).mean(0), grid))]
+    return grid[int(_highest(_f1(hits.sum(0), predicted.sum(0), support.sum()), grid))]
 
 
 def tune_per_label(scores: Tensor, gold: Tensor, fallback: float, shrinkage: float = 10.0) -> Tensor:
@@ -23,7 +29,7 @@ def tune_per_label(scores: Tensor, gold: Tensor, fallback: float, shrinkage: flo
     at which its own threshold and the fallback weigh the same.
     """
     support = gold.sum(0)
-    best = _best(*counts_at(scores, gold, GRID), support[:, None], GRID)
+    best = _highest(_f1(*counts_at(scores, gold, GRID), support[:, None]), GRID)
     own = torch.tensor(GRID, dtype=torch.float64, device=scores.device)[best]
     trust = torch.where(support > 0, support / (support.double() + shrinkage), 0.0)
     return torch.lerp(torch.full_like(own, fallback), own, trust).to(scores.dtype)
@@ -59,9 +65,13 @@ def counts_at(scores: Tensor, gold: Tensor, grid: Sequence[float]) -> tuple[Tens
     return exceeding(cell[gold[rows, columns]]), exceeding(cell)
 
 
-def _best(hits: Tensor, predicted: Tensor, support: Tensor, grid: Sequence[float]) -> Tensor:
-    """Return the grid positions (...) of the best F1 of (...,G) counts."""
+def _f1(hits: Tensor, predicted: Tensor, support: Tensor) -> Tensor:
+    """Return the F1 (...,G) of counts at G thresholds."""
+    return 2 * hits.double() / (predicted + support).clamp(min=1)
+
+
+def _highest(f1: Tensor, grid: Sequence[float]) -> Tensor:
+    """Return the grid positions (...) of the best of (...,G) scores."""
     order = sorted(range(len(grid)), key=lambda position: (round(abs(grid[position] - 0.5), 9), grid[position]))
-    preference = torch.tensor(order, device=hits.device)
-    f1 = 2 * hits.double() / (predicted + support).clamp(min=1)
+    preference = torch.tensor(order, device=f1.device)
     return preference[f1[..., preference].argmax(-1)]  # argmax takes the first of equal ones

@@ -1,0 +1,274 @@
+"""The model that `learnt` fits: a logistic regression on the witnesses' logits that is monotone in each of them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import cached_property
+from typing import Any, NamedTuple, Self
+
+import torch
+from torch import Tensor
+
+from denn.combiners import Context, Parts, mean_known, rows_of
+from denn.combiners.cells import Linear, Statistic, blocks_of, chosen_cells, known_to_all, mean_of
+from denn.core.monotone import NARROWEST, fit_logistic, fit_offsets, hats, other_maximum, quantiles, ramps
+from denn.errors import BundleError
+from denn.untrusted import REMEDY
+
+LOWEST = 1e-5  # scores are clamped to this and to 1 minus this, so that logits are finite
+RAMPS = 6  # pieces of each witness's shape
+FREQUENCIES = (0.02, 0.2, 0.5, 0.98)  # shares of the gold labels at which their training frequency is a knot
+NEAREST = 5  # neighbours whose mean similarity is the nearness
+RIDGE = 3.0  # draws weights to the mean's; the intercept is free
+OFFSET_RIDGE = 50.0  # draws the own offsets of labels to 0; about this many gold labels balance it
+BLOCK = 131_072  # cells combined at a time, to stay within the processor's cache
+LOGIT_SCALE = 0.25  # brings logits to the size of the other features, for the ridge
+
+
+@dataclass(frozen=True)
+class Additive:
+    """P(label) = sigmoid(o + b + θ₀ logit(mean) + Σ_w (shape_w(x_w) + slope_w · x_w)), with x_w a witness's logit.
+
+    o is the label's own offset. b and the slopes depend on its training frequency and on statistics c in [0,1]:
+
+    - near: how similar the nearest documents are;
+    - doubt: 1 − λ of Eq. 12 over the other labels;
+    - contested: how evenly the neighbours are divided over the most contested of the other labels;
+    - rival: the highest mean score of the other labels.
+
+    Shapes are piecewise linear. All weights of what depends on the label's own scores are ≥ 0 and no statistic depends
+    on them, so raising a score never lowers the result. Where little was learnt, θ₀ is 1 and everything else 0: the
+    mean itself.
+    """
+
+    witnesses: tuple[str, ...]
+    knots: tuple[tuple[float, ...], ...]  # of each witness's shape, logits
+    frequencies: tuple[float, ...]  # knots, log₂(1 + training documents)
+    nearness: tuple[float, float] | None  # similarities that count as far and near; None without similarities
+    weights: tuple[float, ...]  # in the order of `_design`
+    offsets: tuple[float, ...]  # of the labels
+
+    @classmethod
+    def fit(cls, parts: Parts, gold: Tensor, context: Context, seed: int = 0) -> Self:
+        """Fit to the (n,L) bool gold labels of texts."""
+        names = tuple(parts)
+        blank = cls(names, _shape_knots(parts, gold), _frequency_knots(gold, context), _nearness_range(context), (), ())
+        features, target, weight, label = [], [], [], []
+        for block, rows, columns, weights in chosen_cells(parts, gold, seed):
+            some, _ = known_to_all(rows_of(parts, block))
+            features.append(blank._design(some, context.rows(block), rows, columns))
+            target.append(gold[block][rows, columns])
+            weight.append(weights)
+            label.append(columns)
+        prior, positive = blank._prior()
+        ridge = torch.full_like(prior, RIDGE)
+        ridge[0] = 0.01
+        design, wanted, counted = torch.cat(features), torch.cat(target), torch.cat(weight)
+        found = fit_logistic(design, wanted, counted, prior, ridge, positive)
+        offsets = fit_offsets(design @ found.float(), wanted, counted, torch.cat(label), gold.shape[1], OFFSET_RIDGE)
+        return replace(blank, weights=tuple(found.tolist()), offsets=tuple(offsets.tolist()))
+
+    def combine(self, parts: Parts, context: Context) -> Tensor:
+        """Return (n,L) probabilities; of a label that a witness does not know the mean of those that know it."""
+        parts = {name: parts[name] for name in self.witnesses}
+        first = parts[self.witnesses[0]]
+        final = torch.empty_like(first)
+        if not first.numel():
+            return final
+        terms = self._terms(context)
+        for block in blocks_of(first, BLOCK):
+            some = rows_of(parts, block)
+            known, unknown = known_to_all(some)
+            chance = self._logits(known, context.rows(block), terms).sigmoid_()
+            final[block] = chance if unknown is None else torch.where(unknown, mean_known(some), chance)
+        return final
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return what `from_dict` reads, fit for JSON."""
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, content: Any, source: str) -> Self:
+        """Make a model of what `as_dict` returned, which may have been written by a stranger."""
+        try:
+            nearness = content["nearness"]
+            self = cls(
+                tuple(map(_name, content["witnesses"])),
+                tuple(_numbers(knots) for knots in content["knots"]),
+                _numbers(content["frequencies"]),
+                None if nearness is None else _pair(_numbers(nearness)),
+                _numbers(content["weights"]),
+                _numbers(content["offsets"]),
+            )
+            self._check()
+        except (KeyError, TypeError, ValueError, OverflowError) as reason:
+            raise BundleError(f"{source} does not hold a combiner that can be used ({reason}). {REMEDY}") from reason
+        return self
+
+    def _check(self) -> None:
+        """Raise ValueError unless the numbers go together and the model is monotone."""
+        if not self.witnesses or len(set(self.witnesses)) < len(self.witnesses):
+            raise ValueError("witnesses must be distinct names")
+        if [len(knots) for knots in self.knots] != [RAMPS + 1] * len(self.witnesses):
+            raise ValueError(f"every witness must have {RAMPS + 1} knots")
+        if any(sorted(knots) != list(knots) for knots in self.knots):
+            raise ValueError("knots must be ascending")
+        if not self.frequencies or sorted(set(self.frequencies)) != list(self.frequencies):
+            raise ValueError("frequencies must be ascending")
+        prior, positive = self._prior()
+        if len(self.weights) != len(prior):
+            raise ValueError(f"{len(prior)} weights were expected, not {len(self.weights)}")
+        if any(weight < 0 for weight, bound in zip(self.weights, positive.tolist(), strict=True) if bound):
+            raise ValueError("a weight that must not be negative is")
+
+    @cached_property
+    def _offsets(self) -> Tensor:
+        return torch.tensor(self.offsets)
+
+    @property
+    def _statistics(self) -> int:
+        """The number of statistics c."""
+        return sum((self.nearness is not None, self._has_confidence, "neighbours" in self.witnesses, True))
+
+    @property
+    def _has_confidence(self) -> bool:
+        return {"classifier", "neighbours"} <= set(self.witnesses)
+
+    def _prior(self) -> tuple[Tensor, Tensor]:
+        """Return the weights that make the mean, and which of the weights must be ≥ 0."""
+        free = 1 + len(self.frequencies) + self._statistics  # offsets
+        bound = 1 + len(self.witnesses) * (RAMPS + 1 + len(self.frequencies) + 2 * self._statistics)
+        prior = torch.zeros(free + bound, dtype=torch.float64)
+        prior[free] = 1  # of the mean's logit
+        return prior, torch.arange(free + bound) >= free
+
+    def _design(self, parts: Parts, context: Context, rows: Tensor, columns: Tensor) -> Tensor:
+        """Return the (m,p) features of some cells, whose weighted sum `_logits` returns."""
+        mean = mean_of(parts)
+        statistics = torch.cat([c.at(rows, columns) for c in self._statistics_of(parts, mean, context)], 1)
+        contexts = torch.cat([self._hats(context)[columns], statistics], 1)
+        features = [torch.ones(len(rows), 1), contexts, torch.logit(mean[rows, columns], LOWEST)[:, None]]
+        for name, knots in zip(self.witnesses, self.knots, strict=True):
+            own = torch.logit(parts[name][rows, columns], LOWEST)
+            slope = LOGIT_SCALE * own[:, None]
+            features += [ramps(own, torch.tensor(knots)), slope, slope * contexts, slope * (1 - statistics)]
+        return torch.cat(features, 1)
+
+    def _terms(self, context: Context) -> Terms:
+        """Sort the weights by what they belong to."""
+        left, by_frequency, count = torch.tensor(self.weights), self._hats(context), self._statistics
+
+        def take(size: int) -> Tensor:
+            nonlocal left
+            taken, left = left[:size], left[size:]
+            return taken
+
+        base = Linear(take(1) + by_frequency @ take(len(self.frequencies)), take(count).tolist())
+        base.by_label[: len(self.offsets)] += self._offsets[: len(base.by_label)]
+        mean = float(take(1))
+        shapes: dict[str, list[tuple[float, float, float]]] = {}
+        slopes: dict[str, Linear] = {}
+        for name, knots in zip(self.witnesses, self.knots, strict=True):
+            shapes[name] = []
+            for low, high, weight in zip(knots, knots[1:], take(RAMPS).tolist(), strict=False):
+                rise = weight / max(high - low, NARROWEST)
+                base.by_label.sub_(low * rise)
+                shapes[name].append((low, max(high, low + NARROWEST), rise))
+            by_label = take(1) + by_frequency @ take(len(self.frequencies))
+            present, absent = take(count), take(count)
+            slopes[name] = Linear(LOGIT_SCALE * (by_label + absent.sum()), (LOGIT_SCALE * (present - absent)).tolist())
+        return Terms(base, mean, shapes, slopes)
+
+    def _logits(self, parts: Parts, context: Context, terms: Terms) -> Tensor:
+        """Return (n,L) logits: the same as `_design @ weights + offsets`, with far fewer operations."""
+        mean = mean_of(parts)
+        statistics = self._statistics_of(parts, mean, context)
+        total = terms.base.spread(statistics)
+        total.add_(torch.logit(mean, LOWEST), alpha=terms.mean)
+        for name in self.witnesses:
+            own = torch.logit(parts[name], LOWEST)
+            total.addcmul_(terms.slopes[name].spread(statistics), own)
+            for low, high, rise in terms.shapes[name]:
+                if rise:
+                    total.add_(own.clamp(low, high), alpha=rise)
+        return total
+
+    def _hats(self, context: Context) -> Tensor:
+        """Return the (L,F) weights of the labels on the knots of frequency."""
+        return hats(torch.log2(1.0 + context.label_counts.float()), torch.tensor(self.frequencies))
+
+    def _statistics_of(self, parts: Parts, mean: Tensor, context: Context) -> list[Statistic]:
+        """Return statistics in [0,1]; none depends on the label's own scores."""
+        found = [Statistic.of(other_maximum(mean))]
+        if "neighbours" in self.witnesses:
+            votes = parts["neighbours"]
+            found.append(Statistic.of(other_maximum(4 * votes * (1 - votes))))
+            if self._has_confidence:
+                doubts = torch.where(parts["classifier"] >= context.gamma, 1 - votes, 0.0)
+                found.append(Statistic.of(other_maximum(doubts)))
+        if self.nearness is not None:
+            far, near = self.nearness
+            share = (_nearness(context) - far) / max(near - far, 1e-6)
+            found.append(Statistic(share.clamp(0, 1)[:, None]))
+        return found
+
+
+class Terms(NamedTuple):
+    """The weights of a model, by what they belong to."""
+
+    base: Linear  # what depends on no score of the label
+    mean: float  # of the mean's logit
+    shapes: dict[str, list[tuple[float, float, float]]]  # witness → where its ramps begin and end, and how they rise
+    slopes: dict[str, Linear]  # witness → the weight of its logit
+
+
+def _nearness(context: Context) -> Tensor:
+    """Return the (n,) mean similarity of the nearest documents; −1 where there is none."""
+    if context.similarity is None:
+        raise ValueError("the combiner was fitted with the neighbours' similarities and needs them")
+    return context.similarity[:, :NEAREST].clamp(min=-1).mean(1).nan_to_num(-1.0)
+
+
+def _nearness_range(context: Context) -> tuple[float, float] | None:
+    if context.similarity is None or not context.similarity.shape[1]:
+        return None
+    far, near = quantiles(_nearness(context), (0.05, 0.95)).tolist()
+    return far, near
+
+
+def _shape_knots(parts: Parts, gold: Tensor) -> tuple[tuple[float, ...], ...]:
+    """Place knots where a witness decides: on its logits of gold labels and of as many others with the highest mean."""
+    shares = torch.linspace(0.02, 0.98, RAMPS + 1).tolist()
+    mean = mean_of(parts).nan_to_num(-1.0)
+    right = gold & (mean >= 0)
+    rivals = mean.masked_fill(gold, -1.0).flatten()
+    best = rivals.topk(min(int(right.sum()), int((rivals >= 0).sum()))).indices
+    found = (torch.cat([part[right], part.flatten()[best]]) for part in parts.values())
+    return tuple(tuple(quantiles(torch.logit(scores, LOWEST), shares).tolist()) for scores in found)
+
+
+def _frequency_knots(gold: Tensor, context: Context) -> tuple[float, ...]:
+    of_each = torch.log2(1.0 + context.label_counts.float()).repeat_interleave(gold.sum(0))
+    return tuple(sorted(set(quantiles(of_each, FREQUENCIES).tolist())))
+
+
+def _name(value: Any) -> str:
+    if not isinstance(value, str):
+        raise TypeError(f"a name was expected, not {value!r:.40}")
+    return value
+
+
+def _numbers(values: Any) -> tuple[float, ...]:
+    if not isinstance(values, list) or any(type(value) not in (int, float) for value in values):
+        raise TypeError("a list of numbers was expected")
+    numbers = tuple(float(value) for value in values)
+    if not all(math.isfinite(number) and abs(number) < 1e6 for number in numbers):
+        raise ValueError("a number is not finite or far too large")
+    return numbers
+
+
+def _pair(values: Sequence[float]) -> tuple[float, float]:
+    first, second = values
+    return first, second

@@ -1,0 +1,37 @@
+"""The plain combiner: the mean of the witnesses."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Self
+
+from torch import Tensor
+
+from denn.combiners import Context, Parts, mean_known
+
+
+class Average:
+    """The mean of the witnesses that know a label; nothing is learnt."""
+
+    held_out: Tensor | None = None
+
+    def __init__(self, optimise: str = "micro_f1") -> None:
+        """Take what every combiner is made with; there is nothing to choose here."""
+
+    def fit(self, parts: Parts, gold: Tensor, context: Context) -> Mapping[str, object]:
+        """Learn nothing."""
+        self.held_out = self.combine(parts, context)
+        return {}
+
+    def combine(self, parts: Parts, context: Context) -> Tensor:
+        """Return the (n,L) means."""
+        return mean_known(parts)
+
+    def save(self, folder: Path) -> None:
+        """Write nothing."""
+
+    @classmethod
+    def load(cls, folder: Path) -> Self:
+        """Read nothing."""
+        return cls()

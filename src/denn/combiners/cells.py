@@ -1,0 +1,97 @@
+"""Texts × labels as a model sees them: blocks of them, the ones worth fitting to, statistics that leave a label out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Self
+
+import torch
+from torch import Tensor
+
+from denn.combiners import Parts
+from denn.core.monotone import OtherMaximum
+
+CELLS = 100_000  # of texts × labels that a fit reads besides the gold ones; half the most likely, half drawn
+
+
+@dataclass(frozen=True)
+class Statistic:
+    """A number of each text, (n,1), that is another one for one of the labels."""
+
+    text: Tensor
+    column: Tensor | None = None
+    exception: Tensor | None = None
+
+    @classmethod
+    def of(cls, maximum: OtherMaximum) -> Self:
+        """Leave each label out of a maximum; 0 where there is no other."""
+        return cls(maximum.largest, maximum.column, maximum.second.clamp(min=0))
+
+    def at(self, rows: Tensor, columns: Tensor) -> Tensor:
+        """Return the (m,1) values of some cells."""
+        values = self.text[rows]
+        if self.column is None or self.exception is None:
+            return values
+        return torch.where(self.column[rows] == columns[:, None], self.exception[rows], values)
+
+
+@dataclass(frozen=True)
+class Linear:
+    """A sum that depends on label and statistics."""
+
+    by_label: Tensor  # (L,)
+    by_statistic: list[float]
+
+    def spread(self, statistics: list[Statistic]) -> Tensor:
+        """Return (n,L)."""
+        weighed = list(zip(statistics, self.by_statistic, strict=True))
+        total = self.by_label + sum(weight * one.text for one, weight in weighed)
+        for one, weight in weighed:
+            if weight and one.column is not None and one.exception is not None:
+                total.scatter_add_(1, one.column, weight * (one.exception - one.text))
+        return total
+
+
+def mean_of(parts: Parts) -> Tensor:
+    """Return the (n,L) mean; NaN where a witness does not know the label."""
+    mean: Tensor = sum(parts.values()) / len(parts)  # type: ignore[assignment]
+    return mean
+
+
+def known_to_all(parts: Parts) -> tuple[Parts, Tensor | None]:
+    """Return scores with 0 for labels that not every witness knows, and which these are: (n,L), None if none is.
+
+    Such labels are nobody's rivals, so that they change no other score.
+    """
+    unknown = mean_of(parts).isnan()
+    if not bool(unknown.any()):
+        return parts, None
+    return {name: part.masked_fill(unknown, 0.0) for name, part in parts.items()}, unknown
+
+
+def chosen_cells(parts: Parts, gold: Tensor, seed: int) -> Iterator[tuple[slice, Tensor, Tensor, Tensor]]:
+    """Choose the cells of a fit; yield blocks of texts with the rows, columns and weights of the cells in each.
+
+    All gold labels and the labels with the highest means count once each; of the others some are drawn that stand for
+    all of them.
+    """
+    mean = mean_of(parts).nan_to_num(-1.0)
+    known = mean >= 0
+    certain, share = known, 1.0
+    others = mean.masked_fill(gold, -1.0)
+    if others.numel() > CELLS:
+        certain = known & (gold | (others >= others.flatten().topk(CELLS // 2).values[-1]))
+        left = known & ~certain
+        share = min(CELLS / 2 / max(int(left.sum()), 1), 1.0)
+        draw = torch.rand(mean.shape, generator=torch.Generator().manual_seed(seed)) < share
+        known = certain | (left & draw)
+    for block in blocks_of(gold, 1_000_000):
+        rows, columns = known[block].nonzero(as_tuple=True)
+        yield block, rows, columns, torch.where(certain[block][rows, columns], 1.0, 1 / share)
+
+
+def blocks_of(matrix: Tensor, cells: int) -> Iterator[slice]:
+    """Cut (n,L) into blocks of rows with about so many cells each."""
+    size = max(cells // max(matrix.shape[1], 1), 1)
+    return (slice(start, start + size) for start in range(0, len(matrix), size))

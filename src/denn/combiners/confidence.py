@@ -1,0 +1,54 @@
+"""The paper's combiner: the debiased confidence λ weighs the neighbours against the classifier (Eq. 11-13)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Self
+
+from torch import Tensor
+
+from denn.combiners import Context, Parts
+from denn.core.combine import combine_known, debiased_confidence
+
+
+class Confidence:
+    """λ over the witnesses "classifier" and "neighbours"; labels of later documents are the last columns."""
+
+    held_out: Tensor | None = None
+
+    def __init__(self, optimise: str = "micro_f1") -> None:
+        """Take what every combiner is made with; there is nothing to choose here."""
+
+    def fit(self, parts: Parts, gold: Tensor, context: Context) -> Mapping[str, object]:
+        """Learn nothing."""
+        self.held_out = self.combine(parts, context)
+        return {}
+
+    def combine(self, parts: Parts, context: Context) -> Tensor:
+        """Return the (n,L) scores of Eq. 13; λ is 0 for a text without neighbours."""
+        votes = parts["neighbours"].nan_to_num(0.0)  # of a text without neighbours
+        return combine_known(_known(parts), votes, confidence_of(parts, context))
+
+    def save(self, folder: Path) -> None:
+        """Write nothing."""
+
+    @classmethod
+    def load(cls, folder: Path) -> Self:
+        """Read nothing."""
+        return cls()
+
+
+def confidence_of(parts: Parts, context: Context) -> Tensor:
+    """Return λ (n,) of Eq. 11-12 over the labels that the classifier knows."""
+    known = _known(parts)
+    confidence = debiased_confidence(known, parts["neighbours"][:, : known.shape[1]], context.gamma)
+    if context.similarity is None:
+        return confidence
+    return confidence.where(context.similarity.isfinite().any(1), 0.0)
+
+
+def _known(parts: Parts) -> Tensor:
+    """Return the classifier's (n,L₀) scores of the labels that it knows."""
+    classifier = parts["classifier"]
+    return classifier[:, : int((~classifier.isnan().any(0)).sum())].contiguous()

@@ -1,0 +1,25 @@
+"""How far scores are from being probabilities."""
+
+import torch
+from torch import Tensor
+
+BINS = 10
+
+
+def calibration_error(scores: Tensor, gold: Tensor, lowest: float = 0.1) -> float:
+    """Return the expected calibration error of the (n,L) scores that are `lowest` or more; 0 where there is none.
+
+    Σ_b (m_b / m) |mean score − share of gold labels| over ten bins b of equal width, with m_b of m scores each. Scores
+    near 0 are left out: they are nearly all, they are right, and they would hide the others.
+    """
+    shown = scores >= lowest
+    values, right = scores[shown].double(), gold[shown].double()
+    bins = (values * BINS).long().clamp(max=BINS - 1)
+    gaps = torch.zeros(BINS, dtype=torch.float64, device=scores.device).index_add_(0, bins, values - right)
+    return float(gaps.abs().sum()) / max(len(values), 1)
+
+
+def log_loss(scores: Tensor, gold: Tensor) -> float:
+    """Return the mean over documents of −Σ_l log P(gold_l), of (n,L) scores taken as probabilities of at least 10⁻⁶."""
+    chance = torch.where(gold, scores.double(), 1 - scores.double()).clamp(min=1e-6)
+    return float(-chance.log().sum()) / max(len(gold), 1)
