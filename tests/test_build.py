@@ -175,7 +175,7 @@ def test_without_validation_thresholds_stay_at_a_half(tiny_corpus, brief, tmp_pa
         denn.train(denn.Corpus(train=tiny_corpus.train), out=tmp_path / "model", **brief) as model,
     ):
         assert {thresholds.overall for thresholds in model.card.thresholds.values()} == {0.5}
-        assert set(model.card.thresholds) == {"final", "classifier", "neighbours", "average"}
+        assert set(model.card.thresholds) == {"final", "classifier", "neighbours", "words", "average", "confidence"}
         assert model.evaluate(tiny_corpus.test).headline["threshold"] == 0.5
     assert "there is no validation part: thresholds stay at 0.5, and nothing shows how good the model is" in caplog.text
     assert "step 4: loss" in caplog.text, "notes go to the log where nobody watches"

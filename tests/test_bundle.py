@@ -42,6 +42,9 @@ def test_what_is_in_a_bundle(tiny_model, tiny_corpus):
         "encoder/tokenizer.json",
         "encoder/1_Pooling/config.json",
         "store/store.sqlite",
+        "combiner.json",
+        "words/terms.txt",
+        "words/words.safetensors",
     }
     assert (tiny_model / "labels.txt").read_text(encoding="utf-8").splitlines() == list(tiny_corpus.labels.names)
 
@@ -62,11 +65,12 @@ def test_who_may_read_one_file_may_read_all(tiny_model):
 def test_the_card_says_how_the_model_came_about(tiny_model, tiny_corpus):
     card, labels = bundle.read(tiny_model)
     assert labels == tiny_corpus.labels
-    assert (card.format, card.method, card.parameters["k"]) == (2, "denn", 5)
+    assert (card.format, card.method, card.parameters["k"]) == (3, "denn", 5)
     assert (card.corpus["name"], card.corpus["train"], card.corpus["valid"]) == ("tiny", 60, 20)
     counts = [sum(name in document.labels for document in tiny_corpus.train) for name in labels.names]
     assert card.corpus["label_counts"] == counts
-    assert set(card.thresholds) == {"final", "classifier", "neighbours", "average"}
+    assert set(card.thresholds) == {"final", "classifier", "neighbours", "words", "average", "confidence"}
+    assert card.training["combination"]["chosen"] == "average"
     assert all(len(thresholds.per_label) == len(labels) for thresholds in card.thresholds.values())
     assert card.metrics["micro_f1"] > 0.5
     assert card.training["best_step"] <= card.training["steps"]

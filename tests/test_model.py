@@ -38,7 +38,15 @@ def test_what_is_no_score_is_refused_wherever_it_is(where, value):
     parts = {name: tensor(f"{name} scores", 2, 3) for name in ("neighbours", "classifier")}
     scores = Scores(tensor("scores", 2, 3), ("a", "b", "c"), parts, tensor("confidence", 2))
     with pytest.raises(BundleError, match=f"The model gives {where} from .*, expected 0 to 1"):
-        checked(scores)
+        checked(scores, 3)
+
+
+def test_of_later_labels_a_witness_may_have_no_idea():
+    half, none = torch.full((2, 3), 0.5), torch.tensor([[0.5, 0.5, float("nan")]] * 2)
+    scores = Scores(half, ("a", "b", "later"), {"neighbours": half, "classifier": none})
+    assert checked(scores, 2) is scores
+    with pytest.raises(BundleError, match="classifier"):
+        checked(scores, 3)
 
 
 def test_predictions_are_in_order_and_as_if_alone(model, texts):

@@ -23,7 +23,7 @@ from denn.clock import Clock
 from denn.config import Recipe, make_recipe
 from denn.core.metrics import most_frequent_f1
 from denn.errors import BundleError, DataError, EncoderError, StoreError, TrainingError
-from denn.evaluation import evaluate, tune, untuned
+from denn.evaluation import evaluate, systems_of, tune, untuned
 from denn.locks import alone
 from denn.model import Model, load
 from denn.protocols import Progress
@@ -127,6 +127,7 @@ def _train(
     with ExitStack() as failed:
         failed.callback(_discard_if_empty, workdir)
         facts, used = built.fit(corpus, workdir, shown, clock)
+        recipe = Recipe(recipe.method, built.parameters)  # less than was asked for, where the time did not suffice
         failed.pop_all()
     staging = workdir / "bundle"
     with ExitStack() as failed:
@@ -272,20 +273,23 @@ def _finish(staging: Path, corpus: Corpus, recipe: Recipe, facts: Mapping[str, o
         thresholds=untuned((), len(corpus.labels)),
         metrics={},
         training=dict(facts),
-        digests=bundle.digests(staging),
+        digests={},
         versions=bundle.versions(),
         created=datetime.now(UTC).isoformat(timespec="seconds"),
     )
     bundle.write_card(staging, card)
     with load(staging) as model:
         if corpus.valid:
-            scores = model.scores([document.text for document in corpus.valid])
-            thresholds = tune(scores, corpus.valid)
+            calibrated = model.method.calibrate(corpus.valid, staging)
+            facts = {**facts, **(calibrated.facts if calibrated else {})}
+            scores = model.scores([d.text for d in corpus.valid]) if calibrated is None else calibrated.scores
+            thresholds = tune(scores, corpus.valid, getattr(recipe.parameters, "optimise", "micro_f1"))
             metrics = dict(evaluate(scores, corpus.valid, thresholds, counts).headline)
         else:
             log.warning("there is no validation part: thresholds stay at 0.5, and nothing shows how good the model is")
-            thresholds, metrics = untuned(tuple(model.scores([""]).parts), len(corpus.labels)), {}
-    card = card.model_copy(update={"thresholds": thresholds, "metrics": metrics})
+            thresholds, metrics = untuned(systems_of(model.scores([""])), len(corpus.labels)), {}
+    found = {"thresholds": thresholds, "metrics": metrics, "training": dict(facts)}
+    card = card.model_copy(update={**found, "digests": bundle.digests(staging)})
     bundle.write_card(staging, card)
     return card
 

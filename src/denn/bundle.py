@@ -24,7 +24,7 @@ from denn.untrusted import MOST_LARGE_JSON, MOST_TEXT, REMEDY, first_line, heade
 
 log = logging.getLogger(__name__)
 
-FORMAT = 2
+FORMATS = (2, 3)  # that are read; the last one is written
 MOST_FILES = 10_000
 PATIENCE = 100  # hundredths of a second
 VERSIONED = ("torch", "transformers", "tokenizers", "numpy")
@@ -58,7 +58,7 @@ class Card(BaseModel):
 
     model_config = ConfigDict(frozen=True)
 
-    format: Literal[2] = 2
+    format: Literal[2, 3] = 3
     method: str
     parameters: dict[str, Any]
     corpus: dict[str, Any]
@@ -131,9 +131,10 @@ def read(folder: Path) -> tuple[Card, LabelSpace]:
         raise BundleError(f"{folder} is no model: {what}. Expected a folder written by `denn train … --out {folder}`.")
     found = _files(folder)
     content = read_object(file, BundleError, MOST_LARGE_JSON)
-    if content.get("format") != FORMAT:
+    if content.get("format") not in FORMATS:
         raise BundleError(
-            f"{folder} has the bundle format {repr(content.get('format'))[:40]}, this denn reads {FORMAT}. "
+            f"{folder} has the bundle format {repr(content.get('format'))[:40]}, this denn reads {FORMATS[0]} and "
+            f"{FORMATS[1]}. "
             "Train again, or load it with the denn version in its bundle.json."
         )
     try:
@@ -145,6 +146,7 @@ def read(folder: Path) -> tuple[Card, LabelSpace]:
     labels = _read_labels(folder / "labels.txt")
     if flaw := card.flaw(len(labels)):
         raise BundleError(f"{file} is damaged: {flaw}. {REMEDY}")
+    labels = LabelSpace(labels.names, tuple(card.corpus["label_counts"]))
     for name, here in versions().items():
         if (there := card.versions.get(name, "")).split(".")[0] != here.split(".")[0]:
             log.warning(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -53,19 +53,19 @@ class Evaluation:
         }
 
 
-def tune(scores: Scores, documents: Sequence[Document]) -> dict[str, Thresholds]:
-    """Tune the thresholds of the final score and of each part on labelled documents."""
+def tune(scores: Scores, documents: Sequence[Document], metric: str = "micro_f1") -> dict[str, Thresholds]:
+    """Tune the thresholds of the final score and of each part on labelled documents, for this metric."""
     gold = LabelSpace(scores.names).matrix(documents)
     tuned = {}
     for name, values in systems_of(scores).items():
-        overall = tune_global(values, gold)
+        overall = tune_global(values, gold, macro=metric == "macro_f1")
         tuned[name] = Thresholds(overall=overall, per_label=tuple(tune_per_label(values, gold, overall).tolist()))
     return tuned
 
 
-def untuned(parts: Sequence[str], labels: int) -> dict[str, Thresholds]:
+def untuned(systems: Iterable[str], labels: int) -> dict[str, Thresholds]:
     """Return 0.5 everywhere, where there is no validation part to tune on."""
-    return {name: Thresholds(overall=0.5, per_label=(0.5,) * labels) for name in ("final", *parts)}
+    return {name: Thresholds(overall=0.5, per_label=(0.5,) * labels) for name in (*systems, "final")}
 
 
 def label_thresholds(thresholds: Thresholds, labels: int) -> Tensor:
@@ -132,8 +132,9 @@ def evaluate(
 
 
 def systems_of(scores: Scores) -> dict[str, Tensor]:
-    """Return what can decide by itself: each part of the score, then the final one."""
-    return {**scores.parts, "final": scores.final}
+    """Return what can decide by itself: each witness, each way to combine them, then the final score."""
+    witnesses = {name: part.nan_to_num(0.0) for name, part in scores.parts.items()}
+    return {**witnesses, **scores.alternatives, "final": scores.final}
 
 
 def _widen(matrix: Tensor, columns: int) -> Tensor:
@@ -157,6 +158,8 @@ def concatenate(batches: Sequence[Scores]) -> Scores:
         return torch.cat(spread)
 
     parts = {name: join([batch.parts[name] for batch in batches]) for name in batches[0].parts}
+    others = {name: join([batch.alternatives[name] for batch in batches]) for name in batches[0].alternatives}
     confidences = [batch.confidence for batch in batches if batch.confidence is not None]
     confidence = torch.cat(confidences) if confidences else None
-    return Scores(join([batch.final for batch in batches]), names, parts, confidence)
+    texts = [text for batch in batches for text in batch.texts]
+    return Scores(join([batch.final for batch in batches]), names, parts, confidence, alternatives=others, texts=texts)

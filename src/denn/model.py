@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Self, cast
@@ -20,9 +22,11 @@ from denn.types import Document, LabelSpace, Neighbour, Neighbours, Prediction, 
 if TYPE_CHECKING:
     from torch import Tensor
 
+log = logging.getLogger(__name__)
+
 BATCH = 256  # texts scored at a time, fewer where there are very many labels
 SCORES_BYTES = 256 * 2**20  # bounds what the (texts × labels) matrices of a batch take
-MATRICES = 6  # of float32: classifier, votes, two ways to combine them, and two to work with
+MATRICES = 10  # of float32: three witnesses, three ways to combine them, and four to work with
 SHOWN = 10  # labels worth showing beside the decided ones
 WORTH_SHOWING = 0.01
 ROUNDING = 1e-3  # by which sums of shares may miss 0 and 1
@@ -94,20 +98,18 @@ class Model:
             start += len(batch)
 
     def scores(self, texts: Sequence[str], own_ids: Sequence[str | None] | None = None) -> Scores:
-        """Score texts without deciding; see `Method.scores`."""
+        """Score texts without deciding, by every part and every way to combine them; see `Method.scores`."""
         if not texts:
             raise DataError("Got no texts to score.")
-        size = self.batch()
-        return concatenate(
-            [
-                self.score(texts[i : i + size], None if own_ids is None else own_ids[i : i + size])
-                for i in range(0, len(texts), size)
-            ]
-        )
+        size, batches = self.batch(), []
+        for i in range(0, len(texts), size):
+            scores = self.score(texts[i : i + size], None if own_ids is None else own_ids[i : i + size])
+            batches.append(replace(scores, alternatives=self.method.alternatives(scores)))
+        return concatenate(batches)
 
     def score(self, texts: Sequence[str], own_ids: Sequence[str | None] | None = None) -> Scores:
         """Score texts in one batch."""
-        return checked(self.method.scores(texts, own_ids))
+        return checked(self.method.scores(texts, own_ids), len(self.labels))
 
     def later_thresholds(self, scores: Scores) -> dict[str, Tensor]:
         """Return each part's thresholds for the labels of these scores that came after training, in their order."""
@@ -189,21 +191,17 @@ class Model:
     ) -> Iterator[Prediction]:
         """Turn the scores of a batch into predictions; see `predict`."""
         chosen = decide(scores.final, threshold, min_labels)
-        neighbours = self._neighbours(scores, evidence)
-        top = scores.final.topk(min(SHOWN, len(scores.names)), dim=1)
-        for row in range(len(scores.final)):
-            decided = set(chosen[row].nonzero().flatten().tolist())
-            best = [
-                c
-                for s, c in zip(top.values[row].tolist(), top.indices[row].tolist(), strict=True)
-                if s >= WORTH_SHOWING
-            ]
-            columns = sorted(decided.union(best), key=lambda column: (-float(scores.final[row, column]), column))
+        neighbours, columns = self._neighbours(scores, evidence), _worth_showing(scores, chosen)
+        words = self._words(scores, columns) if evidence != 0 else [{} for _ in columns]
+        for row, shown in enumerate(columns):
+            names = [scores.names[column] for column in shown]
             yield Prediction(
-                labels=tuple(scores.names[column] for column in columns if column in decided),
-                scores={scores.names[column]: float(scores.final[row, column]) for column in columns},
+                labels=tuple(name for name, given in zip(names, chosen[row, shown].tolist(), strict=True) if given),
+                scores=dict(zip(names, scores.final[row, shown].tolist(), strict=True)),
                 confidence=None if scores.confidence is None else float(scores.confidence[row]),
                 neighbours=neighbours[row],
+                parts=_parts(scores, row, shown),
+                words=words[row],
             )
 
     def _neighbours(self, scores: Scores, limit: int | None) -> list[tuple[Neighbour, ...]]:
@@ -221,17 +219,36 @@ class Model:
             for row, ids in enumerate(found.ids)
         ]
 
+    def _words(
+        self, scores: Scores, columns: Sequence[Sequence[int]]
+    ) -> list[dict[str, tuple[tuple[str, float], ...]]]:
+        """Return the words that speak for labels of each text, for those labels that any speak for."""
+        if not scores.texts:
+            return [{} for _ in columns]
+        found = self.method.support(scores.texts, columns)
+        return [
+            {scores.names[column]: tuple(words) for column, words in zip(some, each, strict=True) if words}
+            for some, each in zip(columns, found, strict=True)
+        ]
+
     def _texts(self, ids: set[str]) -> dict[str, str]:
         """Fetch the texts of those documents that are still stored: one may have been removed since the search."""
         return {str(document.id): document.text for document in self.store.get(sorted(ids), missing_ok=True)}
 
 
-def checked(scores: Scores) -> Scores:
-    """Return scores; any that are not numbers from 0 to 1, its parts and λ among them, come from damaged weights."""
-    found = {"scores": scores.final, **{f"{name} scores": part for name, part in scores.parts.items()}}
+def checked(scores: Scores, known: int) -> Scores:
+    """Return scores; any that are not numbers from 0 to 1, its parts and λ among them, come from damaged weights.
+
+    Of labels behind the `known` ones a witness may have no idea.
+    """
+    found = {"scores": scores.final, **{f"{name} scores": part for name, part in scores.alternatives.items()}}
+    for name, part in scores.parts.items():
+        found |= {f"{name} scores": part[:, :known], f"{name} scores of later labels": part[:, known:].nan_to_num(0)}
     if scores.confidence is not None:
         found["confidence"] = scores.confidence
     for name, values in found.items():
+        if not values.numel():
+            continue
         low, high = values.aminmax()
         if not (low >= -ROUNDING and high <= 1 + ROUNDING):  # NaN is neither
             raise BundleError(
@@ -245,9 +262,16 @@ def load(path: str | Path) -> Model:
     """Read a model from its folder, checking digests and format."""
     folder = Path(path)
     card, labels = read(folder)
-    recipe = make_recipe(card.method, card.parameters)
+    kind = lookup(METHODS, card.method, "method")
+    unsaid = getattr(kind.Parameters, "unsaid", {}).get(card.format, {})
+    if unsaid:
+        log.info(
+            "%s was made by an earlier version of denn and works as it did then; train again to hear more witnesses.",
+            folder,
+        )
+    recipe = make_recipe(card.method, {**unsaid, **card.parameters})
     card = card.model_copy(update={"parameters": recipe.as_dict()["parameters"]})  # with those that it leaves out
-    method: Method = lookup(METHODS, card.method, "method").load(folder, recipe.parameters, labels)
+    method: Method = kind.load(folder, recipe.parameters, labels)
     model = Model(method, labels, card)
     if method.store is not None and method.store.labels[: len(labels)] != labels.names:
         model.close()
@@ -260,6 +284,28 @@ def load(path: str | Path) -> Model:
 def _check_threshold(threshold: float | None) -> None:
     if threshold is not None and not 0 <= threshold <= 1:
         raise ConfigError(f"Got the threshold {threshold}, expected a number from 0 to 1.")
+
+
+def _worth_showing(scores: Scores, chosen: Tensor) -> list[list[int]]:
+    """Return the columns to show of each text: those that were chosen and the best others, highest score first."""
+    top = scores.final.topk(min(SHOWN, len(scores.names)), dim=1)
+    columns = []
+    for row in range(len(scores.final)):
+        best = [
+            c for s, c in zip(top.values[row].tolist(), top.indices[row].tolist(), strict=True) if s >= WORTH_SHOWING
+        ]
+        shown = {*chosen[row].nonzero().flatten().tolist(), *best}
+        columns.append(sorted(shown, key=lambda column: (-float(scores.final[row, column]), column)))
+    return columns
+
+
+def _parts(scores: Scores, row: int, columns: Sequence[int]) -> dict[str, dict[str, float]]:
+    """Return what each witness gives each of some labels of a text; one that cannot know a label is left out."""
+    values = {name: part[row, columns].tolist() for name, part in scores.parts.items()}
+    return {
+        scores.names[column]: {name: given[place] for name, given in values.items() if given[place] == given[place]}
+        for place, column in enumerate(columns)
+    }
 
 
 def _labels(found: Neighbours, row: int, place: int, names: Sequence[str]) -> tuple[str, ...]:

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Protocol, Self, runtime_checkable
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self, runtime_checkable
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
     from datetime import timedelta
-    from pathlib import Path
 
     import torch
     from torch import Tensor, nn
 
     from denn.clock import Clock
     from denn.encoders.tokens import Tokens
-    from denn.types import Change, Corpus, Document, Fitted, Neighbours, Scores, Where, Which
+    from denn.types import Calibrated, Change, Corpus, Document, Fitted, Neighbours, Scores, Support, Where, Which
+    from denn.witnesses.texts import Texts
 
 
 @runtime_checkable
@@ -133,7 +134,7 @@ class Method(Protocol):
     """
 
     parameters: Any  # a frozen dataclass, the class's `Parameters`
-    store: Datastore | None  # None where the method keeps no documents, and before `load`
+    store: Datastore | None = None  # None where the method keeps no documents, and before `load`
 
     def fit(self, corpus: Corpus, workdir: Path, progress: Progress, clock: Clock | None = None) -> Fitted:
         """Learn the corpus, keeping resumable state in `workdir`, within the time that the clock leaves."""
@@ -144,10 +145,27 @@ class Method(Protocol):
     def save(self, folder: Path) -> None:
         """Write weights and whatever else scoring needs into an empty folder; no pickle."""
 
+    def calibrate(self, documents: Sequence[Document], folder: Path) -> Calibrated | None:
+        """Learn from validation documents what is left to learn, and add it to the folder that this was loaded from.
+
+        None where there is nothing left to learn.
+        """
+        return None
+
+    def alternatives(self, scores: Scores) -> Mapping[str, Tensor]:
+        """Return (n,L) scores that other ways to combine the same parts would give, by name."""
+        return {}
+
+    def support(self, texts: Sequence[str], columns: Sequence[Sequence[int]]) -> Support:
+        """Return the words that speak for each of some labels of each text, the strongest first, with their weight."""
+        return [[[] for _ in some] for some in columns]
+
 
 class Retriever(Method, Protocol):
     """A method that keeps documents in a datastore and lets the nearest of them vote."""
 
+    network: Any  # a Classifier
+    names: tuple[str, ...]  # the labels that it was trained on
     store: Datastore
 
     def embed(self, texts: Sequence[str]) -> Tensor:
@@ -158,6 +176,38 @@ class Retriever(Method, Protocol):
 
     def votes(self, found: Neighbours, labels: int) -> Tensor:
         """Let neighbours vote: (n,L)."""
+
+    def hear(self, texts: Texts) -> dict[str, Tensor]:
+        """Return what each witness says of texts: (n,L), NaN for labels that it cannot know."""
+
+    def combine(self, parts: Mapping[str, Tensor], found: Neighbours, gamma: float | None = None) -> Scores:
+        """Weigh what witnesses say of texts with these neighbours; by another γ where one is given."""
+
+
+class Witness(Protocol):
+    """One way to score the labels of texts; a combiner learns how far to trust it."""
+
+    name: ClassVar[str]
+
+    @classmethod
+    def fit(cls, corpus: Corpus, method: Retriever, progress: Progress, seconds: float) -> Self | None:
+        """Learn the training documents before the encoder does; None, with a note, if the seconds do not suffice."""
+        return cls.load(Path(), method)
+
+    def scores(self, texts: Texts) -> Tensor:
+        """Score texts: (n,L) in [0,1], in the order of the labels; those at the end that it cannot know are missing."""
+
+    def support(self, texts: Sequence[str], columns: Sequence[Sequence[int]]) -> Support:
+        """Return the words that speak for each of some labels of each text, the strongest first, with their weight."""
+        return [[[] for _ in some] for some in columns]
+
+    def save(self, folder: Path) -> None:
+        """Write what scoring needs, if anything, into a new folder; no pickle."""
+        return None
+
+    @classmethod
+    def load(cls, folder: Path, method: Retriever) -> Self:
+        """Read what `save` wrote."""
 
 
 class Encoder(Protocol):

@@ -40,6 +40,24 @@ class Registry(Mapping[str, str]):
 
 METHODS = Registry("denn.methods", {"denn": "denn.methods.denn:DENN"})
 
+WITNESSES = Registry(
+    "denn.witnesses",
+    {
+        "classifier": "denn.witnesses.classifier:ClassifierWitness",
+        "neighbours": "denn.witnesses.neighbours:NeighboursWitness",
+        "words": "denn.witnesses.words:Words",
+    },
+)
+
+COMBINERS = Registry(
+    "denn.combiners",
+    {
+        "learnt": "denn.combiners.learnt:Learnt",
+        "average": "denn.combiners.average:Average",
+        "confidence": "denn.combiners.confidence:Confidence",
+    },
+)
+
 STORES = Registry(
     "denn.stores",
     {

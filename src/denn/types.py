@@ -32,6 +32,7 @@ class LabelSpace:
     """Label names in column order."""
 
     names: tuple[str, ...]
+    counts: tuple[int, ...] = field(default=(), compare=False)  # training documents of each, where they are known
 
     @cached_property
     def index(self) -> Mapping[str, int]:
@@ -138,6 +139,8 @@ class Prediction:
     scores: Mapping[str, float]  # the labels worth showing, highest first
     confidence: float | None  # λ of Eq. 12; None where the method has none
     neighbours: tuple[Neighbour, ...]  # nearest first
+    parts: Mapping[str, Mapping[str, float]] = field(default_factory=dict)  # label → witness → its score
+    words: Mapping[str, tuple[tuple[str, float], ...]] = field(default_factory=dict)  # label → words for it, weights
 
 
 @dataclass(frozen=True)
@@ -146,9 +149,11 @@ class Scores:
 
     final: Tensor  # (n,L) in [0,1]; L counts the labels of `names`
     names: tuple[str, ...]
-    parts: Mapping[str, Tensor] = field(default_factory=dict)  # e.g. classifier, neighbours, average: each (n,L)
+    parts: Mapping[str, Tensor] = field(default_factory=dict)  # witness → (n,L), NaN where it cannot know a label
     confidence: Tensor | None = None  # (n,)
     neighbours: Neighbours | None = None
+    alternatives: Mapping[str, Tensor] = field(default_factory=dict)  # other ways to combine them: each (n,L)
+    texts: Sequence[str] = ()  # that were scored; none where they are not kept
 
     def rows(self, begin: int, end: int) -> Scores:
         """Return what is thought of some of the texts."""
@@ -158,6 +163,8 @@ class Scores:
             {name: part[begin:end] for name, part in self.parts.items()},
             None if self.confidence is None else self.confidence[begin:end],
             None if self.neighbours is None else self.neighbours.rows(begin, end),
+            {name: part[begin:end] for name, part in self.alternatives.items()},
+            self.texts[begin:end],
         )
 
 
@@ -200,6 +207,16 @@ class Change:
     action: str  # add, remove, relabel, forget or undo
     source: str  # who or what made it, as they said
     documents: int  # how many it touched
+
+
+class Calibrated(NamedTuple):
+    """What a method makes of validation documents."""
+
+    scores: Scores  # as it scores texts whose labels it has not seen
+    facts: Mapping[str, object]  # for the bundle
+
+
+Support: TypeAlias = list[list[list[tuple[str, float]]]]  # text → label → words that speak for it, with their weight
 
 
 class Fitted(NamedTuple):

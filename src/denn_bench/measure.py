@@ -11,15 +11,15 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from denn.analysis import KS, datastore_sweep, sweep, threshold_curve, wide_scores
+from denn.analysis.curves import threshold_curve
+from denn.analysis.sweeps import Searched, datastore_sweep, sweep
 from denn.core.metrics import LabelTable, label_table
 from denn.core.thresholds import GRID, decide
 from denn.encoders.transformer import TransformerEncoder
 from denn.evaluation import Evaluation, concatenate, evaluate, systems_of
-from denn.methods.denn import DENN
 from denn.methods.neighbours import WithNeighbours
 from denn.model import Model
-from denn.protocols import Progress
+from denn.protocols import Progress, Retriever
 from denn.types import Corpus, Document, Scores
 from denn_bench.machine import peak_memory
 
@@ -99,23 +99,16 @@ def cost(
     }
 
 
-def sweeps_of(method: DENN, threshold: float, corpus: Corpus) -> dict[str, Any]:
+def sweeps_of(method: Retriever, threshold: float, corpus: Corpus) -> dict[str, Any]:
     """Return the F1 of other k, γ and datastore sizes, without training again."""
     valid, test = (
-        method.embed([document.text for document in part]) if part else torch.empty(0, method.store.dimension)
+        Searched(method, part, method.embed([document.text for document in part])) if part else None
         for part in (corpus.valid, corpus.test)
     )
-    k = max(*KS, method.parameters.k)
-    swept = sweep(
-        wide_scores(method, valid, k) if corpus.valid else None,
-        wide_scores(method, test, k),
-        corpus.valid,
-        corpus.test,
-        method.parameters,
-        threshold=threshold,
-    )
-    stored = datastore_sweep(method, corpus.valid, corpus.test, embeddings=(valid, test), threshold=threshold)
-    return {**swept, "datastore": stored}
+    if test is None:
+        return {}
+    stored = datastore_sweep(valid, test, threshold=threshold)
+    return {**sweep(valid, test, threshold=threshold), "datastore": stored}
 
 
 def utilisation(parameters: int, tokens_per_second: float, rate: float) -> float:

@@ -21,7 +21,10 @@ TIMES = (
     "seconds", "training_seconds", "validation_seconds", "tokens_per_second", "epoch_seconds", "matrix_rate", "mfu",
     "inference_ms_per_text", "inference_ms_per_text_without_neighbours",
 )  # fmt: skip
-BUILT_IN = {"layer_decay": 1.0}  # what older results do not mention and today's defaults do otherwise
+BUILT_IN = {
+    "layer_decay": 1.0,
+    "witnesses": ["classifier", "neighbours"],
+}  # what older results do not mention and today's defaults do otherwise
 BRIEF = ("epoch_seconds", "inference_ms_per_text", "inference_ms_per_text_without_neighbours")  # of a short run alone
 
 

@@ -12,7 +12,7 @@ from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 
@@ -20,9 +20,8 @@ from denn import bundle
 from denn.build import train
 from denn.config import Recipe, make_recipe, read_recipe
 from denn.errors import ConfigError, DataError
-from denn.methods.denn import DENN
 from denn.model import Model, load
-from denn.protocols import Progress
+from denn.protocols import Progress, Retriever
 from denn.registry import CORPORA, did_you_mean, lookup
 from denn.strict_json import dumps
 from denn.types import Corpus
@@ -139,9 +138,11 @@ def perform(
         spent = cost(model, corpus, diary.seconds() - turns.waited, diary.peak, diary.content["matrix_rate"], timed)
         if shared:
             spent["shared"] = True
-        if sweeps and isinstance(model.method, DENN):
+        if sweeps and model.card.method == "denn":
             progress.start(f"sweeps of {run.name}", None)
-            measured["sweeps"] = sweeps_of(model.method, model.card.thresholds["final"].overall, corpus)
+            measured["sweeps"] = sweeps_of(
+                cast(Retriever, model.method), model.card.thresholds["final"].overall, corpus
+            )
         history = model.card.training.get("history", [])
         data = describe(run, corpus, checksum) | rounded({"cost": spent, "history": history, **measured})
         write(results / f"{run.name}.json", data)

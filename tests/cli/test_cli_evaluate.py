@@ -8,6 +8,9 @@ from dataclasses import replace
 import pytest
 
 import denn
+from denn.cli import show
+from denn.errors import BundleError
+from denn.report.combination import combination_of
 
 pytestmark = pytest.mark.slow  # whole commands on models
 
@@ -44,17 +47,36 @@ def test_tables_fit_80_columns_and_show_the_same_numbers(run, tiny_model, files)
     assert ran.code == 0
     assert max(len(line.rstrip()) for line in ran.out.splitlines()) <= 80
     assert "\x1b" not in ran.out
-    lines = [line.split() for line in ran.out.splitlines()]
+    lines = [line.replace("λ (confidence)", "λ").split() for line in ran.out.splitlines()]
     names = [line[0] for line in lines if line[1:2] == ["0.5"]]
-    assert names == ["classifier", "neighbours", "average", "DENN"]
+    assert [name for name in names if name != "words"] == ["classifier", "neighbours", "average", "λ", "DENN"]
     metrics = ["micro_precision", "micro_recall", "micro_f1", "macro_f1", "supported_macro_f1", "example_f1"]
     metrics += ["p_at_1", "p_at_3", "p_at_5", "empty_predictions"]
     tuned = [line[1:] for line in lines if line[:1] == ["tuned"] and len(line) == 1 + len(metrics)]
     assert tuned[-1] == [f"{100 * found[metric]:.1f}" for metric in metrics]
-    assert f"Mean confidence λ {found['mean_confidence']:.2f}" in ran.out
+    assert "Combination: average." in ran.out and "Mean λ" not in ran.out  # 20 documents are too few to learn from
     empty = round(20 * found["empty_predictions"])
     assert f"{empty} of 20 documents are given no label" in ran.out
     assert "unknown to the model" not in ran.out
+
+
+def test_the_mean_of_lambda_is_shown_where_it_decides(tiny_model, tiny_corpus, capsys):
+    with denn.load(tiny_model) as model:
+        found, card = model.evaluate(tiny_corpus.test), model.card
+    parameters = {**card.parameters, "combination": "confidence"}
+    show.evaluation(found, card.model_copy(update={"parameters": parameters, "training": {}}))
+    shown = capsys.readouterr().out
+    assert "Combination: λ (confidence). It was set, not learnt." in " ".join(shown.split())
+    assert f"Mean λ {found.confidence:.2f}" in shown
+
+
+def test_facts_that_are_no_facts_are_a_damaged_bundle(tiny_model, tiny_corpus):
+    with denn.load(tiny_model) as model:
+        card = model.card
+    for damage, place in (({"why": 3}, "why"), ({"scores": {"learnt": "much"}}, "scores.learnt"), ([], "")):
+        facts = {**card.training, "combination": damage or [1]}
+        with pytest.raises(BundleError, match=rf"damaged at training\.combination.*{place}"):
+            combination_of(card.model_copy(update={"training": facts}))
 
 
 def test_a_method_without_parts_is_evaluated(run, dummy, files):

@@ -10,6 +10,8 @@ import pytest
 
 import denn
 from denn.cli import main
+from denn.cli.predict import as_row
+from denn.types import Prediction
 
 pytestmark = pytest.mark.slow  # whole commands on models
 
@@ -25,19 +27,30 @@ def test_predictions_are_those_of_the_library_in_order(run, tiny_model, tiny_cor
         expected = model.predict([document.text for document in tiny_corpus.test], evidence=2)
     assert len(ran.rows) == len(expected)
     for row, document, prediction in zip(ran.rows, tiny_corpus.test, expected, strict=True):
-        assert list(row) == ["id", "labels", "scores", "confidence", "neighbours"]
+        assert list(row) == ["id", "labels", "scores", "confidence", "parts", "words", "neighbours"]
         assert row["id"] == document.id
         assert tuple(row["labels"]) == prediction.labels
         assert row["scores"] == {label: round(score, 4) for label, score in prediction.scores.items()}
         assert row["confidence"] == round(prediction.confidence, 4)
+        assert row["parts"] == {
+            label: {name: round(score, 4) for name, score in heard.items()} for label, heard in prediction.parts.items()
+        }
+        assert all({"classifier", "neighbours"} <= set(heard) for heard in row["parts"].values())
+        assert row["words"] == {label: [word for word, _ in words] for label, words in prediction.words.items()}
         assert [n["id"] for n in row["neighbours"]] == [n.id for n in prediction.neighbours]
         assert set(row["neighbours"][0]) == {"id", "similarity", "labels", "text"}
 
 
 def test_every_plain_line_is_a_text_and_gets_a_line(run, tiny_model):
     ran = run("predict", tiny_model, stdin="goal match\n\nastroném 電車\n".encode())
-    assert [list(row) for row in ran.rows] == [["labels", "scores", "confidence"]] * 3
+    assert [list(row) for row in ran.rows] == [["labels", "scores", "confidence", "parts"]] * 3
     assert "sport" in ran.rows[0]["labels"]
+
+
+def test_supporting_words_are_shown_as_evidence_the_strongest_first():
+    prediction = Prediction(("sport",), {"sport": 0.9}, None, (), {}, {"sport": (("goal", 2.5), ("red card", 0.5))})
+    assert as_row(None, prediction, evidence=True)["words"] == {"sport": ["goal", "red card"]}
+    assert "words" not in as_row(None, prediction, evidence=False)
 
 
 def test_thresholds_and_least_numbers_of_labels_are_obeyed(run, dummy):

@@ -117,7 +117,7 @@ def test_a_known_corpus_brings_its_validation_part(run, tiny_model, known, tmp_p
     assert run("report", tiny_model, "tiny", "--data-dir", known, "--part", "valid", "--out", page).code == 0
     html = page.read_text(encoding="utf-8")
     assert "<h1>DENN on tiny, valid part</h1>" in html
-    assert "for want of validation texts" in html  # what is measured tunes nothing
+    assert "There are no validation texts" in html  # what is measured tunes nothing
 
 
 def test_what_can_be_mended(run, dummy, files, tmp_path, known):

@@ -13,6 +13,7 @@ import denn
 from denn.cli import progress as progress_module
 from denn.cli.progress import Bar, Pace, Plain, watching
 from denn.cli.show import console
+from denn.report.combination import combination_of
 
 pytestmark = pytest.mark.slow  # most tests here train
 
@@ -32,11 +33,13 @@ def test_a_training_ends_with_what_one_wants_to_know(run, files, tmp_path, tiny_
     lines = ran.err.splitlines()
     assert any("documents/s" in line and "left" in line and "micro_f1" in line for line in lines)
     assert "\x1b" not in ran.err
-    where, scores, cut, following = lines[-4:]
+    where, scores, heard, cut, following = lines[-5:]
     assert where == f"The model is in {out}: denn, 6 labels."
     metrics, threshold = card(out)["metrics"], card(out)["thresholds"]["final"]["overall"]
     assert f"micro F1 {100 * metrics['micro_f1']:.1f}, macro F1 {100 * metrics['macro_f1']:.1f}" in scores
     assert f"threshold {threshold:.2f}" in scores
+    facts = card(out)["training"]["combination"]
+    assert heard.startswith("Witnesses: classifier") and heard.endswith(f"Combination: average. {facts['why']}")
     assert cut.startswith("0 of 60 documents were cut at 64 tokens")
     assert following == f"Next: denn predict '{out}' texts.txt --evidence"
 
@@ -54,6 +57,27 @@ def test_set_beats_options_which_beat_the_recipe(run, files, tmp_path, tiny_sett
     assert run(*train, "--seed", 2, "-q", "--replace").code == 0
     assert card(out)["parameters"]["seed"] == 2
     assert run("train", files / "train.jsonl", "--out", out, "--recipe", recipe, "--method", "dummy").code == 2
+
+
+def test_combination_and_metric_are_options_of_the_methods_that_have_them(run, files, tmp_path, tiny_settings):
+    train = ["train", files / "train.jsonl", "--out", tmp_path / "model", "--combination", "confidence"]
+    ran = run(*train, "--optimise", "macro_f1", *options(tiny_settings | {"epochs": 1}), "--allow-poor")
+    assert ran.code == 0
+    parameters = card(tmp_path / "model")["parameters"]
+    assert (parameters["combination"], parameters["optimise"]) == ("confidence", "macro_f1")
+    assert "Combination: λ (confidence). It was set, not learnt." in ran.err
+    ran = run(*train, "--method", "dummy")
+    assert ran.code == 2 and "'dummy' has no parameter 'combination'" in ran.err
+    ran = run(*train[:-1], "loudest")
+    assert ran.code == 2 and "expected one of learnt, average, confidence" in ran.err
+
+
+def test_without_validation_documents_nothing_is_learnt_about_the_witnesses(tiny_model):
+    with denn.load(tiny_model) as model:
+        training = {name: fact for name, fact in model.card.training.items() if name != "combination"}
+        found = combination_of(model.card.model_copy(update={"training": training}))
+    assert found.chosen == "average"
+    assert found.sentence.endswith("There were no validation documents to learn a combination from.")
 
 
 def test_quiet_says_nothing_before_or_after_the_command(run, tmp_path):
@@ -150,7 +174,7 @@ def test_an_interrupted_training_is_taken_up_by_the_same_command(run, files, tmp
                 break
         rest, out = process.stderr.read(), process.stdout.read()
     assert process.returncode == 130
-    assert rest.splitlines()[-1] == "denn: interrupted; the same command takes it up again"
+    assert rest.splitlines()[-1] == "denn: interrupted; run the same command again to resume"
     assert "Traceback" not in rest
     assert out == ""
     ran = run(*train, "--time-budget", "0s", "--allow-poor")

@@ -12,6 +12,7 @@ from denn.cli import demo
 from denn.core.metrics import multilabel_scores
 from denn.data.corpus import read_documents
 from denn.errors import DataError, TrainingError
+from denn.types import Neighbour, Prediction
 from denn_bench.systems.br import BR
 
 pytestmark = pytest.mark.slow  # the demo from end to end
@@ -64,7 +65,8 @@ def test_the_model_is_one_to_work_with(folder: Path, tmp_path: Path) -> None:
 def test_the_report_holds_what_is_shown(folder: Path) -> None:
     report = json.loads((folder / "report.json").read_text())
     assert report["corpus"] == {"name": "debian", "untagged": 16, "train": 80, "valid": 15, "test": 30, "labels": 3}
-    assert set(report["systems"]) == set(demo.SYSTEMS)
+    assert list(report["systems"])[:2] == list(demo.SVMS)
+    assert {"classifier", "neighbours", "average", "confidence", "final"} <= set(report["systems"])
     assert report["settings"]["time_budget"] == 60
     assert report["seed"] == report["settings"]["seed"] == 3
     assert list(report["seconds"]) == ["corpus", "training", "comparison", "suggestions"]
@@ -79,7 +81,7 @@ def test_reported_scores_are_those_of_the_model_on_the_drawn_test_part(folder: P
     corpus = demo.parts(packages()[0], 80, seed=3)
     with denn.load(folder / "model") as model:
         found = model.evaluate(corpus.test)
-    for part in ("classifier", "neighbours", "average", "final"):
+    for part in found.systems:
         assert report["systems"][part]["micro_f1"] == pytest.approx(found.systems[part]["tuned"]["micro_f1"])
     words = [document.text for document in corpus.test]
     chosen = BR.decision_scores(corpus.train, words, corpus.labels) > report["systems"]["SVM tuned"]["threshold"]
@@ -122,6 +124,9 @@ def test_a_second_run_trains_anew_and_shows_everything_within_80_columns(
     shown = [float(value) for value in row.split()[1:]]
     final = report["systems"]["final"]
     assert shown == [round(100 * final[metric], 1) for metric in demo.METRICS.values()]
+    assert any(line.strip().startswith("λ (confidence) ") for line in lines)
+    assert any(line.startswith("Witnesses: classifier") for line in lines)
+    assert "λ" not in "".join(lines[next(i for i, line in enumerate(lines) if line.startswith("Suggestions for")) :])
     for suggestion in report["suggestions"]:
         assert suggestion["description"] in lines
         for number, one in enumerate(suggestion["prediction"]["neighbours"], 1):
@@ -147,6 +152,42 @@ def test_only_the_model_of_an_earlier_demo_is_replaced_unasked(folder, settings,
     again(taught, replace=True)
     with denn.load(taught / "model") as model:
         assert "mine" not in model.store.ids()
+
+
+@pytest.mark.parametrize(
+    "words", [{}, {"works-with-format::xml": (("xml", 2.1), ("parse xml", 1.2), ("dom", 0.3), ("a", 0.1))}]
+)
+def test_suggestions_show_witnesses_neighbours_and_words(
+    words: dict[str, tuple[tuple[str, float], ...]],
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("COLUMNS", "100")
+    near = (Neighbour("a", 0.8, ("works-with-format::xml",), "a: reads XML\nlong"), Neighbour("b", 0.5, (), "b: other"))
+    parts = {
+        "works-with-format::xml": {"classifier": 0.91, "neighbours": 0.72, "words": 0.66},
+        "new": {"neighbours": 0.41},
+    }
+    prediction = Prediction(
+        ("works-with-format::xml", "new"), {"works-with-format::xml": 0.88, "new": 0.41}, 0.3, near, parts, words
+    )
+    demo._show_suggestions([demo.Suggestion("p", "p: a parser", prediction)], 0.4)
+    lines = capsys.readouterr().out.splitlines()
+    known, new = (next(line.split() for line in lines if line.strip().startswith(tag)) for tag in prediction.labels)
+    assert known == [
+        "works-with-format::xml",
+        "0.88",
+        "0.91",
+        "0.72",
+        "0.66",
+        "●",
+        *(["xml,", "parse", "xml,", "dom"] if words else []),
+    ]
+    assert new == ["new", "0.41", "0.41"]
+    header = next(line for line in lines if line.strip().startswith("suggested tag"))
+    assert header.split()[:6] == ["suggested", "tag", "score", "classifier", "neighbours", "words"]
+    assert ("supporting words" in header) == bool(words)
+    assert max(map(len, lines)) <= 100
 
 
 def test_what_comes_next_fits_the_screen(capsys: pytest.CaptureFixture[str]) -> None:

@@ -14,10 +14,12 @@ from safetensors.torch import load_file
 import denn
 from denn.build import Silent
 from denn.clock import Clock
+from denn.combiners.average import Average
 from denn.config import make_recipe
 from denn.encoders.transformer import TransformerEncoder
 from denn.errors import ConfigError
 from denn.methods.denn import CONTRASTS, DENN, VIEWS, DennNetwork, DennParameters, DennTraining, disagreement
+from denn.registry import COMBINERS, lookup
 from denn.training.neural import device_of
 from denn.training.session import as_in, spread
 from denn.types import Scores
@@ -28,9 +30,9 @@ TEXTS = ["goal match coach of the team", "violin and the oven", "", "kyoto 電�
 
 
 @pytest.fixture
-def model(tiny_model, tmp_path):
-    """A copy of the tiny model that may be changed."""
-    shutil.copytree(tiny_model, tmp_path / "model")
+def model(tmp_path):
+    """A copy of the paper's system, classifier and neighbours combined by λ, that may be changed."""
+    shutil.copytree(Path(__file__).parent / "earlier" / "model", tmp_path / "model")
     with denn.load(tmp_path / "model") as loaded:
         yield loaded
 
@@ -80,7 +82,10 @@ def by_loops(model: denn.Model, folder: Path, text: str, k: int, own_id: str | N
 
 def assert_scores(scores: Scores, row: int, expected) -> None:
     classifier, votes, confidence, final = expected
-    named = {name: dict(zip(scores.names, values[row].tolist(), strict=True)) for name, values in scores.parts.items()}
+    named = {
+        name: dict(zip(scores.names, values[row].nan_to_num(0.0).tolist(), strict=True))
+        for name, values in {**scores.parts, **scores.alternatives}.items()
+    }
     padded = {name: classifier.get(name, 0.0) for name in votes}
     average = {name: (padded[name] + votes[name]) / 2 if name in classifier else votes[name] for name in votes}
     assert named["classifier"] == pytest.approx(padded, abs=1e-4)
@@ -107,7 +112,7 @@ def test_labels_that_only_the_store_knows_are_for_the_neighbours_alone(model, tm
     for row, text in enumerate(TEXTS):
         assert_scores(scores, row, by_loops(model, tmp_path / "model", text, k=5))
     assert float(scores.final[0, -1]) > 0.1
-    assert float(scores.parts["classifier"][0, -1]) == 0
+    assert scores.parts["classifier"][0, -1].isnan()
 
 
 def test_without_neighbours_the_classifier_speaks_alone(model):
@@ -192,9 +197,10 @@ def test_filling_a_pass_up_changes_neither_loss_nor_gradients(training):
 def test_the_average_can_be_the_final_score(model, monkeypatch):
     by_confidence = model.scores(TEXTS)
     monkeypatch.setattr(model.method, "parameters", replace(model.method.parameters, combination="average"))
+    monkeypatch.setattr(model.method, "combiner", Average())
     half = model.scores(TEXTS)
-    assert torch.equal(half.final, by_confidence.parts["average"])
-    assert torch.equal(half.parts["confidence"], by_confidence.final)
+    assert torch.equal(half.final, by_confidence.alternatives["average"])
+    assert torch.equal(half.alternatives["confidence"], by_confidence.final)
     assert torch.equal(half.confidence, by_confidence.confidence)
 
 
@@ -322,6 +328,7 @@ def test_which_validation_score_selects_the_weights(training, select):
 def test_the_combined_validation_score_is_that_of_the_model(model, training, tiny_corpus, combination, monkeypatch):
     made = training(select="combined", combination=combination)
     monkeypatch.setattr(model.method, "parameters", replace(model.method.parameters, combination=combination))
+    monkeypatch.setattr(model.method, "combiner", lookup(COMBINERS, combination, "combination")())
     made.network = model.method.network
     embeddings = made.network.encode(made.valid_tokens)
     found = made._combined(embeddings, made.network.probabilities(embeddings))

@@ -24,6 +24,15 @@ def model(tiny_model, tmp_path):
 
 
 @pytest.fixture(scope="module")
+def by_lambda(tmp_path_factory, tiny_corpus, tiny_settings):
+    """What is found out about a model that combines by λ, and its scores of the test texts."""
+    folder = tmp_path_factory.mktemp("models") / "by-lambda"
+    with denn.train(tiny_corpus, out=folder, combination="confidence", **tiny_settings) as model:
+        scores = model.scores([document.text for document in tiny_corpus.test])
+        return gather(model, tiny_corpus.test, tiny_corpus.valid, Silent()), scores
+
+
+@pytest.fixture(scope="module")
 def found(tiny_model, tiny_corpus):
     with denn.load(tiny_model) as model:
         return gather(model, tiny_corpus.test, tiny_corpus.valid, Silent())
@@ -37,7 +46,8 @@ def test_the_scores_are_those_of_evaluate(found, tiny_model, tiny_corpus):
     assert found.labels_per_text == sum(len(document.labels) for document in tiny_corpus.test) / 20
     tuned = next(row for row in found.curves["final"] if row["threshold"] == expected["threshold"])
     assert tuned["micro_f1"] == pytest.approx(expected["micro_f1"])
-    assert list(found.curves) == ["final", "classifier", "neighbours", "average"]
+    assert list(found.curves) == list(expected["systems"])
+    assert {"classifier", "neighbours", "average", "confidence", "final"} <= set(found.curves)
 
 
 def test_the_models_own_settings_are_among_those_tried(found, tiny_model):
@@ -57,8 +67,14 @@ def test_a_model_without_finite_scores_has_no_report(model, tiny_corpus):
         gather(model, tiny_corpus.test, tiny_corpus.valid, Silent())
 
 
-def test_confidence_counts_every_text(found):
-    assert sum(found.confidence) == 20
+def test_lambda_and_gamma_are_looked_at_where_they_decide(found, by_lambda):
+    decided, scores = by_lambda
+    assert sum(decided.confidence) == 20
+    assert len(decided.neighbourhood.sweep["gamma"]) == 9
+    row = next(i for i, text in enumerate(scores.texts) if text == decided.errors[0].document.text)
+    assert decided.errors[0].confidence == pytest.approx(float(scores.confidence[row]))
+    assert found.confidence is None and found.errors[0].confidence is None
+    assert found.neighbourhood.sweep["gamma"] == [] and found.neighbourhood.reached == 0
 
 
 def test_the_worst_texts_bring_their_nearest_documents(found, tiny_model, tiny_corpus):
@@ -68,7 +84,10 @@ def test_the_worst_texts_bring_their_nearest_documents(found, tiny_model, tiny_c
     with denn.load(tiny_model) as model:
         (prediction,) = model.predict([error.document.text])
     assert {*error.right, *(name for name, _ in error.wrong)} == set(prediction.labels)
-    assert error.confidence == pytest.approx(prediction.confidence)
+    named = {*error.document.labels, *(name for name, _ in error.wrong)}
+    assert set(error.words) <= named
+    for label in named & set(prediction.scores):
+        assert error.words.get(label, []) == [word for word, _ in prediction.words.get(label, ())]
     assert [neighbour.id for neighbour in error.neighbours] == [other.id for other in prediction.neighbours[:5]]
     assert error.neighbours[0].labels == tuple(prediction.neighbours[0].labels)
 
@@ -95,9 +114,8 @@ def test_texts_that_are_validation_texts_too_are_counted(model, tiny_corpus):
     assert (near.shared, near.copies) == (2, 0)
 
 
-def test_texts_that_the_classifier_is_sure_of_are_counted(found, tiny_model, tiny_corpus):
-    with denn.load(tiny_model) as model:
-        scores = model.method.scores([document.text for document in tiny_corpus.test])
+def test_texts_that_the_classifier_is_sure_of_are_counted(by_lambda):
+    found, scores = by_lambda
     sure = [any(score >= 0.5 for score in row) for row in scores.parts["classifier"].tolist()]
     assert found.neighbourhood.reached == sum(sure) > 0
 
@@ -106,8 +124,34 @@ def test_an_empty_datastore_has_no_neighbourhood(model, tiny_corpus):
     model.remove(model.method.store.ids())
     found = gather(model, tiny_corpus.test, tiny_corpus.valid, Silent())
     assert found.neighbourhood is None
-    assert found.confidence[0] == 20
+    assert found.keeps_documents
+    assert found.evaluation.as_dict() == model.evaluate(tiny_corpus.test).as_dict()
     assert not any(error.neighbours for error in found.errors)
+
+
+def test_words_that_support_the_labels_of_a_bad_text(model, tiny_corpus, monkeypatch):
+    """As a witness names them: the longest word speaks for every label in an odd column."""
+
+    def support(texts, columns):
+        return [
+            [[(max(text.split(), key=len), 1.0)] if column % 2 else [] for column in some]
+            for text, some in zip(texts, columns, strict=True)
+        ]
+
+    monkeypatch.setattr(model.method, "support", support)
+    names = model.labels.names
+    for error in gather(model, tiny_corpus.test, (), Silent()).errors:
+        involved = {*error.document.labels, *(name for name, _ in error.wrong)}
+        word = max(error.document.text.split(), key=len)
+        assert error.words == {name: [word] for name in names if name in involved and names.index(name) % 2}
+
+
+def test_without_the_witness_of_neighbours_there_is_a_map_and_nothing_to_sweep(tiny_corpus, tiny_settings, tmp_path):
+    settings = {**tiny_settings, "witnesses": ("classifier",), "combination": "average"}
+    with denn.train(tiny_corpus, out=tmp_path / "model", **settings) as model:
+        near = gather(model, tiny_corpus.test, tiny_corpus.valid, Silent()).neighbourhood
+    assert (near.stored, near.sweep, near.sizes) == (60, {}, [])
+    assert len(near.map.stored) == 60
 
 
 def test_documents_without_labels_have_nothing_to_be_compared_with(model):

@@ -62,6 +62,13 @@ def tiny_findings(tiny_model, tiny_corpus):
 
 
 @pytest.fixture(scope="module")
+def lambda_findings(tmp_path_factory, tiny_corpus, tiny_settings):
+    folder = tmp_path_factory.mktemp("models") / "by-lambda"
+    with denn.train(tiny_corpus, out=folder, combination="confidence", **tiny_settings) as model:
+        return gather(model, tiny_corpus.test, tiny_corpus.valid, Silent()), model.card
+
+
+@pytest.fixture(scope="module")
 def html(tiny_findings):
     return render(*tiny_findings, "tiny.jsonl")
 
@@ -72,8 +79,8 @@ def page(html):
 
 
 def test_all_sections_stand_in_order_and_are_linked(page):
-    headings = ["Scores", "Thresholds", "Calibration", "Frequent and rare labels", "Labels"]
-    headings += ["Labels taken for each other", "Confidence", "Other k and γ", "Size of the datastore", "Map"]
+    headings = ["Scores", "Witnesses and combination", "Thresholds", "Calibration", "Frequent and rare labels"]
+    headings += ["Labels", "Labels taken for each other", "Other k", "Size of the datastore", "Map"]
     assert page.headings() == [*headings, "The worst errors"]
     ids = {attributes["id"] for _, attributes in page.elements if "id" in attributes}
     assert {attributes["href"].removeprefix("#") for attributes in page.all("a")} <= ids
@@ -89,13 +96,67 @@ def test_charts_and_tables_can_be_read_aloud(page):
     ids = [attributes["id"] for _, attributes in page.elements if "id" in attributes]
     assert len(ids) == len(set(ids))
     charts = [attributes for attributes in page.all("svg") if attributes.get("class") == "chart"]
-    assert len(charts) == 13
+    assert len(charts) == 10
     for attributes in charts:
         assert attributes["role"] == "img"
         assert set(attributes["aria-labelledby"].split()) <= set(ids)
     assert len(page.all("caption")) == len(page.all("table"))
     assert all("scope" in attributes for attributes in page.all("th"))
     assert page.all("html") == [{"lang": "en"}]
+
+
+def test_lambda_and_gamma_have_sections_where_they_decide(lambda_findings):
+    page = Page(render(*lambda_findings, "t"))
+    assert [name for name in page.headings() if name in ("Confidence", "Other k and γ")] == [
+        "Confidence",
+        "Other k and γ",
+    ]
+    assert sum(attributes.get("class") == "chart" for attributes in page.all("svg")) == 13
+    assert any("Combination: λ (confidence). It was set, not learnt." in text for _, text in page.texts)
+    assert any(tag == "p" and "· λ" in text for tag, text in page.texts)
+
+
+def test_the_comparison_of_combinations_is_shown_best_first(tiny_findings):
+    found, card = tiny_findings
+    facts = {
+        "chosen": "learnt",
+        "why": "On <b>unseen</b> documents it is better.",
+        "optimise": "macro_f1",
+        "scores": {"average": 0.61, "confidence": 0.6, "neighbours": 0.55, "learnt": 0.625},
+        "calibration_error": {"average": 0.0525, "learnt": 0.0114},
+    }
+    card = card.model_copy(update={"training": {**card.training, "combination": facts}})
+    html = render(found, card, "t")
+    assert "Combination: learnt. On &lt;b&gt;unseen&lt;/b&gt; documents it is better." in html
+    rows = [
+        ("learnt", "yes", "62.5", "1.14"),
+        ("average", "", "61.0", "5.25"),
+        ("λ (confidence)", "", "60.0", ""),
+        ("neighbours alone", "", "55.0", ""),
+    ]
+    written = (
+        f'<tr><th scope="row">{name}<td class="word">{used}<td>{score}<td>{error}' for name, used, score, error in rows
+    )
+    assert "".join(written) in html
+    assert "macro F1, %" in html
+    facts = dict(zip(*([text for tag, text in Page(html).texts if tag == kind] for kind in ("dt", "dd")), strict=False))
+    assert facts["Witnesses"].startswith("classifier") and facts["Combination"] == "learnt"
+
+
+def test_a_method_with_a_datastore_of_its_own_has_all_that_goes_with_it(tiny_corpus, tiny_settings, tmp_path):
+    settings = {name: value for name, value in tiny_settings.items() if name != "gamma"}
+    with denn.train(tiny_corpus, out=tmp_path / "knn", method="knn", allow_poor=True, **settings) as model:
+        page = Page(render(gather(model, tiny_corpus.test, tiny_corpus.valid, Silent()), model.card, "tiny"))
+    assert {"Other k", "Size of the datastore", "Map"} <= set(page.headings())
+    assert {"Witnesses and combination", "Confidence", "Left out"}.isdisjoint(page.headings())
+
+
+def test_words_that_support_labels_stand_with_the_worst_errors(tiny_findings):
+    found, card = tiny_findings
+    error = replace(found.errors[0], words={"<i>": ("goal", "red & blue")})
+    html = render(replace(found, errors=[error, replace(error, words={})]), card, "t")
+    assert html.count("Words that support a label") == 1
+    assert "<dt>&lt;i&gt;</dt><dd>goal, red &amp; blue</dd>" in html
 
 
 def test_facts_at_the_top(page, tiny_encoder):
@@ -124,8 +185,8 @@ def test_the_table_of_scores_is_the_evaluation(html, tiny_model, tiny_corpus):
         (0.99, 0, None),
     ],
 )
-def test_why_the_neighbours_decide_alone(tiny_findings, mean, reached, said):
-    found, card = tiny_findings
+def test_why_the_neighbours_decide_alone(lambda_findings, mean, reached, said):
+    found, card = lambda_findings
     evaluation = replace(found.evaluation, confidence=mean)
     html = render(
         replace(found, evaluation=evaluation, neighbourhood=replace(found.neighbourhood, reached=reached)), card, "t"
@@ -133,8 +194,8 @@ def test_why_the_neighbours_decide_alone(tiny_findings, mean, reached, said):
     assert "Mean λ" not in html if said is None else said in html
 
 
-def test_lines_that_coincide_are_said_to(tiny_findings):
-    found, card = tiny_findings
+def test_lines_that_coincide_are_said_to(lambda_findings):
+    found, card = lambda_findings
     assert "The lines “DENN” and “neighbours” coincide." not in render(found, card, "t")
     curves = {**found.curves, "neighbours": found.curves["final"]}
     assert render(replace(found, curves=curves), card, "t").count("The lines “DENN” and “neighbours” coincide.") == 2
@@ -203,5 +264,5 @@ def test_perfect_predictions_have_no_errors_to_show(tiny_model, tiny_corpus):
         right = [Document(text, p.labels) for text, p in zip(texts, model.predict(texts), strict=True)]
         html = render(gather(model, right, (), Silent()), model.card, "tiny")
     assert "Every text has exactly its labels." in html
-    assert "for want of validation texts" in html
+    assert "There are no validation texts" in html
     assert "Micro F1 100.0 %" in html

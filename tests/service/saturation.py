@@ -2,8 +2,9 @@
 
 python tests/service/saturation.py MODEL [--minutes 10] [--clients 48] [--writers 3] [--out results/saturation.json]
 
-A neighbour in an answer must have the labels that its document had at some moment between request and answer, and every
-score must be what the neighbours returned with it vote for, combined with what the classifier says of the text.
+A neighbour in an answer must have the labels that its document had at some moment between request and answer; what the
+witness "neighbours" gives a label must be what these neighbours vote for, what the classifier gives it what it gives
+the text alone, and the score the combination of the witnesses, where that is their average or by λ.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ import httpx
 import torch
 
 import denn
+from denn.report.combination import combination_of
 from denn_bench.machine import machine
 
 POOL = 200  # texts that are asked for, and that documents are near to
@@ -101,9 +103,10 @@ class Contents:
 class Checker:
     """Compares answers with what the store held, and scores with the votes of the neighbours beside them."""
 
-    def __init__(self, contents: Contents, known: torch.Tensor, trained: list[str], parameters: dict[str, Any]) -> None:
-        self.contents, self.known, self.parameters = contents, known, parameters
-        self.column = {name: place for place, name in enumerate(trained)}
+    def __init__(self, contents: Contents, bench: Bench) -> None:
+        self.contents, self.known, self.parameters = contents, bench.known, bench.parameters
+        self.combination = bench.combination
+        self.column = {name: place for place, name in enumerate(bench.labels)}
         self.found = Counter[str]()
         self.wrong: list[Any] = []  # the first of what was wrong
 
@@ -132,12 +135,19 @@ class Checker:
             for label in one["labels"]:
                 votes[label] += share
         for one in row["scores"]:
-            expected, place = votes[one["label"]], self.column.get(one["label"])
+            parts, place = one["parts"], self.column.get(one["label"])
+            expected = {"neighbours": votes[one["label"]]}
             if place is not None:
-                by_classifier = float(known[place])
-                expected = by_classifier + row["confidence"] * (expected - by_classifier)
+                expected["classifier"] = float(known[place])
+            pairs = [(parts.get(witness, math.nan), score) for witness, score in expected.items()]
+            if self.combination == "average":
+                pairs.append((one["score"], sum(parts.values()) / len(parts)))
+            elif self.combination == "confidence":
+                by_classifier = expected.get("classifier", expected["neighbours"])
+                share = row["confidence"]
+                pairs.append((one["score"], share * expected["neighbours"] + (1 - share) * by_classifier))
             self.found["scores"] += 1
-            if abs(one["score"] - expected) > TOLERANCE:
+            if not all(abs(given - right) <= TOLERANCE for given, right in pairs):
                 self.note("wrong scores", [one, expected, row["confidence"]])
 
     def note(self, what: str, facts: Any) -> None:
@@ -154,6 +164,7 @@ class Bench:
         self.folder = shutil.copytree(model, work / "model")
         with denn.load(self.folder) as loaded:
             self.parameters = loaded.card.parameters
+            self.combination = combination_of(loaded.card).chosen
             self.labels = list(loaded.labels.names)
             stored = [document for part, _ in loaded.store.export() for document in part]
             self.stored = {str(document.id): list(document.labels) for document in stored}
@@ -206,7 +217,7 @@ def saturate(model: Path, seconds: float, clients: int, writers: int, queue: int
 
             asyncio.run(run())
         contents = Contents(logs, bench.stored)
-        checker = Checker(contents, bench.known, bench.labels, bench.parameters)
+        checker = Checker(contents, bench)
         checker.check(answers)
     third = max(1, len(memory) // 3)
     return {

@@ -53,6 +53,11 @@ def same(found: dict, expected: denn.Prediction) -> None:
     assert [one["score"] for one in found["scores"]] == sorted((one["score"] for one in found["scores"]), reverse=True)
     assert [one["label"] for one in found["scores"] if one["chosen"]] == found["labels"]
     assert found["confidence"] == pytest.approx(expected.confidence, abs=1e-4)
+    for one in found["scores"]:
+        assert {"classifier", "neighbours"} <= set(one["parts"])
+        assert one["parts"] == pytest.approx(expected.parts[one["label"]], abs=1e-4)
+        words = [(row["word"], pytest.approx(row["weight"], abs=1e-4)) for row in one["words"]]
+        assert words == list(expected.words.get(one["label"], ()))
     for one, other in zip(found["neighbours"], expected.neighbours, strict=True):
         assert (one["id"], one["labels"], one["text"]) == (other.id, list(other.labels), other.text[:300])
         assert one["similarity"] == pytest.approx(other.similarity, abs=1e-4)
@@ -81,7 +86,7 @@ def test_the_shape_of_a_prediction(client):
     found = client.post("/v1/predict", json={"text": TEXT}).json()
     assert list(found) == ["labels", "scores", "confidence", "neighbours"]
     assert set(found["labels"]) == {"sport", "日本 旅行"} and 0 <= found["confidence"] <= 1
-    assert all(list(one) == ["label", "score", "threshold", "chosen"] for one in found["scores"])
+    assert all(list(one) == ["label", "score", "threshold", "chosen", "parts", "words"] for one in found["scores"])
     assert all(list(one) == ["id", "similarity", "labels", "text"] for one in found["neighbours"])
     assert len(found["neighbours"]) == 5  # k of the model
 

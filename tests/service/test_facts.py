@@ -111,7 +111,7 @@ def test_recent_predictions_without_their_texts(client):
     recent = client.get("/v1/recent").json()
     assert list(recent) == ["total", "empty", "predictions"]
     assert (recent["total"] - before["total"], recent["empty"] - before["empty"]) == (4, 2)
-    assert all(list(one) == ["time", "confidence", "labels", "best"] for one in recent["predictions"])
+    assert all(list(one) == ["time", "labels", "best"] for one in recent["predictions"])
     assert [one["labels"] == 0 for one in recent["predictions"][-4:]] == [False, True, True, False]
     assert all(datetime.fromisoformat(one["time"]).tzinfo and 0 <= one["best"] <= 1 for one in recent["predictions"])
     client.post("/v1/predict/batch", json={"texts": ["x"] * 250})

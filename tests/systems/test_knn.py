@@ -18,7 +18,7 @@ from denn.training.session import Training
 from denn.types import Neighbours
 from denn_bench.map import embedding_map
 from denn_bench.run import Run, digest, perform
-from denn_bench.systems.knn import KnnNetwork, shared_scores
+from denn_bench.systems.knn import KNN, KnnNetwork
 
 TEXTS = ["goal match coach of the team", "violin and the oven", "", "kyoto 電車 comet", "barometer drizzle referee"]
 
@@ -88,13 +88,15 @@ def test_the_vote_is_the_softmax_of_negative_distances():
     gone = float("-inf")
     found = found_of([[0.9, 0.5, gone], [gone, gone, gone]], [[0, 2], [1], [0], [0], [], [1]])
     known = torch.tensor([[0.2, 0.6], [0.7, 0.1]])
-    scores = shared_scores(known, found, parameters)
+    method = KNN(parameters)
+    method.names = ("a", "b")
+    parts = {"classifier": torch.nn.functional.pad(known, (0, 1), value=gone), "neighbours": method.votes(found, 3)}
+    scores = method.combine(parts, found)
     near, far = (math.exp(-2 * math.sqrt(2 - 2 * cosine) / 0.7) for cosine in (0.9, 0.5))
     first, second = near / (near + far), far / (near + far)
     expected = [[0.3 * first + 0.7 * 0.2, 0.3 * second + 0.7 * 0.6, first], [0.7, 0.1, 0.0]]
     torch.testing.assert_close(scores.final, torch.tensor(expected))
     torch.testing.assert_close(scores.parts["neighbours"], torch.tensor([[first, second, first], [0.0, 0.0, 0.0]]))
-    torch.testing.assert_close(scores.parts["classifier"], torch.tensor([[0.2, 0.6, 0.0], [0.7, 0.1, 0.0]]))
     assert scores.confidence is None
 
 
@@ -151,11 +153,13 @@ def test_without_neighbours_the_classifier_speaks_alone(model):
 
 
 @pytest.mark.slow
-def test_a_report_leaves_out_what_is_for_denn_alone(model, tiny_corpus):
+def test_a_report_shows_the_neighbourhood_without_a_confidence(model, tiny_corpus):
     findings = gather(model, tiny_corpus.test, tiny_corpus.valid, Silent())
-    assert findings.neighbourhood is None and findings.confidence is None
+    assert findings.neighbourhood is not None and findings.confidence is None
+    assert findings.neighbourhood.sweep["k"] and not findings.neighbourhood.sweep["gamma"]
     assert set(findings.curves) == {"final", "classifier", "neighbours"}
-    assert "the report shows them for the method denn alone" in render(findings, model.card, "tiny")
+    page = render(findings, model.card, "tiny")
+    assert "Size of the datastore" in page and "γ" not in page.split("Settings:")[0]
 
 
 @pytest.mark.slow

@@ -1,7 +1,6 @@
 """TF-IDF features against their formula, on disk, and what they refuse; work in threads."""
 
 import math
-import sys
 import threading
 from pathlib import Path
 
@@ -11,7 +10,7 @@ import torch
 from scipy.sparse import csr_matrix
 from scipy.sparse import random as random_matrix
 
-from denn.errors import BundleError, DataError, MissingExtraError
+from denn.errors import BundleError, DataError
 from denn_bench.systems.tfidf import Tfidf, TfidfParameters, from_arrays, in_threads, to_arrays
 
 TEXTS = ["Goal goal match", "match team", "team Goal! x 電車", "", "電車 only here"]
@@ -53,12 +52,6 @@ def test_fewer_documents_than_min_df_keep_what_all_share():
 def test_no_common_word_is_refused(texts):
     with pytest.raises(DataError, match=rf"Got {len(texts)} training documents .* min_df=1"):
         Tfidf.of(texts, TfidfParameters(min_df=2))
-
-
-def test_without_scikit_learn_the_way_to_it_is_said(monkeypatch):
-    monkeypatch.setitem(sys.modules, "sklearn.feature_extraction.text", None)
-    with pytest.raises(MissingExtraError, match=r"needs the package 'scikit-learn'.*denn\[demo\]"):
-        Tfidf.of(TEXTS, TfidfParameters())
 
 
 @pytest.mark.parametrize("shape", [(5, 7), (0, 3), (3, 0)])

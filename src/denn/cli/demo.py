@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from denn.cli import show
 from denn.cli.output import check_folder, writing
+from denn.report.combination import combination_of, system_names
 from denn.strict_json import dumps
 from denn.types import Corpus, Document, Prediction
 
@@ -43,16 +44,10 @@ SETTINGS: Mapping[str, Any] = {
     "vote_temperature": 0.1,
 }
 SUGGESTED, EVIDENCE = 5, 3  # untagged packages shown, and neighbours of each
+SUPPORTING = 3  # words shown for a tag
 WORDS = range(30, 151)  # of a description worth showing
 HELPERS = re.compile(r"^lib|-(data|dbg|dbgsym|dev|doc|docs|l10n)$")  # names of packages that only serve others
-SYSTEMS = {
-    "SVM at 0": "TF-IDF + SVM, at 0",
-    "SVM tuned": "TF-IDF + SVM, tuned",
-    "classifier": "classifier alone",
-    "neighbours": "neighbours alone",
-    "average": "their average",
-    "final": "DENN",
-}
+SVMS = {"SVM at 0": "TF-IDF + SVM, at 0", "SVM tuned": "TF-IDF + SVM, tuned"}
 METRICS = {
     "P": "micro_precision",
     "R": "micro_recall",
@@ -130,7 +125,9 @@ def run(
     with model:
         comparison = compare(model, corpus)
         reached("comparison")
-        _show_comparison(comparison, len(corpus.test))
+        _show_comparison(comparison, system_names(comparison.systems, model.card) | SVMS, len(corpus.test))
+        if heard := combination_of(model.card):
+            show.console().print(heard.sentence)
         suggestions = suggest(model, untagged, seed)
         reached("suggestions")
         _show_suggestions(suggestions, model.card.thresholds["final"].overall)
@@ -206,14 +203,13 @@ def _show_corpus(corpus: Corpus, tagged: int, untagged: int) -> None:
     )
 
 
-def _show_comparison(comparison: Comparison, documents: int) -> None:
-    """Print the systems beside each other, then the tags by their frequency."""
+def _show_comparison(comparison: Comparison, names: Mapping[str, str], documents: int) -> None:
+    """Print the systems next to each other, then the tags by their frequency."""
     say = show.console().print
     say(f"\nOn {documents:,} packages that no system has seen:")
     rows = [
-        [title, *(f"{100 * comparison.systems[name][metric]:.1f}" for metric in METRICS.values())]
-        for name, title in SYSTEMS.items()
-        if name in comparison.systems
+        [names[system], *(f"{100 * metrics[metric]:.1f}" for metric in METRICS.values())]
+        for system, metrics in comparison.systems.items()
     ]
     show.table(["", *METRICS], rows)
     say(LEGEND)
@@ -239,26 +235,37 @@ def lead_over_svm(comparison: Comparison, metric: str) -> float:
 
 
 def _show_suggestions(suggestions: Sequence[Suggestion], threshold: float) -> None:
-    """Print the tags of each package, the nearest tagged packages, and which of the tags these carry."""
+    """Print the tags of each package, what speaks for each, and the nearest tagged packages."""
     say = show.console().print
+    words = "; then the words that support it" if any(one.prediction.words for one in suggestions) else ""
     say(
         f"\nSuggestions for {len(suggestions)} packages without tags, drawn by chance from those with {WORDS[0]} to "
         f"{WORDS[-1]} words of description, without libraries, documentation and data. Tags that score above "
-        f"{threshold:.2f}, at least one; λ is the weight of the neighbours beside the classifier; ● marks a tag that "
-        "the neighbour of this number carries."
+        f"{threshold:.2f}, at least one, with the score that each witness gives; ● marks a tag of the neighbour with "
+        f"this number{words}."
     )
     for suggestion in suggestions:
-        prediction = suggestion.prediction
         say(f"\n{suggestion.description}")
-        rows = [
-            [tag, f"{prediction.scores[tag]:.2f}", *("●" if tag in one.labels else "" for one in prediction.neighbours)]
-            for tag in prediction.labels
-        ]
-        numbers = [str(number) for number, _ in enumerate(prediction.neighbours, 1)]
-        show.table([f"suggested tag, λ {prediction.confidence:.2f}", "score", *numbers], rows)
-        for number, one in zip(numbers, prediction.neighbours, strict=True):
+        _show_tags(suggestion.prediction)
+        for number, one in enumerate(suggestion.prediction.neighbours, 1):
             line = f" {number}  {one.similarity:.2f}  {one.text.splitlines()[0]}"
             say(line, no_wrap=True, overflow="ellipsis")
+
+
+def _show_tags(prediction: Prediction) -> None:
+    """Print a line for each tag: scores, neighbours and, where a witness names any, words."""
+    parts, words = prediction.parts, prediction.words
+    witnesses = list(dict.fromkeys(name for tag in prediction.labels for name in parts.get(tag, {})))
+    rows = []
+    for tag in prediction.labels:
+        heard = parts.get(tag, {})
+        row = [tag, f"{prediction.scores[tag]:.2f}"]
+        row += [f"{heard[name]:.2f}" if name in heard else "" for name in witnesses]
+        row += ["●" if tag in one.labels else "" for one in prediction.neighbours]
+        rows.append(row + [", ".join(word for word, _ in words.get(tag, ())[:SUPPORTING])] * bool(words))
+    numbers = [str(number) for number, _ in enumerate(prediction.neighbours, 1)]
+    headers = ["suggested tag", "score", *witnesses, *numbers, *["supporting words"] * bool(words)]
+    show.table(headers, rows, words=(0, len(headers) - 1) if words else (0,))
 
 
 def _show_end(out: Path, seconds: float) -> None:

@@ -35,7 +35,8 @@ def evaluate(
     ],
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
     stored: Annotated[
-        bool, typer.Option("--stored", help="The documents lie in the datastore; none is evidence for itself.")
+        bool,
+        typer.Option("--stored", help="The documents are in the datastore; exclude each one from its own evidence."),
     ] = False,
     min_labels: MinLabels = 0,
     per_label: Annotated[
@@ -67,7 +68,7 @@ def evaluate(
     if as_json:
         typer.echo(dumps(found.as_dict(), "The evaluation"))
     else:
-        show.evaluation(found, loaded.card.method)
+        show.evaluation(found, loaded.card)
 
 
 def _write_labels(path: Path, found: Evaluation) -> None:

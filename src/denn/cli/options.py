@@ -7,7 +7,7 @@ import math
 import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -55,12 +55,19 @@ def _methods(incomplete: str) -> list[str]:
     return [name for name in METHODS if name.startswith(incomplete)]
 
 
+def _combiners(incomplete: str) -> list[str]:
+    """Complete the name of a combiner."""
+    from denn.registry import COMBINERS
+
+    return [name for name in COMBINERS if name.startswith(incomplete)]
+
+
 Quiet = Annotated[
     bool,
     typer.Option(
         "--quiet",
         "-q",
-        help="Say nothing but warnings and errors.",
+        help="Show only warnings and errors.",
         callback=_level(logging.WARNING),
         expose_value=False,
     ),
@@ -70,26 +77,37 @@ Verbose = Annotated[
     typer.Option(
         "--verbose",
         "-v",
-        help="Say more, and show the traceback of a fault.",
+        help="Show more detail, and tracebacks for errors.",
         callback=_level(logging.DEBUG),
         expose_value=False,
     ),
 ]
 Model = Annotated[Path, typer.Argument(metavar="MODEL", help="The folder of a trained model.")]
 Method = Annotated[
-    str | None, typer.Option(help="How to learn; denn unless the recipe says otherwise.", autocompletion=_methods)
+    str | None, typer.Option(help="Method to train.  [default: that of the recipe, or denn]", autocompletion=_methods)
 ]
-Replace = Annotated[
-    bool, typer.Option("--replace", help="Replace a model that is already in the output folder, without asking.")
+Combination = Annotated[
+    str | None,
+    typer.Option(
+        metavar="[learnt|average|confidence]",
+        help="How to combine the witnesses: learnt on validation documents, their average, or the paper's confidence "
+        "λ.  [default: learnt]",
+        autocompletion=_combiners,
+    ),
 ]
-Seed = Annotated[int | None, typer.Option(callback=_seed, help="What everything drawn by lot depends on.")]
+Optimise = Annotated[
+    Literal["micro_f1", "macro_f1", "precision_at_k"] | None,
+    typer.Option(help="Metric to choose combination and thresholds for.  [default: micro_f1]"),
+]
+Replace = Annotated[bool, typer.Option("--replace", help="Replace a model in the output folder without asking.")]
+Seed = Annotated[int | None, typer.Option(callback=_seed, help="Random seed.")]
 DataDir = Annotated[
     Path | None,
-    typer.Option(envvar="DENN_DATA", help="Where the known corpora lie, each in a folder of its name."),
+    typer.Option(envvar="DENN_DATA", help="Folder of the known corpora, one subfolder each."),
 ]
-TextColumn = Annotated[str, typer.Option(help="The name of the column of texts.")]
-LabelsColumn = Annotated[str, typer.Option(help="The name of the column of labels.")]
-IdColumn = Annotated[str, typer.Option(help="The name of the column of ids.")]
-Separator = Annotated[str | None, typer.Option(help="What label strings are split at; found out unless given.")]
-SkipBad = Annotated[bool, typer.Option("--skip-bad", help="Leave bad rows out instead of stopping.")]
-MinLabels = Annotated[int, typer.Option(min=0, max=10**6, help="Give at least so many labels, the best ones.")]
+TextColumn = Annotated[str, typer.Option(help="Column that holds the texts.")]
+LabelsColumn = Annotated[str, typer.Option(help="Column that holds the labels.")]
+IdColumn = Annotated[str, typer.Option(help="Column that holds the ids.")]
+Separator = Annotated[str | None, typer.Option(help="Label separator; detected by default.")]
+SkipBad = Annotated[bool, typer.Option("--skip-bad", help="Skip bad rows instead of stopping.")]
+MinLabels = Annotated[int, typer.Option(min=0, max=10**6, help="Always return at least this many labels.")]

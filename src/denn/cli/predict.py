@@ -23,25 +23,27 @@ log = logging.getLogger(__name__)
 
 def predict(
     model: Model,
-    file: Annotated[str, typer.Argument(metavar="[FILE|-]", help="Texts; - is the standard input.")] = "-",
-    evidence: Annotated[bool, typer.Option("--evidence", help="Show the documents that speak for the labels.")] = False,
-    neighbours: Annotated[int, typer.Option(min=1, max=10**4, help="How many of them.")] = 3,
+    file: Annotated[str, typer.Argument(metavar="[FILE|-]", help="File of texts; - reads standard input.")] = "-",
+    evidence: Annotated[
+        bool, typer.Option("--evidence", help="Add the evidence: similar documents and supporting words.")
+    ] = False,
+    neighbours: Annotated[int, typer.Option(min=1, max=10**4, help="Number of similar documents to show.")] = 3,
     threshold: Annotated[
         float | None,
-        typer.Option(min=0, max=1, callback=finite, help="The score that makes a label; else the tuned one."),
+        typer.Option(min=0, max=1, callback=finite, help="Minimum score for a label; default: the tuned threshold."),
     ] = None,
     per_label: Annotated[bool, typer.Option("--per-label", help="Use the threshold tuned for each label.")] = False,
     min_labels: MinLabels = 0,
-    output: Annotated[Path | None, typer.Option(metavar="FILE", help="Write here; appears when complete.")] = None,
+    output: Annotated[Path | None, typer.Option(metavar="FILE", help="Output file, written when complete.")] = None,
     text_column: TextColumn = "text",
     id_column: IdColumn = "id",
     quiet: Quiet = False,
     verbose: Verbose = False,
 ) -> None:
-    """Tag texts, with the documents that speak for the tags.
+    """Tag texts and show the evidence.
 
-    A text is a line, or the "text" of a JSON object on a line; a row of CSV, TSV or Parquet in files that end so. For
-    each text one JSON object is written on a line, in order.
+    Each line is a text, or a JSON object with a "text"; CSV, TSV and Parquet files are read by their extension. Writes
+    one JSON object per text, on a line each, in the order of the input.
     """
     if per_label and threshold is not None:
         raise typer.BadParameter("give either --threshold or --per-label")
@@ -90,7 +92,12 @@ def as_row(id: str | None, prediction: Prediction, evidence: bool) -> dict[str, 
     row["labels"] = prediction.labels
     row["scores"] = {label: round(score, 4) for label, score in prediction.scores.items()}
     row["confidence"] = None if prediction.confidence is None else round(prediction.confidence, 4)
+    row["parts"] = {
+        label: {witness: round(score, 4) for witness, score in heard.items()}
+        for label, heard in prediction.parts.items()
+    }
     if evidence:
+        row["words"] = {label: [word for word, _ in words] for label, words in prediction.words.items()}
         row["neighbours"] = [
             {"id": n.id, "similarity": round(n.similarity, 4), "labels": n.labels, "text": n.text}
             for n in prediction.neighbours

@@ -12,7 +12,9 @@ import typer
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from denn.bundle import Card
     from denn.evaluation import Evaluation
+    from denn.report.combination import Combination
 
 logger = logging.getLogger("denn")
 METRICS = {
@@ -102,11 +104,13 @@ def table(headers: Sequence[str], rows: Iterable[Sequence[str]], words: Collecti
     console().print(shown)
 
 
-def evaluation(found: Evaluation, method: str) -> None:
+def evaluation(found: Evaluation, card: Card) -> None:
     """Print all parts of the score at all thresholds, the frequency bands, and what is worth a sentence."""
+    from denn.report.combination import combination_of, system_names
+
     rows, cuts = [], []
-    for part, thresholds in found.systems.items():
-        name = {"final": {"denn": "DENN"}.get(method, method)}.get(part, part)
+    for system, name in system_names(found.systems, card).items():
+        thresholds = found.systems[system]
         cuts.append(f"{name} {thresholds['tuned']['threshold']:.2f}")
         for kind, metrics in thresholds.items():
             kind = {"per_label": "each"}.get(kind, kind)
@@ -124,16 +128,18 @@ def evaluation(found: Evaluation, method: str) -> None:
             if band["labels"]
         ],
     )
-    for sentence in sentences(found):
+    for sentence in sentences(found, combination_of(card)):
         say(sentence)
 
 
-def sentences(found: Evaluation) -> list[str]:
+def sentences(found: Evaluation, heard: Combination | None) -> list[str]:
     """Say what the tables do not show."""
     empty = round(found.headline["empty_predictions"] * found.documents)
     said = [f"{empty} of {found.documents} documents are given no label at the tuned threshold."]
     if found.unknown_labels:
         said.append(f"{found.unknown_labels} labels here are unknown to the model; each is counted as missed.")
-    if found.confidence is not None:
-        said.append(f"Mean confidence λ {found.confidence:.2f}: the weight of the neighbours beside the classifier.")
+    if heard is not None:
+        said.append(heard.sentence)
+        if heard.uses_lambda and found.confidence is not None:
+            said.append(f"Mean λ {found.confidence:.2f}: the weight of the neighbours against the classifier's.")
     return said

@@ -12,10 +12,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from denn.cli.options import (
+    Combination,
     DataDir,
     IdColumn,
     LabelsColumn,
     Method,
+    Optimise,
     Quiet,
     Replace,
     Seed,
@@ -36,20 +38,22 @@ log = logging.getLogger(__name__)
 
 def train(
     corpus: Annotated[str, typer.Argument(metavar="CORPUS", help="A file, or a name from `denn data list`.")],
-    out: Annotated[Path, typer.Option(help="The folder to write the model to.")],
-    valid: Annotated[Path | None, typer.Option(help="A file to validate on; else a share of CORPUS.")] = None,
-    valid_share: Annotated[float, typer.Option(callback=finite, help="The share of CORPUS to validate on.")] = 0.1,
+    out: Annotated[Path, typer.Option(help="Folder to write the model to.")],
+    valid: Annotated[Path | None, typer.Option(help="File to validate on; default: a share of CORPUS.")] = None,
+    valid_share: Annotated[float, typer.Option(callback=finite, help="Share of CORPUS to validate on.")] = 0.1,
     method: Method = None,
-    encoder: Annotated[str | None, typer.Option(help="A name or folder of encoder weights.")] = None,
-    recipe: Annotated[Path | None, typer.Option(help="A TOML file of method and parameters.")] = None,
+    encoder: Annotated[str | None, typer.Option(help="Encoder: minilm, mpnet, a folder or a hub name.")] = None,
+    combination: Combination = None,
+    optimise: Optimise = None,
+    recipe: Annotated[Path | None, typer.Option(help="TOML file with a method and parameters.")] = None,
     settings: Annotated[
-        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Set any parameter; may be repeated.")
+        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Set any parameter; repeatable.")
     ] = None,
     time_budget: Annotated[
-        float | None, typer.Option(parser=duration, metavar="TIME", help="Be done after 90s, 5m or 1h30m.")
+        float | None, typer.Option(parser=duration, metavar="TIME", help="Finish within this time: 90s, 5m or 1h30m.")
     ] = None,
     seed: Seed = None,
-    restart: Annotated[bool, typer.Option("--restart", help="Throw an unfinished training away.")] = False,
+    restart: Annotated[bool, typer.Option("--restart", help="Discard an unfinished training run.")] = False,
     replace: Replace = False,
     allow_poor: Annotated[
         bool,
@@ -64,10 +68,10 @@ def train(
     quiet: Quiet = False,
     verbose: Verbose = False,
 ) -> None:
-    """Learn the labels of a corpus and write a model.
+    """Train a model on a corpus.
 
-    Parameters come from the recipe, then from the options, then from --set, the last one counts. The same command
-    again takes up a training that was interrupted.
+    Parameters come from the recipe, then from the options, then from --set; the last value wins. If training is
+    interrupted, run the same command again to resume.
     """
     from denn import cli
     from denn.build import existing_model
@@ -77,14 +81,20 @@ def train(
     from denn.cli.sources import Reading, open_corpus
     from denn.clock import Clock
 
-    given = {"encoder": encoder, "time_budget": time_budget, "seed": seed}
+    given = {
+        "encoder": encoder,
+        "combination": combination,
+        "optimise": optimise,
+        "time_budget": time_budget,
+        "seed": seed,
+    }
     chosen, parameters = _settings(recipe, method, given, settings or [])
     reading = Reading(text_column, labels_column, id_column, separator, skip_bad)
     asked = time.monotonic()
     replace = may_replace(existing_model(out), replace)  # before a corpus is read, which may take minutes
     begun = cli.begun + time.monotonic() - asked  # a person may take time to answer
     clock = Clock(parameters.get("time_budget"), begun)
-    with interruptible("interrupted; the same command takes it up again"):
+    with interruptible("interrupted; run the same command again to resume"):
         documents = open_corpus(corpus, data_dir, reading, valid, valid_share)
         with watching() as progress:
             model = build(
@@ -124,7 +134,9 @@ def may_replace(existing: Existing | None, replace: bool) -> bool:
 
 
 def summary(out: Path, model: Model) -> list[str]:
-    """Say where the model is, how good it is, and what to do with it."""
+    """Say where the model is, how good it is, how it decides, and what to do with it."""
+    from denn.report.combination import combination_of
+
     card = model.card
     cut, metrics = card.training.get("documents_cut"), card.metrics
     lines = [f"The model is in {out}: {card.method}, {len(card.corpus['label_counts'])} labels."]
@@ -133,6 +145,8 @@ def summary(out: Path, model: Model) -> list[str]:
             f"On {card.corpus['valid']} validation documents: micro F1 {100 * metrics['micro_f1']:.1f}, macro F1 "
             f"{100 * metrics['macro_f1']:.1f}, at the threshold {card.thresholds['final'].overall:.2f} tuned on them."
         )
+    if heard := combination_of(card):
+        lines.append(heard.sentence)
     if card.training.get("frozen"):
         lines.append("The time budget was too short to train the encoder; with more time the model gets better.")
     if collapses := card.training.get("collapses"):

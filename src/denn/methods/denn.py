@@ -2,26 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Annotated, Literal
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 import torch
 import torch.nn.functional as F
-from pydantic import Field, NonNegativeFloat, PositiveFloat
+from pydantic import AfterValidator, Field, NonNegativeFloat, PositiveFloat
 from torch import Tensor
 
+from denn.clock import Clock
+from denn.combiners import Combiner, Context
+from denn.combiners.average import Average
+from denn.combiners.confidence import Confidence, confidence_of
 from denn.core import contrast
-from denn.core.combine import combine, combine_known, debiased_confidence, vote_sparse
+from denn.core.combine import combine, debiased_confidence, vote_sparse
 from denn.encoders.packed import Layout
 from denn.encoders.transformer import TransformerEncoder
 from denn.methods import views
 from denn.methods.classifier import Classifier, ClassifierParameters
 from denn.methods.neighbours import WithNeighbours
+from denn.protocols import Progress, Witness
+from denn.registry import COMBINERS, WITNESSES, lookup
 from denn.training.bounds import Neighbourhood
 from denn.training.network import Batch
 from denn.training.session import Training, micro_f1
-from denn.types import Corpus, Neighbours, Scores
+from denn.types import Calibrated, Corpus, Document, Fitted, LabelSpace, Neighbours, Scores, Support
+from denn.witnesses.texts import Texts
 
 Contrast = Callable[[Tensor, Tensor, float], Tensor]  # (2N,2N) similarity, (N,L) labels, temperature → (2N,) losses
 View = Callable[[Tensor, Layout, Tensor, int], Tensor]  # ids, layout, (T,) tokens of second views, mask token → ids
@@ -39,12 +48,25 @@ VIEWS: dict[str, View] = {
     "shuffle": views.shuffle,
 }
 
+WITNESS_SHARE = 0.2  # of the time left, that a witness may take to learn
 SEARCHED = 50_000  # training documents that the combined validation score looks for neighbours in
+
+
+def _is_witness(name: str) -> str:
+    lookup(WITNESSES, name, "witness")  # an unknown one is an error before anything is learnt
+    return name
+
+
+def _is_combiner(name: str) -> str:
+    lookup(COMBINERS, name, "combination")
+    return name
 
 
 @dataclass(frozen=True, kw_only=True)
 class DennParameters(ClassifierParameters):
     """All that can be set; Greek letters are the paper's."""
+
+    unsaid: ClassVar[dict[int, dict[str, Any]]] = {2: {"witnesses": ("classifier", "neighbours")}}  # format → values
 
     alpha: NonNegativeFloat = 0.1  # α: weight of the contrastive loss; 0: a plain classifier with neighbours
     loss: Literal["debiased", "ucl", "scl", "wscl"] = "debiased"
@@ -54,7 +76,11 @@ class DennParameters(ClassifierParameters):
     vote_temperature: PositiveFloat = 0.05  # τ₂, of the neighbours' votes
     k: Neighbourhood = 30
     gamma: Annotated[float, Field(ge=0, le=1)] = 0.7  # γ: what the classifier must give a label for it to count in λ
-    combination: Literal["confidence", "average"] = "confidence"  # by λ, or half and half; beyond the paper
+    witnesses: Annotated[tuple[Annotated[str, AfterValidator(_is_witness)], ...], Field(min_length=1)] = (
+        "classifier", "neighbours", "words",
+    )  # fmt: skip  # who scores labels; the first two in the paper
+    combination: Annotated[str, AfterValidator(_is_combiner)] = "learnt"  # on validation; average; confidence: by λ
+    optimise: Literal["micro_f1", "macro_f1", "precision_at_k"] = "micro_f1"  # what the combination is chosen for
     select: Literal["classifier", "combined", "last"] = "classifier"  # which validation score picks the weights
 
 
@@ -125,18 +151,26 @@ class DennTraining(Training):
         for place in range(shares.shape[1]):
             votes += shares[:, place, None] * self.labels[rows[:, place]]
         votes = votes.cpu()
-        half = p.combination == "average"
+        half = p.combination != "confidence"
         return combine(
             known, votes, torch.full((len(known),), 0.5) if half else debiased_confidence(known, votes, p.gamma)
         )
 
 
 class DENN(WithNeighbours):
-    """The method of Cheng et al., TOIS 2024."""
+    """Witnesses to the labels of texts, and a combiner that weighs what they say.
+
+    Classifier and neighbours alone, combined by λ, are the method of Cheng et al., TOIS 2024.
+    """
 
     Parameters = DennParameters
     parameters: DennParameters
     network: DennNetwork
+
+    def __init__(self, parameters: DennParameters) -> None:
+        super().__init__(parameters)
+        self.combiner: Combiner = Average()
+        self.label_counts = torch.zeros(0)
 
     def make(self, encoder: TransformerEncoder, labels: int) -> DennNetwork:
         """Put a linear map on the encoder."""
@@ -148,41 +182,98 @@ class DENN(WithNeighbours):
         self.trained.stores = True
         return self.trained
 
-    def scores(self, texts: Sequence[str], own_ids: Sequence[str | None] | None = None) -> Scores:
-        """Score texts by the classifier, by their neighbours, and by both, Eq. 9-13.
+    def fit(self, corpus: Corpus, workdir: Path, progress: Progress, clock: Clock | None = None) -> Fitted:
+        """Let the witnesses learn that need no encoder, then train the network."""
+        clock, self.names = clock or Clock(self.parameters.time_budget), corpus.labels.names
+        learnt = {name: self._learn(name, corpus, workdir, progress, clock) for name in self.parameters.witnesses}
+        self.witnesses = {name: witness for name, witness in learnt.items() if witness is not None}
+        self.parameters = replace(self.parameters, witnesses=tuple(self.witnesses))
+        return super().fit(corpus, workdir, progress, clock)
 
-        `own_ids` names the stored document that each text itself is; it is no neighbour of its own. Labels that only
-        the datastore knows follow the classifier's; their neighbours alone speak for them. Where there is no
-        neighbour at all λ is 0.
-        """
-        p = self.parameters
-        embeddings = self.embed(texts)
-        found = self.search(embeddings, p.k, own_ids)
-        return combined_scores(self.network.probabilities(embeddings), found, p)
+    def _learn(self, name: str, corpus: Corpus, workdir: Path, progress: Progress, clock: Clock) -> Witness | None:
+        """Let a witness learn; what it learnt before an interruption is read again."""
+        kind, kept, unfinished = lookup(WITNESSES, name, "witness"), workdir / name, workdir / f"{name}.part"
+        if kept.exists():
+            known: Witness = kind.load(kept, self)
+            return known
+        witness: Witness | None = kind.fit(corpus, self, progress, WITNESS_SHARE * clock.left())
+        if witness is None:
+            return None
+        shutil.rmtree(unfinished, ignore_errors=True)
+        witness.save(unfinished)
+        if unfinished.exists():
+            unfinished.rename(kept)
+        return witness
+
+    def save(self, folder: Path) -> None:
+        """Write network, datastore and witnesses."""
+        super().save(folder)
+        for name, witness in self.witnesses.items():
+            witness.save(folder / name)
+
+    @classmethod
+    def load(cls, folder: Path, parameters: DennParameters, labels: LabelSpace) -> Self:
+        """Read what `save` and `calibrate` wrote."""
+        self = super().load(folder, parameters, labels)
+        named = ((name, lookup(WITNESSES, name, "witness")) for name in parameters.witnesses)
+        self.witnesses = {name: kind.load(folder / name, self) for name, kind in named}
+        self.combiner = lookup(COMBINERS, parameters.combination, "combination").load(folder)
+        self.label_counts = torch.tensor(labels.counts)
+        return self
+
+    def calibrate(self, documents: Sequence[Document], folder: Path) -> Calibrated:
+        """Learn from validation documents whom to believe; each is scored as if its labels had not been seen."""
+        p, texts = self.parameters, [document.text for document in documents]
+        asked = Texts(texts, self.embed, lambda embeddings: self.search(embeddings, p.k))
+        parts, found = self.hear(asked), asked.neighbours
+        context = Context(self.label_counts, found.similarity, p.gamma)
+        self.combiner = lookup(COMBINERS, p.combination, "combination")(optimise=p.optimise)
+        facts = self.combiner.fit(parts, LabelSpace(found.names).matrix(documents), context)
+        self.combiner.save(folder)
+        scores = self.combine(parts, found)
+        unseen = scores.final if self.combiner.held_out is None else self.combiner.held_out
+        return Calibrated(replace(scores, final=unseen, alternatives=self.alternatives(scores)), {"combination": facts})
+
+    def combine(self, parts: Mapping[str, Tensor], found: Neighbours, gamma: float | None = None) -> Scores:
+        """Weigh what the witnesses say of texts with these neighbours."""
+        heard, context = self._weighed(parts, found, gamma)
+        both = {"classifier", "neighbours"} <= parts.keys()
+        confidence = confidence_of(heard, context) if both else None
+        return Scores(self.combiner.combine(heard, context), found.names, parts, confidence, found)
+
+    def alternatives(self, scores: Scores) -> dict[str, Tensor]:
+        """Return what the other combiners make of the same witnesses."""
+        assert scores.neighbours is not None
+        heard, context = self._weighed(scores.parts, scores.neighbours)
+        others: dict[str, Combiner] = {"average": Average()}
+        if scores.confidence is not None:
+            others["confidence"] = Confidence()
+        return {
+            name: other.combine(heard, context) for name, other in others.items() if name != self.parameters.combination
+        }
+
+    def _weighed(
+        self, parts: Mapping[str, Tensor], found: Neighbours, gamma: float | None = None
+    ) -> tuple[Mapping[str, Tensor], Context]:
+        """Return what a combiner reads: where nobody votes, that says nothing against a label."""
+        lonely = ~found.similarity.isfinite().any(1)
+        if "neighbours" in parts and bool(lonely.any()):
+            parts = {**parts, "neighbours": parts["neighbours"].masked_fill(lonely[:, None], float("nan"))}
+        counts = F.pad(self.label_counts, (0, len(found.names) - len(self.label_counts)))
+        return parts, Context(counts, found.similarity, self.parameters.gamma if gamma is None else gamma)
 
     def votes(self, found: Neighbours, labels: int) -> Tensor:
-        """Let neighbours vote, Eq. 9-10."""
-        return neighbour_votes(found, labels, self.parameters)
+        """Let neighbours vote, Eq. 9-10: (n,L)."""
+        temperature = self.parameters.vote_temperature
+        return vote_sparse(found.similarity, found.offsets, found.label_columns, labels, temperature)
 
-
-def combined_scores(known: Tensor, found: Neighbours, parameters: DennParameters) -> Scores:
-    """Combine the classifier's (n,L₀) scores with the votes of neighbours, Eq. 9-13, by these parameters' τ₂ and γ."""
-    names = found.names
-    votes = neighbour_votes(found, len(names), parameters)
-    confidence = debiased_confidence(known, votes[:, : known.shape[1]], parameters.gamma)
-    confidence = confidence.where(found.similarity.isfinite().any(1), 0.0)
-    by_confidence = combine_known(known, votes, confidence)
-    average = combine_known(known, votes, torch.full_like(confidence, 0.5))
-    classifier = F.pad(known, (0, len(names) - known.shape[1]))
-    parts = {"classifier": classifier, "neighbours": votes, "average": average}
-    if parameters.combination == "average":
-        return Scores(average, names, parts | {"confidence": by_confidence}, confidence, found)
-    return Scores(by_confidence, names, parts, confidence, found)
-
-
-def neighbour_votes(found: Neighbours, labels: int, parameters: DennParameters) -> Tensor:
-    """Return the (n,L) votes of neighbours, Eq. 9-10, with these parameters' τ₂."""
-    return vote_sparse(found.similarity, found.offsets, found.label_columns, labels, parameters.vote_temperature)
+    def support(self, texts: Sequence[str], columns: Sequence[Sequence[int]]) -> Support:
+        """Return the words that speak for labels, from whichever witness names some."""
+        for witness in self.witnesses.values():
+            found = witness.support(texts, columns)
+            if any(words for text in found for words in text):
+                return found
+        return [[[] for _ in some] for some in columns]
 
 
 def disagreement(first: Tensor, second: Tensor) -> Tensor:

@@ -1,28 +1,33 @@
-"""What methods share that keep the training documents in a datastore and let the nearest of them vote."""
+"""What methods share that keep the training documents in a datastore, and hear witnesses on the labels of a text."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from denn.errors import BundleError
 from denn.methods.classifier import Classifier
-from denn.protocols import Datastore
+from denn.protocols import Datastore, Witness
 from denn.stores.address import FILE, open_store
 from denn.stores.embedded.store import EmbeddedStore
 from denn.training.neural import Neural
 from denn.training.session import Training
-from denn.types import Corpus, LabelSpace, Neighbours
+from denn.types import Corpus, LabelSpace, Neighbours, Scores
 from denn.untrusted import REMEDY
+from denn.witnesses.classifier import ClassifierWitness
+from denn.witnesses.neighbours import NeighboursWitness
+from denn.witnesses.texts import Texts
 
 
 class WithNeighbours(Neural):
-    """A classifier and a datastore of the documents that it was trained on; a subclass says how they are combined."""
+    """A classifier and a datastore of the documents that it was trained on; a subclass says who is heard, and how."""
 
     network: Classifier
     store: Datastore  # opened by `load`
@@ -30,6 +35,10 @@ class WithNeighbours(Neural):
     def __init__(self, parameters: Any) -> None:
         super().__init__(parameters)
         self.trained: Training | None = None
+        self.witnesses: dict[str, Witness] = {
+            "classifier": ClassifierWitness(self),
+            "neighbours": NeighboursWitness(self),
+        }
 
     def training(self, corpus: Corpus) -> Training:
         """Prepare the training of the network."""
@@ -55,6 +64,29 @@ class WithNeighbours(Neural):
         self = super().load(folder, parameters, labels)
         self.store = open_store(folder, device=self.network.device)
         return self
+
+    def scores(self, texts: Sequence[str], own_ids: Sequence[str | None] | None = None) -> Scores:
+        """Score texts by each witness, and by all of them.
+
+        `own_ids` names the stored document that each text itself is; it is no neighbour of its own. Labels that only
+        the datastore knows follow the others; the neighbours alone speak for them.
+        """
+        asked = Texts(texts, self.embed, lambda embeddings: self.search(embeddings, self.parameters.k, own_ids))
+        return replace(self.combine(self.hear(asked), asked.neighbours), texts=texts)
+
+    def hear(self, texts: Texts) -> dict[str, Tensor]:
+        """Return what each witness says of texts: (n,L), NaN for labels that it cannot know."""
+        labels = len(texts.neighbours.names)
+        said = {name: witness.scores(texts) for name, witness in self.witnesses.items()}
+        return {name: F.pad(part, (0, labels - part.shape[1]), value=float("nan")) for name, part in said.items()}
+
+    @abstractmethod
+    def combine(self, parts: Mapping[str, Tensor], found: Neighbours, gamma: float | None = None) -> Scores:
+        """Weigh what witnesses say of texts with these neighbours; by another γ where one is given."""
+
+    @abstractmethod
+    def votes(self, found: Neighbours, labels: int) -> Tensor:
+        """Let neighbours vote: (n,L)."""
 
     def embed(self, texts: Sequence[str]) -> Tensor:
         """Embed texts as the datastore keeps them: (n,d)."""

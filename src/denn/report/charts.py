@@ -87,7 +87,7 @@ def line(
     if diagonal:
         body.append(f'<path class="mark" d="M{LEFT} {HEIGHT - BOTTOM}L{WIDTH - RIGHT} {TOP}"/>')
     drawn = [[(_x(x, across), _y(y, up)) for across, up in one.points] for one in series]
-    for (style, one), places in zip(_styled(series), drawn, strict=True):
+    for (style, one), places in reversed(list(zip(_styled(series), drawn, strict=True))):  # the first on top
         path = "L".join(f"{across} {up}" for across, up in places)
         bars = "".join(
             f"M{_x(x, across)} {_y(y, up - error)}V{_y(y, up + error)}"

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from html import escape
+from typing import Any
 
 from denn.report.charts import Axis, Series, around, counts, fixed, histogram, line, per_cent, scatter
 from denn.report.gather import BINS, Error, Findings, Map, Neighbourhood
@@ -46,11 +47,14 @@ def _alone(found: Findings, gamma: float) -> list[str]:
     ]
 
 
-def settings(found: Findings, around_it: Neighbourhood, k: int, gamma: float) -> str:
-    """Show what other k and γ would give, without training anew."""
+def settings(found: Findings, around_it: Neighbourhood, parameters: Mapping[str, Any]) -> str:
+    """Show what other k would give, and other γ where λ decides, without training again."""
     charts = []
-    for name, symbol, own in (("k", "k", float(k)), ("gamma", "γ", gamma)):
+    for name, symbol in (("k", "k"), ("gamma", "γ")):
         rows = around_it.sweep[name]
+        if not rows:
+            continue
+        own = float(parameters[name])
         across = [row[name] for row in rows]
         x = fixed("γ", 0, 1) if name == "gamma" else fixed("neighbours k", 0, max(across))
         for metric in ("micro", "macro"):
@@ -118,7 +122,7 @@ def map_(drawn: Map) -> str:
 
 
 def errors(found: Findings) -> str:
-    """Show the texts that were tagged worst, with the stored documents that they resemble."""
+    """Show the texts that were tagged worst, with the words and the stored documents that support their labels."""
     if not found.errors:
         return "<p>Every text has exactly its labels.</p>"
     said = [
@@ -143,11 +147,15 @@ def _error(place: int, error: Error) -> str:
         for neighbour in error.neighbours
     )
     evidence = f'<p class="note">Nearest stored documents, with their similarity</p><ol class="near">{near}</ol>'
+    words = "".join(
+        f"<div><dt>{escape(label)}</dt><dd>{escape(', '.join(some))}</dd></div>" for label, some in error.words.items()
+    )
+    support = f'<p class="note">Words that support a label</p><dl class="words">{words}</dl>'
     return (
         f'<article class="error-text"><h3>{place}. {escape(error.document.id or "text without id")}</h3>'
         f'<p class="note">Error {error.loss:.2f}{weight}</p>'
         f'<p class="text" dir="auto">{escape(shortened(error.document.text, TEXT))}</p>'
-        f"{_list(own)}{evidence if near else ''}</article>"
+        f"{_list(own)}{support if words else ''}{evidence if near else ''}</article>"
     )
 
 
@@ -164,6 +172,6 @@ def _f1_axis(metric: str, series: Sequence[Series], errors: Sequence[float] = ()
 def _tuning(found: Findings) -> str:
     if found.validated:
         return (
-            f"Nothing is trained anew; the threshold is tuned for each point on {found.validated:,} validation texts."
+            f"Nothing is trained again; the threshold is tuned for each point on {found.validated:,} validation texts."
         )
-    return "Nothing is trained anew, and every point has the model's own threshold, for want of validation texts."
+    return "Nothing is trained again. There are no validation texts, so every point uses the model's own threshold."

@@ -4,19 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, cast
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from denn.analysis import KS, calibration, confusions, datastore_sweep, sweep, threshold_curve, worst
+from denn.analysis.curves import calibration, threshold_curve
+from denn.analysis.errors import confusions, worst
+from denn.analysis.sweeps import GAMMAS, KS, Searched, datastore_sweep, sweep
 from denn.core.thresholds import GRID, decide
 from denn.errors import DataError
-from denn.evaluation import Evaluation, concatenate, decision_thresholds, evaluate
-from denn.methods.denn import DENN, combined_scores
+from denn.evaluation import Evaluation, concatenate, decision_thresholds, evaluate, systems_of
 from denn.model import BATCH, Model, checked
-from denn.protocols import Progress
+from denn.protocols import Progress, Retriever
+from denn.report.combination import combination_of
 from denn.types import Document, LabelSpace, Neighbour, Scores
 
 MAPPED = 1000  # stored documents, and texts, drawn on the map
@@ -27,15 +29,16 @@ BINS = 20  # of the histogram of λ
 
 @dataclass(frozen=True)
 class Error:
-    """A text that was tagged badly, and the stored documents nearest to it."""
+    """A text that was tagged badly, the stored documents nearest to it, and the words that support its labels."""
 
     document: Document
     loss: float
     right: Sequence[str]
     missed: Sequence[tuple[str, float]]
     wrong: Sequence[tuple[str, float]]
-    confidence: float | None
+    confidence: float | None  # λ, where it decides
     neighbours: Sequence[Neighbour]
+    words: Mapping[str, Sequence[str]]  # label → words, for labels that some support
 
 
 @dataclass(frozen=True)
@@ -50,12 +53,12 @@ class Map:
 
 @dataclass(frozen=True)
 class Neighbourhood:
-    """What only a method with a datastore can have."""
+    """What only a method with a datastore can have; without the witness "neighbours" there is nothing to sweep."""
 
     stored: int
     copies: int  # texts that are in the datastore word for word
     shared: int  # texts that are validation texts too
-    reached: int  # texts with a label that the classifier gives γ or more
+    reached: int  # texts with a label that the classifier gives γ or more; 0 where λ does not decide
     sweep: Mapping[str, Sequence[Mapping[str, float]]]
     sizes: Sequence[Mapping[str, float]]
     map: Map
@@ -72,7 +75,8 @@ class Findings:
     calibration: Mapping[str, Mapping[str, Any]]  # system → calibration
     confusions: Sequence[Mapping[str, Any]]
     errors: Sequence[Error]
-    confidence: Sequence[int] | None  # texts in each of BINS bins of λ
+    confidence: Sequence[int] | None  # texts in each of BINS bins of λ; None where λ does not decide
+    keeps_documents: bool  # whether the method has a datastore, be it empty
     neighbourhood: Neighbourhood | None
     validated: int  # documents that the thresholds of the sweeps were tuned on; 0: the model's own was kept
 
@@ -81,18 +85,17 @@ def gather(model: Model, documents: Sequence[Document], valid: Sequence[Document
     """Score the documents and look at the scores from all sides; valid tunes the thresholds of the sweeps."""
     if not any(document.labels for document in documents):
         raise DataError(f"None of the {len(documents)} documents has a label; a report compares predictions with them.")
-    method = model.method
-    around = _Searched(method, documents, valid, progress) if isinstance(method, DENN) and len(method.store) else None
-    scores = _scores(model, documents, progress) if around is None else around.scores
+    method, heard, around = model.method, combination_of(model.card), None
+    if method.store is not None and len(method.store):
+        around = _Searched(cast(Retriever, method), documents, valid, progress)
+    scores = _scores(model, documents, progress) if around is None else checked(around.scores, len(model.labels))
+    uses_lambda = heard is not None and heard.uses_lambda
     counts = dict(zip(model.labels.names, model.card.corpus["label_counts"], strict=True))
     progress.start("comparing scores and labels", None)
     later = model.later_thresholds(scores)
     evaluation = evaluate(scores, documents, model.card.thresholds, counts, later=later)
     gold = LabelSpace(evaluation.names).matrix(documents)
-    systems = {
-        name: F.pad(values, (0, evaluation.unknown_labels))
-        for name, values in {"final": scores.final, **scores.parts}.items()
-    }
+    systems = {name: F.pad(values, (0, evaluation.unknown_labels)) for name, values in systems_of(scores).items()}
     tuned = model.card.thresholds["final"]
     threshold = decision_thresholds(tuned, len(scores.names), later["final"])
     decided = F.pad(decide(scores.final, threshold), (0, evaluation.unknown_labels))
@@ -103,9 +106,10 @@ def gather(model: Model, documents: Sequence[Document], valid: Sequence[Document
         curves={name: threshold_curve(values, gold, GRID) for name, values in systems.items()},
         calibration={name: calibration(values, gold) for name, values in systems.items()},
         confusions=confusions(decided, gold, evaluation.names),
-        errors=[_error(model, documents, scores, row) for row in worst(scores, gold, threshold)],
-        confidence=None if scores.confidence is None else _histogram(scores.confidence),
-        neighbourhood=None if around is None else around.neighbourhood(tuned.overall),
+        errors=[_error(model, documents, scores, row, uses_lambda) for row in worst(scores, gold, threshold)],
+        confidence=_histogram(scores.confidence) if uses_lambda and scores.confidence is not None else None,
+        keeps_documents=method.store is not None,
+        neighbourhood=None if around is None else around.neighbourhood(tuned.overall, len(model.labels), uses_lambda),
         validated=len(valid),
     )
 
@@ -114,54 +118,42 @@ class _Searched:
     """Documents embedded once and searched once, for as many neighbours as any setting asks for."""
 
     def __init__(
-        self, method: DENN, documents: Sequence[Document], valid: Sequence[Document], progress: Progress
+        self, method: Retriever, documents: Sequence[Document], valid: Sequence[Document], progress: Progress
     ) -> None:
         self.method, self.progress = method, progress
         self.documents, self.valid = documents, valid
-        self.embeddings = self._embed("reading texts", documents)
-        self.valid_embeddings = self._embed("reading validation texts", valid)
-        self.known = int(method.network.head.out_features)
-        self.scores = self._search(self.embeddings)
+        self.test = Searched(method, documents, self._embed("reading texts", documents))
+        self.scores = self.test.scores
 
     def _embed(self, what: str, documents: Sequence[Document]) -> Tensor:
         batches = [self.method.embed(texts) for texts in _batches(what, documents, self.progress)]
         return torch.cat(batches) if batches else torch.empty(0, self.method.store.dimension)
 
-    def _search(self, embeddings: Tensor) -> Scores:
-        """Score with the method's own k, and keep all neighbours that were found."""
-        k, store = self.method.parameters.k, self.method.store
-        found = store.search(embeddings, max(*KS, k))
-        known = self.method.network.probabilities(embeddings)
-        return replace(checked(combined_scores(known, found.nearest(k), self.method.parameters)), neighbours=found)
-
-    def neighbourhood(self, threshold: float) -> Neighbourhood:
-        """Sweep k, γ and the datastore, and draw its map."""
+    def neighbourhood(self, threshold: float, known: int, uses_lambda: bool) -> Neighbourhood:
+        """Sweep k, γ where λ decides, and the datastore, and draw its map."""
         parameters, store = self.method.parameters, self.method.store
-        self.progress.start("trying other k and γ", None)
-        swept = sweep(
-            self._search(self.valid_embeddings) if self.valid else None,
-            self.scores,
-            self.valid,
-            self.documents,
-            parameters,
-            ks=(*KS, parameters.k),
-            known=self.known,
-            threshold=threshold,
-        )
-        self.progress.start("trying smaller datastores", None)
-        sizes = datastore_sweep(
-            self.method,
-            self.valid,
-            self.documents,
-            embeddings=(self.valid_embeddings, self.embeddings),
-            threshold=threshold,
-        )
+        swept, sizes = self._sweeps(threshold, uses_lambda) if "neighbours" in self.scores.parts else ({}, [])
         tuned_on = {document.text for document in self.valid}
-        nearest = store.get([ids[0] for ids in self.scores.neighbours.ids]) if self.scores.neighbours else []
+        nearest = store.get([ids[0] for ids in self.test.found.ids])
         copies = sum(one.text == other.text for one, other in zip(self.documents, nearest, strict=True))
         shared = sum(document.text in tuned_on for document in self.documents)
-        reached = (self.scores.parts["classifier"][:, : self.known] >= parameters.gamma).any(1).sum()
-        return Neighbourhood(len(store), copies, shared, int(reached), swept, sizes, self._map())
+        reached = 0
+        if uses_lambda:
+            reached = int((self.scores.parts["classifier"][:, :known] >= parameters.gamma).any(1).sum())
+        return Neighbourhood(len(store), copies, shared, reached, swept, sizes, self._map())
+
+    def _sweeps(
+        self, threshold: float, uses_lambda: bool
+    ) -> tuple[dict[str, list[dict[str, float]]], list[dict[str, float]]]:
+        """Try other settings and smaller datastores, with thresholds tuned on validation texts where there are any."""
+        valid = None
+        if self.valid:
+            valid = Searched(self.method, self.valid, self._embed("reading validation texts", self.valid))
+        self.progress.start("trying other settings", None)
+        ks, gammas = (*KS, self.method.parameters.k), GAMMAS if uses_lambda else ()
+        swept = sweep(valid, self.test, ks=ks, gammas=gammas, threshold=threshold)
+        self.progress.start("trying smaller datastores", None)
+        return swept, datastore_sweep(valid, self.test, threshold=threshold)
 
     def _map(self) -> Map:
         """Project a sample of the datastore, and of the texts, on two principal components of the first."""
@@ -172,7 +164,7 @@ class _Searched:
         stored = store.get([ids[row] for row in torch.randperm(len(ids), generator=chance)[:MAPPED].tolist()])
         chosen = torch.randperm(len(self.documents), generator=chance)[:MAPPED]
         keys = self._embed("drawing the map", stored)
-        points, others, variance = principal_components(keys, self.embeddings[chosen])
+        points, others, variance = principal_components(keys, self.test.embeddings[chosen])
         return Map(
             shown.names,
             _coloured(points, stored, shown),
@@ -199,8 +191,9 @@ def _coloured(points: Tensor, documents: Sequence[Document], shown: LabelSpace) 
 
 
 def _scores(model: Model, documents: Sequence[Document], progress: Progress) -> Scores:
-    """Score with a method that is not DENN, whatever it combines."""
-    return concatenate([model.score(texts) for texts in _batches("scoring texts", documents, progress)])
+    """Score without neighbours: the method keeps no documents, or has none left."""
+    batches = [model.score(texts) for texts in _batches("scoring texts", documents, progress)]
+    return concatenate([replace(batch, alternatives=model.method.alternatives(batch)) for batch in batches])
 
 
 def _batches(what: str, documents: Sequence[Document], progress: Progress) -> Iterator[list[str]]:
@@ -216,22 +209,32 @@ def _batches(what: str, documents: Sequence[Document], progress: Progress) -> It
             progress.note(f"{what}: {done:,} of {len(documents):,}")
 
 
-def _error(model: Model, documents: Sequence[Document], scores: Scores, found: Mapping[str, Any]) -> Error:
-    """Fetch the neighbours of one of the worst texts; a label that the model does not know is missed too."""
+def _error(
+    model: Model, documents: Sequence[Document], scores: Scores, found: Mapping[str, Any], uses_lambda: bool
+) -> Error:
+    """Fetch the evidence on one of the worst texts; a label that the model does not know is missed too."""
     row, document, neighbours = found["row"], documents[found["row"]], []
     missed = [(label, 0.0) for label in document.labels if label not in scores.names] + found["missed"]
     if scores.neighbours is not None:
         near = model.store.get(scores.neighbours.ids[row][:EVIDENCE])
         for other, similarity in zip(near, scores.neighbours.similarity[row].tolist(), strict=False):
             neighbours.append(Neighbour(str(other.id), similarity, other.labels, other.text))
+    involved = {*document.labels, *(label for label, _ in found["wrong"])}
+    columns = [column for column, label in enumerate(scores.names) if label in involved]
+    (support,) = model.method.support([document.text], [columns])
     return Error(
         document,
         found["loss"],
         [label for label in document.labels if label not in dict(missed)],
         missed,
         found["wrong"],
-        None if scores.confidence is None else float(scores.confidence[row]),
+        float(scores.confidence[row]) if uses_lambda and scores.confidence is not None else None,
         neighbours,
+        {
+            scores.names[column]: [word for word, _ in words]
+            for column, words in zip(columns, support, strict=True)
+            if words
+        },
     )
 
 

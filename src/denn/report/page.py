@@ -14,6 +14,7 @@ from denn.errors import ConfigError
 from denn.model import Model
 from denn.protocols import Progress
 from denn.report import evidence, sections
+from denn.report.combination import combination_of, listed, system_name, system_names, title
 from denn.report.gather import Findings, gather
 from denn.types import Document
 
@@ -60,11 +61,11 @@ def warnings(found: Findings) -> list[str]:
 
 def render(found: Findings, card: Card, name: str) -> str:
     """Return the page."""
-    title = f"{_system(card)} on {name}"
+    heading = f"{system_name(card)} on {name}"
     parts = _sections(found, card)
-    contents = "".join(f'<li><a href="#{key}">{escape(heading)}</a>' for key, (heading, _) in parts.items())
+    contents = "".join(f'<li><a href="#{key}">{escape(part)}</a>' for key, (part, _) in parts.items())
     body = "".join(
-        f'<section id="{key}"><h2>{escape(heading)}</h2>{html}</section>' for key, (heading, html) in parts.items()
+        f'<section id="{key}"><h2>{escape(part)}</h2>{html}</section>' for key, (part, html) in parts.items()
     )
     style, script = (
         resources.files("denn.report").joinpath(file).read_text("utf-8") for file in ("page.css", "page.js")
@@ -72,22 +73,20 @@ def render(found: Findings, card: Card, name: str) -> str:
     return (
         '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        f"<title>{escape(title)}</title><style>{style}</style></head><body>"
-        f"<header><h1>{escape(title)}</h1>{_summary(found)}{_facts(found, card)}</header>"
+        f"<title>{escape(heading)}</title><style>{style}</style></head><body>"
+        f"<header><h1>{escape(heading)}</h1>{_summary(found)}{_facts(found, card)}</header>"
         f'<nav aria-label="Contents"><ul>{contents}</ul></nav><main>{body}</main>'
         f"<script>{script}</script></body></html>\n"
     )
 
 
-def _system(card: Card) -> str:
-    return {"denn": "DENN"}.get(card.method, card.method)
-
-
 def _sections(found: Findings, card: Card) -> dict[str, tuple[str, str]]:
     """Return the sections in order: key → heading and content."""
-    names = {"final": _system(card)} | {name: name for name in found.evaluation.systems if name != "final"}
-    parts = {
-        "scores": ("Scores", sections.scores(found, names)),
+    names = system_names(("final", *(name for name in found.evaluation.systems if name != "final")), card)
+    parts = {"scores": ("Scores", sections.scores(found, names))}
+    if heard := combination_of(card):
+        parts["combination"] = ("Witnesses and combination", sections.combination(heard))
+    parts |= {
         "thresholds": ("Thresholds", sections.thresholds(found, names)),
         "calibration": ("Calibration", sections.calibration(found, names)),
         "frequency": ("Frequent and rare labels", sections.bands(found)),
@@ -97,17 +96,16 @@ def _sections(found: Findings, card: Card) -> dict[str, tuple[str, str]]:
     if found.confidence is not None:
         parts["confidence"] = ("Confidence", evidence.confidence(found, found.confidence, card.parameters["gamma"]))
     if (around := found.neighbourhood) is not None:
-        k, gamma = card.parameters["k"], card.parameters["gamma"]
-        parts["settings"] = ("Other k and γ", evidence.settings(found, around, k, gamma))
-        parts["sizes"] = ("Size of the datastore", evidence.sizes(found, around))
+        if around.sweep:
+            tried = "Other k and γ" if around.sweep["gamma"] else "Other k"
+            parts["settings"] = (tried, evidence.settings(found, around, card.parameters))
+            parts["sizes"] = ("Size of the datastore", evidence.sizes(found, around))
         parts["map"] = ("Map", evidence.map_(around.map))
     parts["errors"] = ("The worst errors", evidence.errors(found))
     if around is None:
-        reason = "its datastore is empty" if found.confidence is not None else "it keeps no datastore"
+        reason = "its datastore is empty" if found.keeps_documents else "it keeps no datastore"
         reason = f"the method {escape(card.method)} has none, as {reason}"
-        if card.method == "knn":
-            reason = "the report shows them for the method denn alone"
-        parts["missing"] = ("Left out", f"<p>Confidence, k and γ, datastore, map and neighbours: {reason}.</p>")
+        parts["missing"] = ("Left out", f"<p>Other k, datastore, map and neighbours: {reason}.</p>")
     return parts
 
 
@@ -124,8 +122,11 @@ def _summary(found: Findings) -> str:
 def _facts(found: Findings, card: Card) -> str:
     """List what the model is, what it was measured on, and when."""
     encoder, trained, around = card.parameters.get("encoder"), card.corpus, found.neighbourhood
+    heard = combination_of(card)
     facts: Mapping[str, str | None] = {
-        "Method": _system(card),
+        "Method": system_name(card),
+        "Witnesses": None if heard is None else listed(heard.witnesses),
+        "Combination": None if heard is None else title(heard.chosen),
         "Encoder": None if encoder is None else Path(encoder).name,
         "Trained on": f"{trained['name']}: {trained['train']:,} documents, {trained['valid']:,} to validate",
         "Labels": f"{len(trained['label_counts']):,}",
@@ -136,9 +137,9 @@ def _facts(found: Findings, card: Card) -> str:
     }
     rows = "".join(f"<div><dt>{name}</dt><dd>{escape(fact)}</dd></div>" for name, fact in facts.items() if fact)
     settings = {name: Path(str(value)).name if name == "encoder" else value for name, value in card.parameters.items()}
-    listed = ", ".join(f"{name} = {value}" for name, value in settings.items() if value is not None)
+    chosen = ", ".join(f"{name} = {value}" for name, value in settings.items() if value is not None)
     versions = ", ".join(f"{package} {version}" for package, version in card.versions.items())
-    notes = {"Settings": listed or "none", "Made with": versions}
+    notes = {"Settings": chosen or "none", "Made with": versions}
     said = "".join(f'<p class="note">{name}: {escape(note)}.</p>' for name, note in notes.items())
     return f'<dl class="facts">{rows}</dl>{said}'
 

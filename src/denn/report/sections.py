@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from denn.report.charts import Series, bar, counts, fixed, histogram, line
+from denn.report.combination import Combination, title
 from denn.report.gather import Findings
 from denn.report.html import curve, figures, paragraphs, percent, table
 
@@ -20,6 +21,7 @@ METRICS = {
     "P@5": "p_at_5",
     "texts without label": "empty_predictions",
 }
+METRIC_NAMES = {"micro_f1": "micro F1", "macro_f1": "macro F1", "precision_at_k": "precision at 5"}
 KINDS = {"0.5": "0.5", "tuned": "tuned", "per_label": "one per label"}
 
 
@@ -39,6 +41,31 @@ def scores(found: Findings, names: Mapping[str, str]) -> str:
         said.append(f"{evaluation.unknown_labels} labels here are unknown to the model; each is counted as missed.")
     caption = f"Scores on {evaluation.documents:,} texts, in per cent"
     return paragraphs(said) + table(caption, ["System", "Threshold", *METRICS], rows, words=(1,))
+
+
+def combination(heard: Combination) -> str:
+    """Show who is heard, what combines them, and how the alternatives did on validation."""
+    facts, said = heard.facts, [heard.sentence]
+    if not facts.scores:
+        return paragraphs(said)
+    said.append(
+        "Each row decides by one way to combine the witnesses, or by one witness alone; nothing is judged on documents "
+        "that it was fitted or tuned on. The calibration error is the mean distance between a score of 0.1 or more and "
+        "the share of such scores that are right: at 0, scores are probabilities."
+    )
+    metric = METRIC_NAMES.get(facts.optimise, facts.optimise)
+    rows = [
+        [
+            f"{title(name)} alone" if name in heard.witnesses else title(name),
+            "yes" if name == heard.chosen else "",
+            percent(score),
+            f"{100 * facts.calibration_error[name]:.2f}" if name in facts.calibration_error else "",
+        ]
+        for name, score in sorted(facts.scores.items(), key=lambda pair: -pair[1])
+    ]
+    caption = "Ways to combine the witnesses, on the validation documents of the training, best first"
+    headers = ["Combination", "Used", f"{metric}, %", "Calibration error, %"]
+    return paragraphs(said) + table(caption, headers, rows, words=(1,))
 
 
 def thresholds(found: Findings, names: Mapping[str, str]) -> str:

@@ -51,7 +51,14 @@ def prediction_json(decided: Decided, options: Options) -> dict[str, Any]:
     return {
         "labels": list(labels),
         "scores": [
-            {"label": label, "score": score, "threshold": threshold, "chosen": label in chosen}
+            {
+                "label": label,
+                "score": score,
+                "threshold": threshold,
+                "chosen": label in chosen,
+                "parts": one.parts.get(label, {}),
+                "words": [{"word": word, "weight": weight} for word, weight in one.words.get(label, ())],
+            }
             for (label, score), threshold in zip(one.scores.items(), decided.thresholds, strict=True)
         ],
         "confidence": one.confidence,

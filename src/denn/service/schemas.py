@@ -142,6 +142,13 @@ class PatchRequest(Request):
         return self
 
 
+class SupportingWord(BaseModel):
+    """A word or phrase of the text that supports a label."""
+
+    word: str
+    weight: float = Field(description="Its contribution to the label's score, before that is mapped to 0 to 1.")
+
+
 class ScoredLabel(BaseModel):
     """A label worth showing."""
 
@@ -149,6 +156,8 @@ class ScoredLabel(BaseModel):
     score: float
     threshold: float
     chosen: bool
+    parts: dict[str, float] = Field(description="Score of each witness; one that cannot know the label is left out.")
+    words: list[SupportingWord] = Field(description="Words that support it, strongest first; may be empty.")
 
 
 class NeighbourOut(BaseModel):
@@ -165,7 +174,7 @@ class PredictionOut(BaseModel):
 
     labels: list[str]
     scores: list[ScoredLabel]
-    confidence: float | None
+    confidence: float | None = Field(description="λ: how much the neighbours support what the classifier is sure of.")
     neighbours: list[NeighbourOut]
 
 
@@ -269,7 +278,6 @@ class SeenOut(BaseModel):
     """What is remembered of a prediction."""
 
     time: str
-    confidence: float | None
     labels: int
     best: float
 

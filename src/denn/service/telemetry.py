@@ -25,7 +25,6 @@ class Seen:
     """What is remembered of a prediction."""
 
     time: str
-    confidence: float | None
     labels: int  # how many were chosen
     best: float  # the highest score
 
@@ -67,7 +66,7 @@ class Telemetry:
         now = datetime.now(UTC).isoformat(timespec="milliseconds")
         for one in predictions:
             best = max(one.scores.values(), default=0.0)
-            self._recent.append(Seen(now, one.confidence, len(one.labels), best))
+            self._recent.append(Seen(now, len(one.labels), best))
         empty = sum(not one.labels for one in predictions)
         self._total, self._empty = self._total + len(predictions), self._empty + empty
         self.predictions.inc(len(predictions))

@@ -13,19 +13,18 @@ import torch
 
 from denn.clock import Clock
 from denn.errors import BundleError, ConfigError
-from denn.protocols import Datastore, Progress
+from denn.protocols import Method, Progress
 from denn.training.network import Network
 from denn.training.session import Training
 from denn.types import Corpus, Fitted, LabelSpace, Scores
 from denn.untrusted import REMEDY, first_line
 
 
-class Neural(ABC):
+class Neural(Method, ABC):
     """A method that trains one network; a subclass says which."""
 
     Parameters: ClassVar[Any]
     network: Any  # the Network that `make` returns
-    store: Datastore | None = None
 
     def __init__(self, parameters: Any) -> None:
         self.parameters = parameters

@@ -16,7 +16,7 @@ from denn.clock import Clock
 from denn.core.metrics import multilabel_scores
 from denn.core.thresholds import decide, tune_global
 from denn.errors import BundleError
-from denn.protocols import Datastore, Progress
+from denn.protocols import Method, Progress
 from denn.types import Corpus, Document, Fitted, LabelSpace, Scores
 from denn.untrusted import read_tensors
 from denn_bench.systems.linear import LinearParameters, by_term, decision_values, learn, sparse_row
@@ -34,11 +34,10 @@ class BrParameters(LinearParameters):
     tune_cost: bool = False  # instead of `cost` that of 0.1, 1 and 10 with the best micro-F1 on validation
 
 
-class BR:
+class BR(Method):
     """One machine for each label, learnt apart from all others. Scores are sigmoids of decision values."""
 
     Parameters = BrParameters
-    store: Datastore | None = None
     features: Tfidf
     weights: Matrix  # (V,L)
     bias: Any  # (L,)

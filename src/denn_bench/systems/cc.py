@@ -15,7 +15,7 @@ from torch import Tensor
 
 from denn.clock import Clock
 from denn.errors import BundleError, ConfigError
-from denn.protocols import Datastore, Progress
+from denn.protocols import Method, Progress
 from denn.types import Corpus, Fitted, LabelSpace, Scores
 from denn.untrusted import REMEDY, read_tensors
 from denn_bench.core.chain import follow_chain
@@ -51,7 +51,7 @@ class Chain:
         return follow_chain(values, torch.from_numpy(self.links), self.order.tolist())
 
 
-class CC:
+class CC(Method):
     """Read's chains: true labels are features in training, decided ones afterwards.
 
     The final score is the mean over the chains of sigmoids of decision values: it ranks labels, which the votes of few
@@ -60,7 +60,6 @@ class CC:
     """
 
     Parameters = CcParameters
-    store: Datastore | None = None
     features: Tfidf
     chains: list[Chain]
 

@@ -13,7 +13,7 @@ import torch
 
 from denn.clock import Clock
 from denn.errors import BundleError
-from denn.protocols import Datastore, Progress
+from denn.protocols import Method, Progress
 from denn.types import Corpus, Fitted, LabelSpace, Scores
 from denn.untrusted import REMEDY, read_json
 
@@ -27,11 +27,10 @@ class DummyParameters:
     seed: int = 0
 
 
-class Dummy:
+class Dummy(Method):
     """What every other method must beat."""
 
     Parameters = DummyParameters
-    store: Datastore | None = None
     is_baseline: ClassVar[bool] = True
 
     def __init__(self, parameters: DummyParameters) -> None:

@@ -7,7 +7,7 @@ the nearest by Euclidean distance.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated
 
@@ -67,34 +67,14 @@ class KNN(WithNeighbours):
         """Put a linear map on the encoder."""
         return KnnNetwork(encoder, labels, self.parameters)
 
-    def scores(self, texts: Sequence[str], own_ids: Sequence[str | None] | None = None) -> Scores:
-        """Score texts by the classifier, by their neighbours, and by both: ŷ = λ ŷ_knn + (1 − λ) ŷ_clf.
-
-        `own_ids` names the stored document that each text itself is; it is no neighbour of its own. Labels that only
-        the datastore knows follow the classifier's; their neighbours alone speak for them. Where there is no
-        neighbour at all the classifier speaks alone.
-        """
-        p = self.parameters
-        embeddings = self.embed(texts)
-        found = self.search(embeddings, p.k, own_ids)
-        return shared_scores(self.network.probabilities(embeddings), found, p)
+    def combine(self, parts: Mapping[str, Tensor], found: Neighbours, gamma: float | None = None) -> Scores:
+        """Give both fixed shares, ŷ = λ ŷ_knn + (1 − λ) ŷ_clf; without any neighbour the classifier speaks alone."""
+        known = parts["classifier"][:, : len(self.names)]
+        share = found.similarity.isfinite().any(1) * self.parameters.vote_share  # (n,)
+        return Scores(combine_known(known, parts["neighbours"], share), found.names, parts, None, found)
 
     def votes(self, found: Neighbours, labels: int) -> Tensor:
-        """Let neighbours vote, β = softmax(−d/τ)."""
-        return neighbour_votes(found, labels, self.parameters)
-
-
-def shared_scores(known: Tensor, found: Neighbours, parameters: KnnParameters) -> Scores:
-    """Combine the classifier's (n,L₀) scores with the votes of neighbours in fixed shares."""
-    names = found.names
-    votes = neighbour_votes(found, len(names), parameters)
-    share = found.similarity.isfinite().any(1) * parameters.vote_share  # (n,)
-    parts = {"classifier": F.pad(known, (0, len(names) - known.shape[1])), "neighbours": votes}
-    return Scores(combine_known(known, votes, share), names, parts, None, found)
-
-
-def neighbour_votes(found: Neighbours, labels: int, parameters: KnnParameters) -> Tensor:
-    """Return the (n,L) votes of neighbours, β = softmax(−d/τ)."""
-    there = found.similarity.isfinite()
-    nearness = -euclidean(found.similarity, parameters.embedding_norm).masked_fill(~there, torch.inf)
-    return vote_sparse(nearness, found.offsets, found.label_columns, labels, parameters.vote_temperature)
+        """Let neighbours vote, β = softmax(−d/τ): (n,L)."""
+        there = found.similarity.isfinite()
+        nearness = -euclidean(found.similarity, self.parameters.embedding_norm).masked_fill(~there, torch.inf)
+        return vote_sparse(nearness, found.offsets, found.label_columns, labels, self.parameters.vote_temperature)

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from denn.clock import Clock
 from denn.errors import BundleError
-from denn.protocols import Datastore, Progress
+from denn.protocols import Method, Progress
 from denn.training.bounds import Neighbourhood
 from denn.types import Corpus, Fitted, LabelSpace, Scores
 from denn.untrusted import REMEDY, read_tensors
@@ -36,11 +36,10 @@ class MlknnParameters(TfidfParameters):
     smoothing: PositiveFloat = 1.0  # s: what every count starts from
 
 
-class MLkNN:
+class MLkNN(Method):
     """The method of Zhang and Zhou, 2007. A document that shares no term with a text is no neighbour of it."""
 
     Parameters = MlknnParameters
-    store: Datastore | None = None
     features: Tfidf
     known: Matrix  # (N,V) float32
     labels: Matrix  # (N,L) int32 of ones

@@ -13,7 +13,7 @@ from pydantic import PositiveInt
 from safetensors.numpy import save_file
 from torch import Tensor
 
-from denn.errors import BundleError, DataError, MissingExtraError
+from denn.errors import BundleError, DataError
 from denn.untrusted import REMEDY, first_line, header, read_lines, read_tensors
 
 Matrix = Any  # a scipy.sparse.csr_matrix; scipy comes with an extra and has no types
@@ -80,10 +80,7 @@ class Tfidf:
 
 
 def _vectorizer(parameters: TfidfParameters, **extra: Any) -> Any:
-    try:
-        from sklearn.feature_extraction.text import TfidfVectorizer
-    except ImportError as error:
-        raise MissingExtraError("A system on TF-IDF features", "scikit-learn", "demo") from error
+    from sklearn.feature_extraction.text import TfidfVectorizer
 
     ngrams = (1, 2 if parameters.bigrams else 1)
     return TfidfVectorizer(sublinear_tf=True, ngram_range=ngrams, max_features=parameters.max_features, **extra)

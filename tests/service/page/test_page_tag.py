@@ -1,5 +1,6 @@
 """The page: tagging, options, files, teaching, keys, by mouse and by keyboard."""
 
+import re
 import shutil
 from pathlib import Path
 
@@ -22,14 +23,44 @@ def test_predict_shows_what_the_service_says(opened, service) -> None:
     assert names(page, "#others") == [row["label"] for row in said["scores"] if not row["chosen"]]
     ids = page.locator("#neighbours .neighbour a").all_text_contents()
     assert ids == [neighbour["id"] for neighbour in said["neighbours"]]
-    share = round(100 * said["confidence"])
-    expect(page.locator("#confidence")).to_contain_text(f"{share}\u00a0% neighbours")
     first = page.locator("#chosen .label-row").first
-    drawn = first.locator(".fill").evaluate("e => e.getBoundingClientRect().width")
+    drawn = first.locator(".bar .fill").evaluate("e => e.getBoundingClientRect().width")
     whole = first.locator(".bar").evaluate("e => e.getBoundingClientRect().width")
     assert drawn / whole == pytest.approx(said["scores"][0]["score"], abs=0.02)
     mark = first.locator(".mark").evaluate("e => e.offsetLeft + 1")
     assert mark / whole == pytest.approx(said["scores"][0]["threshold"], abs=0.02)
+
+
+def test_witnesses_stand_side_by_side_with_bars_of_one_scale(opened, service) -> None:
+    page = opened()
+    tag(page)
+    with service.client() as client:
+        said = client.post("/v1/predict", json={"text": TEXT}).json()["scores"][0]["parts"]
+    shown = page.locator("#chosen .label-row").first.locator(".witness")
+    assert shown.locator("dt").all_text_contents() == list(said)
+    boxes = [box.bounding_box() for box in shown.all()]
+    assert {round(box["width"]) for box in boxes} == {round(boxes[0]["width"])}
+    for one, score in zip(shown.all(), said.values(), strict=True):
+        drawn, whole = (one.locator(part).bounding_box()["width"] for part in (".fill", ".track"))
+        assert drawn / whole == pytest.approx(score, abs=0.03)
+
+
+def test_supporting_words_are_shown_where_there_are_any(opened) -> None:
+    page = opened()
+
+    def with_words(route) -> None:  # as a model answers that hears the witness "words"
+        answer = route.fetch()
+        said = answer.json()
+        for place, row in enumerate(said["scores"]):
+            row["words"] = [{"word": word, "weight": 1} for word in ("<b>goal</b>", "match and")] if not place else []
+        route.fulfill(response=answer, json=said)
+
+    page.route("**/v1/predict", with_words)
+    tag(page)
+    rows = page.locator("#result .label-row")
+    assert rows.first.locator(".words li").all_text_contents() == ["<b>goal</b>", "match and"]
+    expect(rows.first.locator(".words")).to_have_accessible_name(re.compile("Supporting words"))
+    assert page.locator(".words").count() == 1
 
 
 def test_pointing_links_labels_and_neighbours(opened) -> None:
@@ -61,6 +92,9 @@ def test_options_hold_at_once(opened, service) -> None:
     assert len(said["labels"]) > 1
     page.check("input[value=model]")
     page.fill("#top-k", "")
+    with service.client() as client:
+        tuned = client.post("/v1/predict", json={"text": text}).json()["labels"]
+    expect(page.locator("#chosen .name")).to_have_text(tuned)  # or a late answer would hide what comes next
     page.fill("#text", "")
     page.click("#ask-button")
     expect(page.locator("#failure")).to_contain_text("There is no text yet")

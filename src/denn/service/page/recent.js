@@ -1,4 +1,4 @@
-/** The view Recent: how confident and how empty the last predictions were, and the model behind them. */
+/** The view Recent: how well the best labels of the last predictions scored, how many got none, and the model behind them. */
 import { get } from "./api.js";
 import { bars, dots, figure } from "./charts.js";
 import { byId } from "./dom.js";
@@ -33,15 +33,14 @@ function summary({ total, empty, predictions }) {
 
 function charts(predictions) {
   if (!predictions.length) return [];
-  const confidences = predictions.map((row) => row.confidence).filter((value) => value !== null);
-  return [confidences.length && confidenceChart(confidences), labelChart(predictions)].filter(Boolean);
+  return [bestChart(predictions.map((row) => row.best)), labelChart(predictions)];
 }
 
-function confidenceChart(values) {
-  const low = values.filter((value) => value < 0.4).length;
-  const words = `Of the last ${count(values.length)}, half have a confidence of ${score(median(values))} or more; `
-    + `${count(low)} (${percent(low / values.length)}) are below 0.40, where the classifier decides nearly alone.`;
-  return figure("Confidence: how much the neighbours counted", dots(values), words);
+function bestChart(values) {
+  const low = values.filter((value) => value < 0.5).length;
+  const words = `For half of the last ${count(values.length)}, the best label scores ${score(median(values))} or more; `
+    + `for ${count(low)} (${percent(low / values.length)}) it scores below 0.50.`;
+  return figure("Score of the best label", dots(values), words);
 }
 
 function labelChart(predictions) {

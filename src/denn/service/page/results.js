@@ -1,6 +1,6 @@
 /** A prediction on the page: labels with bars and buttons, neighbours, and what links the two. */
 import { byId, chips, el, hidden, route } from "./dom.js";
-import { counted, excerpt, percent, score } from "./format.js";
+import { counted, excerpt, score } from "./format.js";
 
 const FEW = 10; // neighbours that are shown at first
 
@@ -19,7 +19,6 @@ export function showPrediction(prediction, decisions) {
   byId("chosen").replaceChildren(...(rows.length ? rows.map(make) : [nothing("No label reaches its threshold.")]));
   byId("others").replaceChildren(...(others.length ? others.map(make) : [nothing("No other label comes near.")]));
   showNeighbours(prediction.neighbours);
-  byId("confidence").replaceChildren(...confidence(prediction.confidence));
   paintDecisions(decisions);
   focused?.();
 }
@@ -75,7 +74,7 @@ function light(layout, target) {
 
 const gave = (neighbour, label) => JSON.parse(neighbour.dataset.labels).includes(label);
 
-function labelRow({ label, score: value, threshold }, { neighbours }, decisions) {
+function labelRow({ label, score: value, threshold, parts, words }, { neighbours }, decisions) {
   const support = neighbours.filter((neighbour) => neighbour.labels.includes(label));
   const decide = (state) => () => decisions.toggle(label, state);
   const known = value !== null;
@@ -89,7 +88,19 @@ function labelRow({ label, score: value, threshold }, { neighbours }, decisions)
     el("span", { class: "score" }, known ? [hidden("score "), score(value)] : "added",
       known && hidden(`, threshold ${score(threshold)}`)),
     bar(value, threshold),
+    known && Object.keys(parts).length > 0 && witnesses(parts),
+    known && words.length > 0 && el("ul", { class: "words", "aria-label": `Supporting words for ${label}` },
+      words.map(({ word }) => el("li", {}, word))),
     supporters(support, neighbours.length));
+}
+
+/** What each witness gives a label, side by side, with bars of one scale. */
+function witnesses(parts) {
+  return el("dl", { class: "witnesses" }, Object.entries(parts).map(([name, value]) => {
+    const track = el("span", { class: "track", "aria-hidden": "true" }, el("span", { class: "fill" }));
+    track.style.setProperty("--score", value);
+    return el("div", { class: "witness" }, el("dt", {}, name), el("dd", {}, score(value), track));
+  }));
 }
 
 function bar(value, threshold) {
@@ -118,27 +129,6 @@ function neighbourItem(neighbour) {
       el("span", { class: "similarity", title: "cosine similarity" }, hidden("similarity "), score(similarity))),
     el("p", { class: "snippet" }, excerpt(text, 220)),
     labels.length ? chips(labels) : el("p", { class: "note" }, "It carries no label."));
-}
-
-function confidence(value) {
-  if (value === null) return [el("p", { class: "note" }, "This method weighs no neighbours against a classifier.")];
-  const bar = el("div", { class: "shares", "aria-hidden": "true" }, el("span"), el("span"));
-  bar.style.setProperty("--share", value);
-  return [
-    el("p", { class: "shares-words" },
-      el("span", {}, el("strong", {}, `${percent(value)} neighbours`)),
-      el("span", {}, `${percent(1 - value)} classifier`)),
-    bar,
-    el("p", { class: "note" }, `Confidence ${score(value)}: ${meaning(value)}`),
-  ];
-}
-
-/** λ of Eq. 12 in words: it is the smallest vote among the labels that the classifier is sure of. */
-function meaning(value) {
-  if (value === 1) return "the neighbours decide: they back all that the classifier is sure of, if it is sure at all.";
-  if (value >= 0.75) return "the neighbours back all that the classifier is sure of, so they decide.";
-  if (value >= 0.4) return "the neighbours back the classifier in part, so both have a say.";
-  return "the neighbours do not back something that the classifier is sure of, so the classifier decides.";
 }
 
 const nothing = (text) => el("li", { class: "note nothing" }, text);

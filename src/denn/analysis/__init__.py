@@ -1,0 +1,1 @@
+"""Analysis of a trained model: what the report and the benchmark share."""

@@ -1,0 +1,52 @@
+"""Scores against labels: threshold curves and calibration."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from denn.core.thresholds import counts_at
+
+
+def threshold_curve(values: Tensor, gold: Tensor, grid: Sequence[float]) -> list[dict[str, float]]:
+    """Return micro and macro precision, recall and F1 of (n,L) scores at each threshold of the ascending grid."""
+    hits, given = counts_at(values, gold, grid)  # (L,G)
+    support = gold.sum(0)[:, None]
+    curves: dict[str, list[float]] = {"threshold": list(grid)}
+    for kind, counts in (
+        ("micro", [count.sum(0, keepdim=True) for count in (hits, given, support)]),
+        ("macro", [hits, given, support]),
+    ):
+        right, predicted, positive = (count.double() for count in counts)
+        curves[f"{kind}_precision"] = _mean_ratio(right, predicted)
+        curves[f"{kind}_recall"] = _mean_ratio(right, positive.expand_as(right))
+        curves[f"{kind}_f1"] = _mean_ratio(2 * right, predicted + positive)
+    return [dict(zip(curves, row, strict=True)) for row in zip(*curves.values(), strict=True)]
+
+
+def calibration(values: Tensor, gold: Tensor, bins: int = 10) -> dict[str, Any]:
+    """Compare (n,L) scores with how often they are right, in bins of equal width, empty ones left out.
+
+    ECE = Σ_b (n_b / N) |mean score of b − share of b that is gold|, over all N pairs of a text and a label.
+    """
+    bin_of = (values * bins).long().clamp(0, bins - 1).flatten()
+    counts = bin_of.bincount(minlength=bins)
+    scores = bin_of.bincount(values.flatten().double(), minlength=bins)
+    right = bin_of[gold.flatten()].bincount(minlength=bins)
+    rows = [
+        {"low": b / bins, "high": (b + 1) / bins, "count": count, "score": score / count, "observed": hit / count}
+        for b, (count, score, hit) in enumerate(zip(counts.tolist(), scores.tolist(), right.tolist(), strict=True))
+        if count
+    ]
+    gaps = sum(row["count"] * abs(row["score"] - row["observed"]) for row in rows)
+    return {"bins": rows, "ece": gaps / max(values.numel(), 1)}
+
+
+def _mean_ratio(part: Tensor, whole: Tensor) -> list[float]:
+    """Return the mean over the rows of two (L,G) tensors' ratio, 0 where undefined."""
+    ratio = torch.where(whole > 0, part / whole.clamp(min=1), 0.0)
+    means: list[float] = (ratio.sum(0) / max(len(ratio), 1)).tolist()
+    return means

@@ -1,0 +1,1 @@
+"""Witnesses: each scores the labels of texts in its own way."""

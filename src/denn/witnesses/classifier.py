@@ -1,0 +1,30 @@
+"""The classifier as a witness: the linear map on a text's embedding."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Self
+
+from torch import Tensor
+
+from denn.protocols import Retriever, Witness
+from denn.witnesses.texts import Texts
+
+
+class ClassifierWitness(Witness):
+    """Scores by the network that its method trains and keeps."""
+
+    name = "classifier"
+
+    def __init__(self, method: Retriever) -> None:
+        self._method = method
+
+    @classmethod
+    def load(cls, folder: Path, method: Retriever) -> Self:
+        """Take the method's network."""
+        return cls(method)
+
+    def scores(self, texts: Texts) -> Tensor:
+        """Return ŷ, Eq. 2: (n,L₀)."""
+        scores: Tensor = self._method.network.probabilities(texts.embeddings)
+        return scores

@@ -1,0 +1,121 @@
+"""Linear support vector machines for many labels: as good as on all documents, learnt from the few that matter."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from denn.witnesses.ngrams import Floats, Integers, Matrix
+
+ROUNDS = 3  # of learning a label; each adds the documents that the one before got wrong
+BLOCK = 32  # labels whose decision values are computed together
+NEVER = -2.0  # the decision value of a label without documents
+TOLERANCE, PASSES = 0.1, 30  # of liblinear: a tenth of its usual precision costs no F1
+
+
+@dataclass(frozen=True)
+class Machines:
+    """Decision values x · W + b, yes above 0."""
+
+    weights: Matrix  # (V,L) float32
+    bias: Floats  # (L,)
+    learnt: Any  # (L,) bool; False where the time did not suffice
+
+
+@dataclass(frozen=True)
+class Learner:
+    """Learns labels from (N,V) rows and (N,L) gold in CSC form.
+
+        min ½‖(w,b)‖² + C Σ max(0, 1 − y (w · x + b))²
+
+    Documents beyond the margin do not count, and for most labels nearly all documents are. So a label is learnt from
+    its own documents and a random sample of others, then again with those of all documents that are within the margin.
+    """
+
+    rows: Matrix
+    gold: Matrix
+    cost: float
+    negatives: int  # documents without the label that the first round reads, and a later one adds at most
+    prune: float  # weights nearer 0 than this are dropped
+    seed: int
+    seconds_left: Callable[[], float | None]
+
+    def learn(self, labels: Integers, report: Callable[[int], None]) -> Machines:
+        """Learn some of the labels in this order, until the time is over."""
+        from scipy.sparse import csr_matrix
+
+        count, threads = self.gold.shape[1], os.cpu_count() or 1
+        size = max(1, min(BLOCK, len(labels) // (4 * threads)))
+        blocks = [labels[begin : begin + size] for begin in range(0, len(labels), size)]
+        bias, learnt = np.full(count, NEVER, dtype=np.float32), np.zeros(count, dtype=bool)
+        terms, columns, values = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)], [np.zeros(0, np.float32)]
+        sample = np.random.default_rng(self.seed).permutation(self.rows.shape[0])[: self.negatives]
+        with ThreadPoolExecutor(threads) as pool:  # liblinear and scipy release the interpreter while they work
+            done = 0
+            for block, found in zip(blocks, pool.map(lambda block: self._block(block, sample), blocks), strict=True):
+                if found is not None:
+                    weights, bias[block] = found
+                    learnt[block] = True
+                    row, column = np.nonzero(np.abs(weights) >= max(self.prune, 1e-12))
+                    terms.append(row)
+                    columns.append(block[column])
+                    values.append(weights[row, column])
+                done += len(block)
+                report(done)
+        entries = (np.concatenate(values), (np.concatenate(terms), np.concatenate(columns)))
+        return Machines(csr_matrix(entries, shape=(self.rows.shape[1], count), dtype=np.float32), bias, learnt)
+
+    def _block(self, labels: Integers, sample: Integers) -> tuple[Floats, Floats] | None:
+        """Learn a few labels: (V,B) weights and (B,) biases; None if there is no time for a first round."""
+        own = [self.gold.indices[self.gold.indptr[label] : self.gold.indptr[label + 1]] for label in labels]
+        others = [np.setdiff1d(sample, positive) for positive in own]
+        weights = np.zeros((self.rows.shape[1], len(labels)), dtype=np.float32)
+        bias = np.zeros(len(labels), dtype=np.float32)
+        for turn in range(ROUNDS):
+            decisions = self.rows @ weights + bias if turn else None  # (N,B)
+            for place, positive in enumerate(own):
+                if self._is_over():
+                    return (weights, bias) if turn else None
+                if decisions is not None:
+                    known = len(others[place])
+                    others[place], added = self._within_margin(decisions[:, place], positive, others[place])
+                    if added <= 0.01 * (known + len(positive)):
+                        continue
+                weights[:, place], bias[place] = self._machine(positive, others[place])
+        return weights, bias
+
+    def _within_margin(self, decisions: Any, positive: Integers, others: Integers) -> tuple[Integers, int]:
+        """Return the documents without a label that are near or within its margin, and how many of them are new."""
+        decisions = decisions.copy()
+        decisions[positive] = -np.inf
+        kept = others[decisions[others] > -1.02]
+        decisions[others] = -np.inf
+        most = self.negatives + 2 * len(positive)
+        new = np.flatnonzero(decisions > -1)
+        if len(new) > most:
+            new = new[np.argpartition(-decisions[new], most)[:most]]
+        return np.concatenate([kept, new]), len(new)
+
+    def _machine(self, positive: Integers, others: Integers) -> tuple[Any, float]:
+        """Learn one label from its documents and others: (V,) weights and the bias."""
+        from sklearn.exceptions import ConvergenceWarning
+        from sklearn.svm import LinearSVC
+
+        if not len(positive) or not len(others):
+            return 0.0, -NEVER if len(positive) else NEVER
+        chosen = np.concatenate([positive, others])
+        machine = LinearSVC(C=self.cost, tol=TOLERANCE, max_iter=PASSES, random_state=self.seed)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ConvergenceWarning)
+            machine.fit(self.rows[chosen].astype(np.float64), np.arange(len(chosen)) < len(positive))
+        return machine.coef_[0], float(machine.intercept_[0])
+
+    def _is_over(self) -> bool:
+        left = self.seconds_left()
+        return left is not None and left <= 0

@@ -1,0 +1,232 @@
+"""The witness of words: one linear support vector machine per label, which names the words that speak for it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+import torch
+from safetensors.numpy import save_file
+from torch import Tensor
+
+from denn.errors import BundleError, DataError, TrainingError
+from denn.protocols import Progress, Retriever, Witness
+from denn.types import Corpus, Document, LabelSpace, Support
+from denn.untrusted import REMEDY, first_line, header, read_lines, read_tensors
+from denn.witnesses.calibration import fit_calibration, slopes_and_offsets
+from denn.witnesses.ngrams import CHUNK, Floats, Integers, Matrix, Ngrams, Tokens
+from denn.witnesses.sparse_linear import Learner
+
+TERMS, NUMBERS = "terms.txt", "words.safetensors"
+HELD_OUT, HELD_OUT_LABELS = 2000, 300  # documents and labels at most that the calibration is learnt from
+EVERY_KIND = 10_000_000  # training tokens; of more only words are read: pairs and endings take five times as long
+MOST_WORDS, MOST_ENDINGS, MOST_PAIRS = 200_000, 200_000, 200_000
+
+
+class Words(Witness):
+    """TF-IDF of words, their beginnings and endings and of pairs of words, times the weights of each label.
+
+    A score is a probability: the sigmoid of a · (x · w + b) + c, with a and c by the frequency of the label.
+    """
+
+    name = "words"
+
+    def __init__(self, ngrams: Ngrams, weights: Matrix, bias: Floats, slopes: Floats, offsets: Floats) -> None:
+        self.ngrams = ngrams
+        self.weights = weights  # (V,L) float32, each of them a float16
+        self.bias, self.slopes, self.offsets = bias, slopes, offsets  # (L,)
+
+    @classmethod
+    def fit(cls, corpus: Corpus, method: Retriever, progress: Progress, seconds: float) -> Self | None:
+        """Learn the words of the training documents; None where time or words do not suffice, with a note."""
+        deadline = time.monotonic() + seconds
+        try:
+            return cls.learn(
+                corpus.train, corpus.labels, seed=method.parameters.seed, progress=progress,
+                seconds_left=lambda: deadline - time.monotonic(),
+            )  # fmt: skip
+        except (DataError, TrainingError) as reason:
+            progress.note(f"The model will not hear the words: {first_line(reason)}")
+            return None
+
+    @classmethod
+    def learn(
+        cls,
+        documents: Sequence[Document],
+        labels: LabelSpace,
+        *,
+        seed: int,
+        progress: Progress,
+        seconds_left: Callable[[], float | None],
+        cost: float = 1.0,
+        least: int = 2,
+        negatives: int = 1000,
+        prune: float = 0.05,
+    ) -> Self:
+        """Learn every label, the frequent ones first; those that the time does not suffice for score almost 0.
+
+        `cost` is C of the machines, `least` the documents that a term must occur in, `negatives` the documents without
+        a label that it is first learnt from, and weights nearer 0 than `prune` are dropped.
+        """
+        progress.start("reading words", len(documents))
+        tokens = Tokens.of((document.text for document in documents), progress.advance)
+        every = len(tokens.ids) <= EVERY_KIND
+        ngrams = Ngrams.of(
+            tokens,
+            least=min(least, len(documents)),
+            most_words=MOST_WORDS,
+            most_endings=MOST_ENDINGS if every else 0,
+            most_pairs=MOST_PAIRS if every else 0,
+        )
+        if not ngrams.words:
+            raise DataError(
+                f"Got {len(documents)} training documents without a word that {least} of them share, expected texts "
+                "with common words."
+            )
+        rows, gold = ngrams.learn(tokens), gold_matrix(documents, labels)
+        learner = Learner(rows, gold, cost, negatives, prune, seed, seconds_left)
+        share = np.maximum(np.diff(gold.indptr), 0.5) / len(documents)
+        order = np.argsort(-share, kind="stable")
+        coefficients = _calibrate(learner, order, share, progress)
+        progress.start("learning words of labels", len(labels))
+        found = learner.learn(order, progress.advance)
+        if not found.learnt.any():
+            raise _too_late()
+        if missing := int((~found.learnt).sum()):
+            progress.note(
+                f"no time was left to learn the words of {missing:,} of {len(labels):,} labels, the rarest ones"
+            )
+        weights = found.weights
+        weights.data = weights.data.astype(np.float16).astype(np.float32)  # as they are saved
+        slopes, offsets = slopes_and_offsets(coefficients, share)
+        return cls(ngrams, weights, found.bias, slopes.astype(np.float32), offsets.astype(np.float32))
+
+    def scores(self, texts: Sequence[str]) -> Tensor:
+        """Return (n,L) float32 scores in [0,1]."""
+        parts = [texts[begin : begin + CHUNK] for begin in range(0, len(texts), CHUNK)]
+        found = [self._decisions(self.ngrams.rows(Tokens.of(part))) for part in parts]
+        decisions = np.concatenate(found) if found else np.zeros((0, len(self.bias)), np.float32)
+        return torch.sigmoid(torch.from_numpy(decisions * self.slopes + self.offsets))
+
+    def _decisions(self, rows: Matrix) -> Floats:
+        decisions: Floats = (rows @ self.weights).toarray() + self.bias
+        return decisions
+
+    def support(self, texts: Sequence[str], columns: Sequence[Sequence[int]], most: int = 5) -> Support:
+        """Name the words and pairs of words that speak most for labels of texts, with their part of x · w.
+
+        A word has what its beginnings and endings bring too; what several words share is divided among them.
+        """
+        known = len(self.bias)  # labels that came later are none of these
+        found = []
+        for text, asked in zip(texts, columns, strict=True):
+            named = self._support(text, np.array([column for column in asked if column < known], dtype=np.int64), most)
+            found.append([named.pop(0) if column < known else [] for column in asked])
+        return found
+
+    def _support(self, text: str, asked: Integers, most: int) -> list[list[tuple[str, float]]]:
+        tokens = Tokens.of([text])
+        row = self.ngrams.rows(tokens)
+        terms, places, pairs_from = self.ngrams.entries(tokens, self.ngrams.lists(tokens.words))
+        found, where, times = np.unique(terms, return_inverse=True, return_counts=True)  # `found` is row.indices
+        weights = self.weights[found][:, asked].toarray() * (row.data / times)[:, None]  # (terms, labels)
+        groups = tokens.ids[places].astype(np.int64)  # the words, then the pairs
+        groups[pairs_from:] = len(tokens.words) + terms[pairs_from:]
+        names, group = np.unique(groups, return_inverse=True)
+        answers = []
+        for column in range(len(asked)):
+            sums = np.bincount(group, weights=weights[where, column], minlength=len(names))
+            best = np.argsort(-sums, kind="stable")[:most]
+            answers.append([(self._name(tokens, int(names[at])), float(sums[at])) for at in best if sums[at] > 0])
+        return answers
+
+    def _name(self, tokens: Tokens, group: int) -> str:
+        if group < len(tokens.words):
+            return tokens.words[group]
+        return self.ngrams.pair(group - len(tokens.words))
+
+    def save(self, folder: Path) -> None:
+        """Write terms and numbers."""
+        folder.mkdir()
+        n, w = self.ngrams, self.weights
+        (folder / TERMS).write_text("\n".join([*n.words, *n.endings]), encoding="utf-8", newline="")
+        arrays = {
+            "idf": n.idf,
+            "pairs": n.pairs,
+            "bias": self.bias,
+            "slopes": self.slopes,
+            "offsets": self.offsets,
+            "values": w.data.astype(np.float16),
+            "labels": w.indices.astype(np.int32),
+            "ends": w.indptr.astype(np.int64),
+        }
+        save_file(arrays, folder / NUMBERS)
+
+    @classmethod
+    def load(cls, folder: Path, method: Retriever) -> Self:
+        """Read what `save` wrote."""
+        file, labels = folder / NUMBERS, len(method.names)
+        shapes = header(file, BundleError)
+        pairs, terms = (shapes.get(name, ("", (0,)))[1] for name in ("pairs", "idf"))
+        lines = read_lines(folder / TERMS, BundleError, (terms[0] or 0) - (pairs[0] or 0) if terms and pairs else 0)
+        count = len(lines) + int(pairs[0] or 0)
+        vector = {name: ("F32", (labels,)) for name in ("bias", "slopes", "offsets")}
+        sparse = {"values": ("F16", (None,)), "labels": ("I32", (None,)), "ends": ("I64", (count + 1,))}
+        expected = {"idf": ("F32", (count,)), "pairs": ("I64", (None,)), **vector, **sparse}
+        arrays = {name: tensor.numpy() for name, tensor in read_tensors(file, expected, BundleError).items()}
+        words = sum("-" not in line for line in lines)
+        if any("-" in line for line in lines[:words]):
+            raise BundleError(f"{folder / TERMS} is damaged: words do not come first. {REMEDY}")
+        keys = arrays["pairs"]
+        if len(keys) and (keys[0] < 0 or keys[-1] >= words * words or (np.diff(keys) <= 0).any()):
+            raise BundleError(f"{file} is damaged: the pairs are not pairs of its words. {REMEDY}")
+        weights = _weights(arrays, (count, labels), file)
+        ngrams = Ngrams(lines[:words], lines[words:], keys, arrays["idf"])
+        return cls(ngrams, weights, arrays["bias"], arrays["slopes"], arrays["offsets"])
+
+
+def gold_matrix(documents: Sequence[Document], labels: LabelSpace) -> Matrix:
+    """Return which documents have which labels: (N,L) in CSC form."""
+    from scipy.sparse import csr_matrix
+
+    columns = [labels.columns(document.labels) for document in documents]
+    ends = np.cumsum([0, *map(len, columns)])
+    flat = np.array([column for found in columns for column in found], dtype=np.int64)
+    return csr_matrix((np.ones(len(flat), bool), flat, ends), shape=(len(documents), len(labels))).tocsc()
+
+
+def _calibrate(learner: Learner, order: Integers, share: Any, progress: Progress) -> Any:
+    """Learn some labels from some documents, and the calibration from what they say of the others."""
+    from dataclasses import replace
+
+    count = learner.rows.shape[0]
+    drawn = np.random.default_rng(learner.seed).permutation(count)
+    held, kept = np.split(drawn, [min(HELD_OUT, count // 5)])
+    supported = order[share[order] * count >= 2]
+    chosen = supported[:: -(-len(supported) // HELD_OUT_LABELS) or 1]
+    progress.start("calibrating the words", len(chosen))
+    found = replace(learner, rows=learner.rows[kept], gold=learner.gold[kept].tocsc()).learn(chosen, progress.advance)
+    if not found.learnt[chosen].all():
+        raise _too_late()
+    decisions = (learner.rows[held] @ found.weights[:, chosen]).toarray() + found.bias[chosen]
+    return fit_calibration(decisions, learner.gold[held][:, chosen].toarray(), share[chosen])
+
+
+def _weights(arrays: dict[str, Any], shape: tuple[int, int], file: Path) -> Matrix:
+    from scipy.sparse import csr_matrix
+
+    try:
+        found = csr_matrix((arrays["values"].astype(np.float32), arrays["labels"], arrays["ends"]), shape=shape)
+        found.check_format(full_check=True)  # columns within the shape, or the product reads beyond its memory
+    except ValueError as error:
+        raise BundleError(f"{file} is damaged: {first_line(error)}. {REMEDY}") from error
+    return found
+
+
+def _too_late() -> TrainingError:
+    return TrainingError(
+        "The time ran out before the words of any label were learnt. Give more time, or fewer documents."
+    )

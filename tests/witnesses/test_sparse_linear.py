@@ -1,0 +1,71 @@
+"""Machines learnt from the documents that matter are those learnt from all; time, order, labels without documents."""
+
+import numpy as np
+from scipy.sparse import csc_matrix, csr_matrix
+from sklearn.svm import LinearSVC
+
+from denn.witnesses.sparse_linear import NEVER, Learner
+
+
+def problem(documents=600, terms=120, labels=6, seed=0):
+    random = np.random.default_rng(seed)
+    x = random.exponential(size=(documents, terms)) * (random.random((documents, terms)) < 0.1)
+    x /= np.linalg.norm(x, axis=1, keepdims=True) + 1e-9
+    decisions = x @ random.normal(size=(terms, labels))
+    return csr_matrix(x.astype(np.float32)), csc_matrix(decisions > np.quantile(decisions, 0.92, axis=0))
+
+
+def learner(rows, gold, *, negatives=60, seed=0, prune=0.0, left=lambda: None):
+    return Learner(rows, gold, 1.0, negatives, prune, seed, left)
+
+
+def ignore(_):
+    pass
+
+
+def test_few_documents_give_nearly_the_machines_of_all():
+    rows, gold = problem()
+    found = learner(rows, gold).learn(np.arange(6), ignore)
+    ours = rows @ found.weights.toarray() + found.bias
+    for label in range(6):
+        whole = LinearSVC(dual=False, tol=1e-6).fit(rows.astype(float), gold[:, [label]].toarray().ravel())
+        theirs = whole.decision_function(rows.astype(float))
+        assert np.corrcoef(ours[:, label], theirs)[0, 1] > 0.99
+        assert np.mean((ours[:, label] > -0.3) == (theirs > -0.3)) > 0.985
+
+
+def test_the_same_seed_gives_the_same_machines():
+    rows, gold = problem()
+    once, again = (learner(rows, gold, seed=5).learn(np.arange(6), ignore) for _ in range(2))
+    assert (once.weights != again.weights).nnz == 0
+    assert np.array_equal(once.bias, again.bias)
+
+
+def test_small_weights_are_dropped():
+    rows, gold = problem()
+    whole, pruned = (learner(rows, gold, prune=prune).learn(np.arange(6), ignore) for prune in (0.0, 0.2))
+    assert 0 < pruned.weights.nnz < whole.weights.nnz
+    assert np.abs(pruned.weights.data).min() >= 0.2
+
+
+def test_labels_of_none_and_of_all_documents_are_constant():
+    rows, _ = problem(documents=20)
+    gold = csc_matrix(np.array([[False, True]] * 20))
+    found = learner(rows, gold).learn(np.arange(2), ignore)
+    assert found.weights.nnz == 0
+    assert found.bias.tolist() == [NEVER, -NEVER]
+
+
+def test_labels_are_learnt_in_order_until_the_time_is_over():
+    rows, gold = problem()
+    left = iter([1.0] * 8)
+    found = learner(rows, gold, left=lambda: next(left, 0.0)).learn(np.array([3, 1, 0, 2, 4, 5]), ignore)
+    assert found.learnt[3] and not found.learnt.all()
+    assert (found.bias[~found.learnt] == NEVER).all() and found.weights[:, ~found.learnt].nnz == 0
+
+
+def test_progress_counts_labels():
+    rows, gold = problem()
+    seen = []
+    learner(rows, gold).learn(np.array([0, 2, 4]), seen.append)
+    assert seen == [1, 2, 3]

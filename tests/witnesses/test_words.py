@@ -1,0 +1,224 @@
+"""The witness of words: what it learns, says and names, how honest its scores are, time, and its files."""
+
+import json
+import random
+import subprocess
+import sys
+from types import SimpleNamespace
+
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from safetensors.torch import load_file, save_file
+
+from denn.errors import BundleError, DataError, TrainingError
+from denn.types import Document, LabelSpace
+from denn.witnesses.words import NUMBERS, TERMS, Words
+
+TOPICS = {
+    "sport": "goal match team league player referee".split(),
+    "food": "bread soup kitchen recipe butter baking".split(),
+    "law": "court judge appeal statute lawyer verdict".split(),
+}
+FILLER = "the a of and very then house street morning paper".split()
+
+
+class Seen:
+    def __init__(self):
+        self.notes, self.stages = [], []
+
+    def start(self, what, total):
+        self.stages.append(what)
+
+    def advance(self, done, **values):
+        pass
+
+    def note(self, message):
+        self.notes.append(message)
+
+
+def documents(count, seed):
+    drawn = random.Random(seed)
+    found = []
+    for _ in range(count):
+        labels = drawn.sample(list(TOPICS), drawn.choice((1, 1, 2)))
+        words = [drawn.choice(TOPICS[label]) for label in labels for _ in range(3)] + drawn.choices(FILLER, k=8)
+        found.append(Document(" ".join(drawn.sample(words, len(words))), tuple(labels)))
+    return found
+
+
+TRAIN, TEST = documents(300, 1), documents(100, 2)
+LABELS = LabelSpace(("sport", "food", "law", "never"))
+
+
+def trained_on(labels):
+    """What a witness asks of its method when it is loaded."""
+    return SimpleNamespace(names=tuple(map(str, range(labels))))
+
+
+def fitted(train=TRAIN, left=lambda: None, seen=None, labels=LABELS, **options):
+    return Words.learn(train, labels, seed=0, progress=seen or Seen(), seconds_left=left, **options)
+
+
+@pytest.fixture(scope="module")
+def words():
+    return fitted()
+
+
+def texts(part):
+    return [document.text for document in part]
+
+
+def test_it_finds_the_labels_of_new_texts(words):
+    scores = words.scores(texts(TEST))
+    assert scores.dtype == torch.float32 and scores.shape == (100, 4)
+    assert bool(((scores >= 0) & (scores <= 1)).all())
+    assert ((scores > 0.5) == LABELS.matrix(TEST)).float().mean() > 0.97
+    assert float(scores[:, 3].max()) < 0.05  # no document has it
+
+
+def test_scores_mean_what_they_say(words):
+    """Of a quarter of the labels a noisy text has lost its topic's words: scores must not be surer than that."""
+    drawn = random.Random(0)
+    flip = dict(zip(TOPICS, ("food", "law", "sport"), strict=True))
+    noisy = [Document(d.text, tuple(flip[x] if drawn.random() < 0.25 else x for x in d.labels)) for d in TRAIN]
+    held = [Document(d.text, tuple(flip[x] if drawn.random() < 0.25 else x for x in d.labels)) for d in TEST]
+    model = fitted(noisy)
+    scores, gold = model.scores(texts(held))[:, :3], LABELS.matrix(held)[:, :3].float()
+    assert abs(float(scores.mean() - gold.mean())) < 0.05
+    sure = scores > 0.6
+    assert abs(float(gold[sure].mean() - scores[sure].mean())) < 0.1
+    assert float(scores.max()) < 0.97
+
+
+def test_the_words_that_speak_for_a_label_are_named_with_their_part(words):
+    text = "the goal of the court"
+    sport, law = words.support([text], [[0, 2]])[0]
+    assert sport[0][0] == "goal" and law[0][0] == "court"
+    for found in (sport, law):
+        parts = [part for _, part in found]
+        assert parts == sorted(parts, reverse=True) and min(parts) > 0
+    assert words.support([text, ""], [[0], [0, 1]], most=1) == [[sport[:1]], [[], []]]
+
+
+def test_the_parts_of_all_words_add_up_to_the_decision(words):
+    for text in texts(TEST[:10]):
+        row = words.ngrams.rows(_tokens(text))
+        decision = (row @ words.weights).toarray()[0]
+        negated = Words(words.ngrams, -words.weights, words.bias, words.slopes, words.offsets)
+        for label in range(3):
+            gains = sum(part for _, part in words.support([text], [[label]], most=999)[0][0])
+            losses = sum(part for _, part in negated.support([text], [[label]], most=999)[0][0])
+            assert gains - losses == pytest.approx(float(decision[label]), abs=1e-5)
+
+
+def test_an_unknown_word_counts_by_its_beginning(words):
+    [[[(name, _), *_]]] = words.support(["baker goalless"], [[0]])
+    assert name == "goalless"
+
+
+def test_pairs_are_named_as_pairs():
+    train = [Document(f"new york {n}", ("city",)) for n in "abcdefgh"]
+    train += [Document(text, ()) for n in "abcdefgh" for text in (f"new {n}", f"york {n}", f"york or new {n}")]
+    found = fitted(train, labels=LabelSpace(("city",))).support(["in new york today"], [[0]])
+    assert found[0][0][0][0] == "new york"
+
+
+def test_one_seed_gives_one_model(words):
+    assert torch.equal(fitted().scores(texts(TEST)), words.scores(texts(TEST)))
+
+
+@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@given(st.lists(st.text(alphabet="goalmtch bredé電-", max_size=60), max_size=5))
+def test_what_is_saved_scores_the_same(words, tmp_path_factory, drawn):
+    folder = tmp_path_factory.mktemp("saved") / "words"
+    words.save(folder)
+    again = Words.load(folder, trained_on(len(LABELS)))
+    some = [*drawn, *texts(TEST[:3])]
+    assert torch.equal(again.scores(some), words.scores(some))
+    asked = [[0, 1, 2]] * len(some)
+    assert again.support(some, asked) == words.support(some, asked)
+    assert words.scores([]).shape == (0, len(LABELS))
+
+
+def test_few_documents_and_few_words_still_give_scores():
+    few = fitted([Document("goal goal", ("sport",)), Document("goal bread", ("food",))])
+    assert bool(few.scores(["goal", "bread", ""]).isfinite().all())
+
+
+def test_documents_without_a_common_word_are_refused():
+    with pytest.raises(DataError, match="Got 2 training documents without a word that 2 of them share"):
+        fitted([Document("one", ("sport",)), Document("two", ("food",))])
+
+
+def test_no_time_at_all_is_refused():
+    with pytest.raises(TrainingError, match="time ran out"):
+        fitted(left=lambda: 0.0)
+
+
+def test_labels_without_time_score_almost_nothing_and_that_is_said():
+    seen, calls = Seen(), iter(range(10**6))
+
+    def left():
+        enough = seen.stages[-1] != "learning words of labels" or next(calls) < 1
+        return 1.0 if enough else 0.0
+
+    model = fitted(left=left, seen=seen)
+    scores = model.scores(texts(TEST))
+    assert any("no time was left" in note for note in seen.notes)
+    assert float(scores.max()) > 0.5 and bool((scores.max(0).values < 0.1).any())
+
+
+def _tokens(text):
+    from denn.witnesses.ngrams import Tokens
+
+    return Tokens.of([text])
+
+
+def change(folder, **tensors):
+    save_file(load_file(folder / NUMBERS) | tensors, folder / NUMBERS)
+
+
+DAMAGE = {
+    "a pair of unknown words": lambda f, a: change(f, pairs=a["pairs"] + 10**9),
+    "pairs out of order": lambda f, a: change(f, pairs=a["pairs"].flip(0).contiguous()),
+    "a label that is not there": lambda f, a: change(f, labels=a["labels"] + 4),
+    "a negative label": lambda f, a: change(f, labels=a["labels"] - 5),
+    "ends that jump": lambda f, a: change(f, ends=a["ends"] * 7),
+    "ends that go back": lambda f, a: change(f, ends=a["ends"].flip(0).contiguous()),
+    "values that are missing": lambda f, a: change(f, values=a["values"][:-1].contiguous()),
+    "a value that is not finite": lambda f, a: change(f, bias=a["bias"] * torch.nan),
+    "weights of another type": lambda f, a: change(f, values=a["values"].double()),
+    "weights of another rank": lambda f, a: change(f, idf=a["idf"][None].contiguous()),
+    "no dimension": lambda f, a: change(f, pairs=torch.tensor(1)),
+    "a tensor too many": lambda f, a: change(f, more=a["bias"].clone()),
+    "terms of another number": lambda f, a: (f / TERMS).write_text("goal"),
+    "terms in disorder": lambda f, a: (f / TERMS).write_text("\n".join((f / TERMS).read_text().split("\n")[::-1])),
+    "terms not in UTF-8": lambda f, a: (f / TERMS).write_bytes(b"\xff"),
+    "no terms": lambda f, a: (f / TERMS).unlink(),
+    "no numbers": lambda f, a: (f / NUMBERS).unlink(),
+    "half a file": lambda f, a: (f / NUMBERS).write_bytes((f / NUMBERS).read_bytes()[:-100]),
+    "not a file": lambda f, a: (f / NUMBERS).write_bytes(b"x" * 40),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGE)
+def test_a_damaged_file_is_one_sentence(words, tmp_path, damage):
+    words.save(tmp_path / "words")
+    DAMAGE[damage](tmp_path / "words", load_file(tmp_path / "words" / NUMBERS))
+    with pytest.raises(BundleError, match="Restore the folder"):
+        Words.load(tmp_path / "words", trained_on(len(LABELS)))
+
+
+def test_another_number_of_labels_is_refused(words, tmp_path):
+    words.save(tmp_path / "words")
+    with pytest.raises(BundleError, match="expected 5 of float32"):
+        Words.load(tmp_path / "words", trained_on(5))
+
+
+@pytest.mark.slow
+def test_the_module_does_not_import_scikit_learn_until_it_is_used():
+    code = "import sys, json, denn.witnesses.words; print(json.dumps([*{'sklearn', 'scipy'} & {*sys.modules}]))"
+    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert json.loads(said) == []
