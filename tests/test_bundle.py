@@ -43,8 +43,8 @@ def test_what_is_in_a_bundle(tiny_model, tiny_corpus):
         "encoder/1_Pooling/config.json",
         "store/store.sqlite",
         "combiner.json",
-        "words/terms.txt",
-        "words/words.safetensors",
+        "witnesses/words/terms.txt",
+        "witnesses/words/words.safetensors",
     }
     assert (tiny_model / "labels.txt").read_text(encoding="utf-8").splitlines() == list(tiny_corpus.labels.names)
 

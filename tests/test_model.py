@@ -49,6 +49,16 @@ def test_of_later_labels_a_witness_may_have_no_idea():
         checked(scores, 3)
 
 
+def test_device_and_precision_can_be_chosen(tiny_model, texts):
+    with denn.load(tiny_model) as plain, denn.load(tiny_model, device="cpu", precision="bfloat16") as rough:
+        assert (rough.method.parameters.device, rough.method.parameters.precision) == ("cpu", "bfloat16")
+        assert rough.card.parameters == plain.card.parameters, "the card says how the model was trained"
+        assert rough.scores(texts).final == pytest.approx(plain.scores(texts).final, abs=0.05)
+        assert not torch.equal(rough.scores(texts).final, plain.scores(texts).final)
+    with pytest.raises(ConfigError, match="device"):
+        denn.load(tiny_model, device="tpu")
+
+
 def test_predictions_are_in_order_and_as_if_alone(model, texts):
     together = model.predict(texts)
     assert [prediction.labels for prediction in model.predict(texts[::-1])] == [p.labels for p in together[::-1]]

@@ -258,8 +258,11 @@ def checked(scores: Scores, known: int) -> Scores:
     return scores
 
 
-def load(path: str | Path) -> Model:
-    """Read a model from its folder, checking digests and format."""
+def load(path: str | Path, *, device: str | None = None, precision: str | None = None) -> Model:
+    """Read a model from its folder, checking digests and format.
+
+    `device` (auto, cpu, cuda or cuda:0) and `precision` are those of the training unless they are given.
+    """
     folder = Path(path)
     card, labels = read(folder)
     kind = lookup(METHODS, card.method, "method")
@@ -269,9 +272,12 @@ def load(path: str | Path) -> Model:
             "%s was made by an earlier version of denn and works as it did then; train again to hear more witnesses.",
             folder,
         )
-    recipe = make_recipe(card.method, {**unsaid, **card.parameters})
-    card = card.model_copy(update={"parameters": recipe.as_dict()["parameters"]})  # with those that it leaves out
-    method: Method = kind.load(folder, recipe.parameters, labels)
+    trained = make_recipe(card.method, {**unsaid, **card.parameters}).as_dict()["parameters"]
+    card = card.model_copy(update={"parameters": trained})  # with those that it leaves out
+    if trained.get("device") not in (None, "cpu"):  # a GPU that need not be here
+        trained = {**trained, "device": "auto"}
+    given = {name: value for name, value in (("device", device), ("precision", precision)) if value is not None}
+    method: Method = kind.load(folder, make_recipe(card.method, {**trained, **given}).parameters, labels)
     model = Model(method, labels, card)
     if method.store is not None and method.store.labels[: len(labels)] != labels.names:
         model.close()

@@ -202,7 +202,7 @@ class Witness(Protocol):
         return [[[] for _ in some] for some in columns]
 
     def save(self, folder: Path) -> None:
-        """Write what scoring needs, if anything, into a new folder; no pickle."""
+        """Write what scoring needs, if anything, into a new folder that it makes; no pickle."""
         return None
 
     @classmethod

@@ -396,3 +396,13 @@ def test_lower_layers_learn_more_slowly(training):
 @pytest.mark.parametrize(("scores", "expected"), [([[0.2, 0.9]] * 3, 0.0), ([[1.0, 0.0], [0.0, 1.0]], 0.5**0.5)])
 def test_the_spread_says_how_much_the_scores_of_texts_differ(scores, expected):
     assert spread(torch.tensor(scores)) == pytest.approx(expected, abs=1e-3)
+
+
+def test_the_confidence_asks_for_the_two_witnesses_that_it_weighs(tiny_settings):
+    with pytest.raises(ConfigError, match="expected classifier and neighbours among them"):
+        make_recipe("denn", {**tiny_settings, "combination": "confidence", "witnesses": ["classifier", "words"]})
+
+
+def test_an_unknown_combination_is_an_error_before_any_training(tiny_settings):
+    with pytest.raises(ConfigError, match="Did you mean 'average'"):
+        make_recipe("denn", {**tiny_settings, "combination": "averag"})

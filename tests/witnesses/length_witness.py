@@ -31,7 +31,7 @@ class LengthWitness(Witness):
         return self.shares * (lengths / (1 + lengths))[:, None]
 
     def save(self, folder: Path) -> None:
-        folder.mkdir()
+        folder.mkdir(parents=True)
         (folder / "shares.json").write_text(json.dumps(self.shares.tolist()))
 
     @classmethod

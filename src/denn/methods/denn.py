@@ -21,6 +21,7 @@ from denn.core import contrast
 from denn.core.combine import combine, debiased_confidence, vote_sparse
 from denn.encoders.packed import Layout
 from denn.encoders.transformer import TransformerEncoder
+from denn.errors import ConfigError
 from denn.methods import views
 from denn.methods.classifier import Classifier, ClassifierParameters
 from denn.methods.neighbours import WithNeighbours
@@ -48,7 +49,9 @@ VIEWS: dict[str, View] = {
     "shuffle": views.shuffle,
 }
 
+HOME = "witnesses"  # the folder in a bundle for what they learnt
 WITNESS_SHARE = 0.2  # of the time left, that a witness may take to learn
+FIT_SECONDS, SECONDS_A_CELL = 2.0, 1.2e-6  # in which a combiner learns from (texts × labels)
 SEARCHED = 50_000  # training documents that the combined validation score looks for neighbours in
 
 
@@ -82,6 +85,13 @@ class DennParameters(ClassifierParameters):
     combination: Annotated[str, AfterValidator(_is_combiner)] = "learnt"  # on validation; average; confidence: by λ
     optimise: Literal["micro_f1", "macro_f1", "precision_at_k"] = "micro_f1"  # what the combination is chosen for
     select: Literal["classifier", "combined", "last"] = "classifier"  # which validation score picks the weights
+
+    def __post_init__(self) -> None:
+        if self.combination == "confidence" and not {"classifier", "neighbours"} <= set(self.witnesses):
+            raise ConfigError(
+                f"Got the combination 'confidence' with the witnesses {', '.join(self.witnesses)}, expected classifier "
+                "and neighbours among them: λ weighs these two. Use --set combination=average, or add them."
+            )
 
 
 class DennNetwork(Classifier):
@@ -180,6 +190,8 @@ class DENN(WithNeighbours):
         """Prepare the training on Eq. 7."""
         self.trained = DennTraining(self.network, corpus, self.parameters)
         self.trained.stores = True
+        if corpus.valid and self.parameters.combination == "learnt":
+            self.trained.combining = FIT_SECONDS + SECONDS_A_CELL * len(corpus.valid) * len(corpus.labels)
         return self.trained
 
     def fit(self, corpus: Corpus, workdir: Path, progress: Progress, clock: Clock | None = None) -> Fitted:
@@ -192,7 +204,8 @@ class DENN(WithNeighbours):
 
     def _learn(self, name: str, corpus: Corpus, workdir: Path, progress: Progress, clock: Clock) -> Witness | None:
         """Let a witness learn; what it learnt before an interruption is read again."""
-        kind, kept, unfinished = lookup(WITNESSES, name, "witness"), workdir / name, workdir / f"{name}.part"
+        kind, kept = lookup(WITNESSES, name, "witness"), workdir / HOME / name
+        unfinished = kept.with_name(f"{name}.part")
         if kept.exists():
             known: Witness = kind.load(kept, self)
             return known
@@ -209,14 +222,14 @@ class DENN(WithNeighbours):
         """Write network, datastore and witnesses."""
         super().save(folder)
         for name, witness in self.witnesses.items():
-            witness.save(folder / name)
+            witness.save(folder / HOME / name)
 
     @classmethod
     def load(cls, folder: Path, parameters: DennParameters, labels: LabelSpace) -> Self:
         """Read what `save` and `calibrate` wrote."""
         self = super().load(folder, parameters, labels)
         named = ((name, lookup(WITNESSES, name, "witness")) for name in parameters.witnesses)
-        self.witnesses = {name: kind.load(folder / name, self) for name, kind in named}
+        self.witnesses = {name: kind.load(folder / HOME / name, self) for name, kind in named}
         self.combiner = lookup(COMBINERS, parameters.combination, "combination").load(folder)
         self.label_counts = torch.tensor(labels.counts)
         return self

@@ -32,6 +32,7 @@ class Work:
     head_epoch_seconds: float
     seconds_a_token: float
     load_seconds: float
+    combining: float = 0.0  # seconds in which a combiner learns from the validation documents
 
     def embedding(self) -> float:
         """Return the seconds that it takes to embed all training documents."""
@@ -51,13 +52,13 @@ class Work:
 
     def after_embedding(self) -> float:
         """Return the seconds for the head, the thresholds and the files, where the encoder stays as it is."""
-        return MARGIN * (self.head() + self.tuning() + self.writing())
+        return MARGIN * (self.head() + self.tuning() + self.combining + self.writing())
 
     def after_loop(self) -> float:
         """Return the seconds for a last validation, the datastore, the thresholds and the files."""
         embedding = self.embedding() if self.stores else 0.0
         validation = self.seconds_a_token * self.validation_tokens
-        return MARGIN * (embedding + validation + self.tuning() + self.writing())
+        return MARGIN * (embedding + validation + self.tuning() + self.combining + self.writing())
 
     def steps(self, left: float) -> float:
         """Return how many training steps fit into the seconds that are left."""
@@ -72,7 +73,7 @@ class Work:
     def share_embedded_once(self, left: float) -> float:
         """Return the share of all documents that can be embedded and scored once in the seconds that are left."""
         once = MARGIN * (self.embedding() + self.tuning() + self.head())
-        return min(1.0, max(0.0, left - MARGIN * self.writing()) / once) if once else 1.0
+        return min(1.0, max(0.0, left - MARGIN * (self.combining + self.writing())) / once) if once else 1.0
 
 
 @dataclass(frozen=True)

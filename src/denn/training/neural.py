@@ -76,7 +76,7 @@ class Neural(Method, ABC):
                 f"{folder}: the parameters describe a network that is too large ({first_line(error)}). {REMEDY}"
             ) from error
         self.network.load(folder)
-        self.network.to(device_of(parameters.device if parameters.device == "cpu" else "auto")).eval()
+        self.network.to(device_of(parameters.device)).eval()
         return self
 
 

@@ -42,6 +42,7 @@ class Training:
         self.network, self.parameters = network, parameters
         self.stores = False  # whether all training documents are embedded in the end
         self.load_seconds = 0.0  # that the encoder took to load
+        self.combining = 0.0  # seconds for what is learnt from the validation documents in the end
         self.embeddings: Tensor | None = None  # of the training documents, where the encoder stayed as it was
         # Recorded steps need few shapes: passes are filled up to a multiple that one last document can be.
         recorded = network.recordable and network.encoder.kernels
@@ -178,6 +179,7 @@ class Training:
             head_epoch_seconds=epoch_seconds(network.head, count) if network.can_freeze else 0.0,
             seconds_a_token=self.seconds_a_token,
             load_seconds=self.load_seconds,
+            combining=self.combining,
         )
 
     def _scope(self, clock: Clock, progress: Progress) -> Scope:

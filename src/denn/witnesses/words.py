@@ -150,7 +150,7 @@ class Words(Witness):
 
     def save(self, folder: Path) -> None:
         """Write terms and numbers."""
-        folder.mkdir()
+        folder.mkdir(parents=True)
         n, w = self.ngrams, self.weights
         (folder / TERMS).write_text("\n".join([*n.words, *n.endings]), encoding="utf-8", newline="")
         arrays = {
