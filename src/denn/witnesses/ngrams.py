@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any, Self
 
 import numpy as np
@@ -15,10 +17,9 @@ Floats = NDArray[np.float32]
 Matrix = Any  # a scipy.sparse.csr_matrix, which has no types
 
 IDEOGRAPHS = "\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff"  # written without spaces: each is a word
-WORD = re.compile(rf"[{IDEOGRAPHS}]|[^\W{IDEOGRAPHS}]+")
-LONGEST = 40  # characters of a word that are read; more is data, not language
+WORD = re.compile(rf"[{IDEOGRAPHS}]|[^\W{IDEOGRAPHS}]{{1,40}}")  # what is longer is data, not language
 BEGINNINGS, ENDINGS = (3, 4, 5), (3, 4)  # lengths in characters; a word that is no longer has none
-CACHED = 300_000  # words whose columns are remembered; all are forgotten when there are more
+CACHED = 300_000  # words whose columns are remembered; with more, all are forgotten before the next texts
 CHUNK = 2048  # texts at a time
 
 
@@ -39,10 +40,11 @@ class Tokens:
     @classmethod
     def of(cls, texts: Iterable[str], report: Callable[[int], None] | None = None) -> Self:
         """Read the words of texts in lower case."""
-        numbers: dict[str, int] = {}
+        numbers: defaultdict[str, int] = defaultdict()
+        numbers.default_factory = numbers.__len__
         parts, ends = [np.zeros(0, dtype=np.int32)], [0]
         for text in texts:
-            found = [numbers.setdefault(word[:LONGEST], len(numbers)) for word in WORD.findall(text.lower())]
+            found = [numbers[word] for word in WORD.findall(text.lower())]
             parts.append(np.array(found, dtype=np.int32))
             ends.append(ends[-1] + len(found))
             if report and len(ends) % CHUNK == 0:
@@ -63,19 +65,20 @@ class Tokens:
 
 
 @dataclass(frozen=True)
-class Lists:
-    """Lists of columns one after the other: list i is `columns[offsets[i] : offsets[i + 1]]`."""
+class Columns:
+    """The columns of D words: `columns[offsets[i] : offsets[i + 1]]` are all of word i, `own[i]` is its own or −1."""
 
     columns: Integers
-    offsets: Integers
+    offsets: Integers  # (D + 1,)
+    own: Integers  # (D,)
 
-    def take(self, which: NDArray[Any]) -> tuple[Integers, Integers]:
-        """Return the columns of some lists one after the other, and the position in `which` that each came from."""
-        sizes = np.diff(self.offsets)[which]
+    def of(self, words: NDArray[Any]) -> tuple[Integers, Integers]:
+        """Return the columns of some words one after the other, and the place in `words` that each came from."""
+        begins = self.offsets[words]
+        sizes = self.offsets[words + 1] - begins
         ends = np.cumsum(sizes)
-        shifts = self.offsets[which] - (ends - sizes)
-        positions = np.repeat(np.arange(len(which)), sizes)
-        return self.columns[np.arange(len(positions)) + shifts[positions]], positions
+        places = np.repeat(np.arange(len(words)), sizes)
+        return self.columns[np.arange(len(places)) + (begins - ends + sizes)[places]], places
 
 
 class Ngrams:
@@ -110,16 +113,16 @@ class Ngrams:
         chosen = [spelt[number] for number in _most_frequent(np.array([*endings.values()], int), least, most_endings)]
         self = cls(words, chosen, np.zeros(0, np.int64), np.zeros(0, np.float32))
         if most_pairs:
-            keys, times = np.unique(self._pair_keys(tokens, self.lists(tokens.words))[0], return_counts=True)
+            keys, times = np.unique(self._pair_keys(tokens, self.columns(tokens.words))[0], return_counts=True)
             self.pairs = keys[_most_frequent(times, least, most_pairs)]
         return self
 
     def learn(self, tokens: Tokens) -> Matrix:
         """Weigh the terms by how many of the training texts have them; return the (N,V) float32 rows of these texts."""
-        rows = self._counts(tokens)
-        having = np.bincount(rows.indices, minlength=self.terms)
+        counted = list(self._counts(tokens))
+        having = sum(np.bincount(columns, minlength=self.terms) for _, columns, _ in counted)
         self.idf = (1 + np.log((1 + len(tokens)) / (1 + having))).astype(np.float32)
-        return self._weigh(rows)
+        return self._stacked([self._weigh(*counted.pop(0)) for _ in range(len(counted))])
 
     @property
     def terms(self) -> int:
@@ -128,83 +131,78 @@ class Ngrams:
 
     def rows(self, tokens: Tokens) -> Matrix:
         """Return the (n,V) float32 rows of texts."""
-        return self._weigh(self._counts(tokens))
+        return self._stacked([self._weigh(*part) for part in self._counts(tokens)])
 
-    def lists(self, words: Sequence[str]) -> Lists:
-        """Return the columns of each word: its own, if it has one, then those of its beginnings and endings."""
-        known, columns, offsets = self._known, list[int](), [0]
+    def columns(self, words: Sequence[str]) -> Columns:
+        """Return the columns of words: their own, if they have one, and those of their beginnings and endings."""
+        if len(self._known) > CACHED:
+            self._known = {}  # other threads may still be reading the old one
+        known, get = self._known, self._columns.get
         for word in words:
-            found = known.get(word)
-            if found is None:
-                found = [self._columns[term] for term in (word, *affixes(word)) if term in self._columns]
-                if len(known) >= CACHED:
-                    known.clear()
-                known[word] = found
-            columns += found
-            offsets.append(len(columns))
-        return Lists(np.array(columns, dtype=np.int64), np.array(offsets, dtype=np.int64))
+            if word not in known:
+                known[word] = [c for c in map(get, (word, *affixes(word))) if c is not None]
+        found = [known[word] for word in words]
+        offsets = np.cumsum([0, *map(len, found)])
+        own = [own[0] if own and own[0] < len(self.words) else -1 for own in found]
+        return Columns(np.array([*chain.from_iterable(found)], np.int64), offsets, np.array(own, np.int64))
 
-    def entries(self, tokens: Tokens, lists: Lists) -> tuple[Integers, Integers, int]:
+    def entries(self, tokens: Tokens, columns: Columns) -> tuple[Integers, Integers, int]:
         """Return the columns of everything that texts hold, the token each begins at, and where the pairs begin."""
-        columns, tokens_of = lists.take(tokens.ids)
-        keys, places = self._pair_keys(tokens, lists)
-        at = np.minimum(np.searchsorted(self.pairs, keys), max(len(self.pairs) - 1, 0))
-        fits = self.pairs[at] == keys if len(self.pairs) else np.zeros(0, dtype=bool)
-        first = len(self.words) + len(self.endings)
-        return np.concatenate([columns, first + at[fits]]), np.concatenate([tokens_of, places[fits]]), len(columns)
+        found, places = columns.of(tokens.ids)
+        if not len(self.pairs):
+            return found, places, len(found)
+        keys, begins = self._pair_keys(tokens, columns)
+        at = np.searchsorted(self.pairs[:-1], keys)
+        fits = self.pairs[at] == keys
+        pairs = len(self.words) + len(self.endings) + at[fits]
+        return np.concatenate([found, pairs]), np.concatenate([places, begins[fits]]), len(found)
 
     def pair(self, column: int) -> str:
         """Name the pair of words of a column."""
         left, right = divmod(int(self.pairs[column - len(self.words) - len(self.endings)]), len(self.words))
         return f"{self.words[left]} {self.words[right]}"
 
-    def _pair_keys(self, tokens: Tokens, lists: Lists) -> tuple[Integers, Integers]:
+    def _pair_keys(self, tokens: Tokens, columns: Columns) -> tuple[Integers, Integers]:
         """Return the keys of all pairs of neighbours that are known words, and the place of the first of each."""
-        own = np.full(len(tokens.words), -1, dtype=np.int64)
-        filled = np.flatnonzero(np.diff(lists.offsets))
-        first = lists.columns[lists.offsets[filled]]
-        own[filled] = np.where(first < len(self.words), first, -1)
-        known = own[tokens.ids]
-        fits = (known[:-1] >= 0) & (known[1:] >= 0)
+        own = columns.own[tokens.ids]
+        fits = (own[:-1] >= 0) & (own[1:] >= 0)
         ends = tokens.offsets[1:-1]
-        fits[ends[(ends > 0) & (ends < len(known))] - 1] = False  # the next word is that of another text
+        fits[ends[(ends > 0) & (ends < len(own))] - 1] = False  # the next word is that of another text
         places = np.flatnonzero(fits)
-        return known[places] * len(self.words) + known[places + 1], places
+        return own[places] * len(self.words) + own[places + 1], places
 
-    def _counts(self, tokens: Tokens) -> Matrix:
-        """Count every term in every text: (n,V) float32."""
-        from scipy.sparse import vstack
+    def _counts(self, tokens: Tokens) -> Iterator[tuple[Floats, Integers, Integers]]:
+        """Count terms, some texts at a time: (entries,) counts, (entries,) columns and (texts + 1,) offsets."""
+        columns = self.columns(tokens.words)
+        for begin in range(0, len(tokens), CHUNK):
+            part = tokens.part(begin, min(begin + CHUNK, len(tokens))) if len(tokens) > CHUNK else tokens
+            found, places, _ = self.entries(part, columns)
+            firsts = np.arange(len(part) + 1) * self.terms
+            keys = np.sort(found + np.repeat(firsts[:-1], np.diff(part.offsets))[places])
+            starts = np.flatnonzero(np.diff(keys, prepend=-1))
+            counts = np.diff(starts, append=len(keys)).astype(np.float32)
+            keys = keys[starts]
+            offsets = np.searchsorted(keys, firsts)
+            yield counts, (keys - np.repeat(firsts[:-1], np.diff(offsets))).astype(np.int32), offsets.astype(np.int32)
 
-        lists = self.lists(tokens.words)
-        if len(tokens) <= CHUNK:
-            return self._count(tokens, lists)
-        begins = range(0, len(tokens), CHUNK)
-        return vstack([self._count(tokens.part(b, min(b + CHUNK, len(tokens))), lists) for b in begins], format="csr")
-
-    def _count(self, tokens: Tokens, lists: Lists) -> Matrix:
+    def _weigh(self, counts: Floats, columns: Integers, offsets: Integers) -> Matrix:
+        """Return the rows of counts."""
         from scipy.sparse import csr_matrix
 
-        columns, places, _ = self.entries(tokens, lists)
-        keys = np.sort(tokens.texts()[places] * self.terms + columns)
-        starts = np.flatnonzero(np.concatenate([keys[:1] >= 0, keys[1:] != keys[:-1]]))
-        counts = np.diff(starts, append=len(keys)).astype(np.float32)
-        keys = keys[starts]
-        offsets = np.searchsorted(keys, np.arange(len(tokens) + 1) * self.terms)
-        indices = keys - np.repeat(np.arange(len(tokens)) * self.terms, np.diff(offsets))
-        return csr_matrix((counts, indices.astype(np.int32), offsets), shape=(len(tokens), self.terms))
-
-    def _weigh(self, rows: Matrix) -> Matrix:
-        """Turn counts into weights, in place."""
         first, end = len(self.words), len(self.words) + len(self.endings)
-        for begin in range(0, rows.shape[0], CHUNK):
-            offsets = rows.indptr[begin : begin + CHUNK + 1]
-            within = slice(offsets[0], offsets[-1])
-            columns = rows.indices[within]
-            values = (1 + np.log(rows.data[within])) * self.idf[columns]
-            part = 2 * np.repeat(np.arange(len(offsets) - 1), np.diff(offsets)) + ((columns >= first) & (columns < end))
-            lengths = np.sqrt(np.bincount(part, weights=values * values))
-            rows.data[within] = values / lengths[part]
-        return rows
+        values = (1 + np.log(counts)) * self.idf[columns]
+        part = np.repeat(np.arange(0, 2 * len(offsets) - 2, 2), np.diff(offsets))
+        part += (columns >= first) & (columns < end)
+        values /= np.sqrt(np.bincount(part, weights=values * values))[part]
+        shape = (len(offsets) - 1, self.terms)
+        return csr_matrix((values, columns, offsets), shape=shape)
+
+    def _stacked(self, rows: list[Matrix]) -> Matrix:
+        from scipy.sparse import csr_matrix, vstack
+
+        if len(rows) == 1:
+            return rows[0]
+        return vstack(rows, format="csr") if rows else csr_matrix((0, self.terms), dtype=np.float32)
 
 
 def _texts_having(tokens: Tokens) -> Integers:

@@ -7,6 +7,7 @@ import warnings
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from threading import Lock
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,8 @@ from denn.witnesses.ngrams import Floats, Integers, Matrix
 ROUNDS = 3  # of learning a label; each adds the documents that the one before got wrong
 BLOCK = 32  # labels whose decision values are computed together
 NEVER = -2.0  # the decision value of a label without documents
+THREADS = 4  # at most: only one of them can be in liblinear
+LIBLINEAR = Lock()  # its random generator is one for all threads, so that two at once would not be reproducible
 TOLERANCE, PASSES = 0.1, 30  # of liblinear: a tenth of its usual precision costs no F1
 
 
@@ -49,15 +52,17 @@ class Learner:
     def learn(self, labels: Integers, report: Callable[[int], None]) -> Machines:
         """Learn some of the labels in this order, until the time is over."""
         from scipy.sparse import csr_matrix
+        from sklearn.exceptions import ConvergenceWarning
 
-        count, threads = self.gold.shape[1], os.cpu_count() or 1
+        count, threads = self.gold.shape[1], min(THREADS, os.cpu_count() or 1)
         size = max(1, min(BLOCK, len(labels) // (4 * threads)))
         blocks = [labels[begin : begin + size] for begin in range(0, len(labels), size)]
         bias, learnt = np.full(count, NEVER, dtype=np.float32), np.zeros(count, dtype=bool)
         terms, columns, values = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)], [np.zeros(0, np.float32)]
         sample = np.random.default_rng(self.seed).permutation(self.rows.shape[0])[: self.negatives]
-        with ThreadPoolExecutor(threads) as pool:  # liblinear and scipy release the interpreter while they work
-            done = 0
+        done = 0
+        with warnings.catch_warnings(), ThreadPoolExecutor(threads) as pool:  # scipy and liblinear release the GIL
+            warnings.simplefilter("ignore", ConvergenceWarning)
             for block, found in zip(blocks, pool.map(lambda block: self._block(block, sample), blocks), strict=True):
                 if found is not None:
                     weights, bias[block] = found
@@ -104,16 +109,15 @@ class Learner:
 
     def _machine(self, positive: Integers, others: Integers) -> tuple[Any, float]:
         """Learn one label from its documents and others: (V,) weights and the bias."""
-        from sklearn.exceptions import ConvergenceWarning
         from sklearn.svm import LinearSVC
 
         if not len(positive) or not len(others):
             return 0.0, -NEVER if len(positive) else NEVER
         chosen = np.concatenate([positive, others])
         machine = LinearSVC(C=self.cost, tol=TOLERANCE, max_iter=PASSES, random_state=self.seed)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", ConvergenceWarning)
-            machine.fit(self.rows[chosen].astype(np.float64), np.arange(len(chosen)) < len(positive))
+        rows, is_positive = self.rows[chosen].astype(np.float64), np.arange(len(chosen)) < len(positive)
+        with LIBLINEAR:
+            machine.fit(rows, is_positive)
         return machine.coef_[0], float(machine.intercept_[0])
 
     def _is_over(self) -> bool:

@@ -21,7 +21,7 @@ from denn.witnesses.ngrams import CHUNK, Floats, Integers, Matrix, Ngrams, Token
 from denn.witnesses.sparse_linear import Learner
 
 TERMS, NUMBERS = "terms.txt", "words.safetensors"
-HELD_OUT, HELD_OUT_LABELS = 2000, 300  # documents and labels at most that the calibration is learnt from
+HELD_OUT, HELD_OUT_LABELS = 2000, 150  # documents and labels at most that the calibration is learnt from
 EVERY_KIND = 10_000_000  # training tokens; of more only words are read: pairs and endings take five times as long
 MOST_WORDS, MOST_ENDINGS, MOST_PAIRS = 200_000, 200_000, 200_000
 
@@ -130,7 +130,7 @@ class Words(Witness):
     def _support(self, text: str, asked: Integers, most: int) -> list[list[tuple[str, float]]]:
         tokens = Tokens.of([text])
         row = self.ngrams.rows(tokens)
-        terms, places, pairs_from = self.ngrams.entries(tokens, self.ngrams.lists(tokens.words))
+        terms, places, pairs_from = self.ngrams.entries(tokens, self.ngrams.columns(tokens.words))
         found, where, times = np.unique(terms, return_inverse=True, return_counts=True)  # `found` is row.indices
         weights = self.weights[found][:, asked].toarray() * (row.data / times)[:, None]  # (terms, labels)
         groups = tokens.ids[places].astype(np.int64)  # the words, then the pairs
