@@ -106,7 +106,7 @@ def test_the_parts_of_all_words_add_up_to_the_decision(words):
     for text in texts(TEST[:10]):
         row = words.ngrams.rows(_tokens(text))
         decision = (row @ words.weights).toarray()[0]
-        negated = Words(words.ngrams, -words.weights, words.bias, words.slopes, words.offsets)
+        negated = Words(words.ngrams, -words.weights, words.bias, words.calibration)
         for label in range(3):
             gains = sum(part for _, part in words.support([text], [[label]], most=999)[0][0])
             losses = sum(part for _, part in negated.support([text], [[label]], most=999)[0][0])

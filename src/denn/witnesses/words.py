@@ -16,7 +16,7 @@ from denn.errors import BundleError, DataError, TrainingError
 from denn.protocols import Progress, Retriever, Witness
 from denn.types import Corpus, Document, LabelSpace, Support
 from denn.untrusted import REMEDY, first_line, header, read_lines, read_tensors
-from denn.witnesses.calibration import fit_calibration, slopes_and_offsets
+from denn.witnesses.calibration import Calibration
 from denn.witnesses.ngrams import CHUNK, Floats, Integers, Matrix, Ngrams, Tokens
 from denn.witnesses.sparse_linear import Learner
 
@@ -29,15 +29,16 @@ MOST_WORDS, MOST_ENDINGS, MOST_PAIRS = 200_000, 200_000, 200_000
 class Words(Witness):
     """TF-IDF of words, their beginnings and endings and of pairs of words, times the weights of each label.
 
-    A score is a probability: the sigmoid of a · (x · w + b) + c, with a and c by the frequency of the label.
+    A score is the probability that decision values x · w + b of a label this frequent had on held-out documents.
     """
 
     name = "words"
 
-    def __init__(self, ngrams: Ngrams, weights: Matrix, bias: Floats, slopes: Floats, offsets: Floats) -> None:
+    def __init__(self, ngrams: Ngrams, weights: Matrix, bias: Floats, calibration: Calibration) -> None:
         self.ngrams = ngrams
         self.weights = weights  # (V,L) float32, each of them a float16
-        self.bias, self.slopes, self.offsets = bias, slopes, offsets  # (L,)
+        self.bias = bias  # (L,)
+        self.calibration = calibration
 
     @classmethod
     def fit(cls, corpus: Corpus, method: Retriever, progress: Progress, seconds: float) -> Self | None:
@@ -90,7 +91,7 @@ class Words(Witness):
         learner = Learner(rows, gold, cost, negatives, prune, seed, seconds_left)
         share = np.maximum(np.diff(gold.indptr), 0.5) / len(documents)
         order = np.argsort(-share, kind="stable")
-        coefficients = _calibrate(learner, order, share, progress)
+        calibration = _calibrate(learner, order, share, progress)
         progress.start("learning words of labels", len(labels))
         found = learner.learn(order, progress.advance)
         if not found.learnt.any():
@@ -101,15 +102,14 @@ class Words(Witness):
             )
         weights = found.weights
         weights.data = weights.data.astype(np.float16).astype(np.float32)  # as they are saved
-        slopes, offsets = slopes_and_offsets(coefficients, share)
-        return cls(ngrams, weights, found.bias, slopes.astype(np.float32), offsets.astype(np.float32))
+        return cls(ngrams, weights, found.bias, calibration)
 
     def scores(self, texts: Sequence[str]) -> Tensor:
         """Return (n,L) float32 scores in [0,1]."""
         parts = [texts[begin : begin + CHUNK] for begin in range(0, len(texts), CHUNK)]
         found = [self._decisions(self.ngrams.rows(Tokens.of(part))) for part in parts]
         decisions = np.concatenate(found) if found else np.zeros((0, len(self.bias)), np.float32)
-        return torch.sigmoid(torch.from_numpy(decisions * self.slopes + self.offsets))
+        return torch.sigmoid(torch.from_numpy(self.calibration(decisions)))
 
     def _decisions(self, rows: Matrix) -> Floats:
         decisions: Floats = (rows @ self.weights).toarray() + self.bias
@@ -157,8 +157,7 @@ class Words(Witness):
             "idf": n.idf,
             "pairs": n.pairs,
             "bias": self.bias,
-            "slopes": self.slopes,
-            "offsets": self.offsets,
+            "curves": self.calibration.curves,
             "values": w.data.astype(np.float16),
             "labels": w.indices.astype(np.int32),
             "ends": w.indptr.astype(np.int64),
@@ -173,9 +172,9 @@ class Words(Witness):
         pairs, terms = (shapes.get(name, ("", (0,)))[1] for name in ("pairs", "idf"))
         lines = read_lines(folder / TERMS, BundleError, (terms[0] or 0) - (pairs[0] or 0) if terms and pairs else 0)
         count = len(lines) + int(pairs[0] or 0)
-        vector = {name: ("F32", (labels,)) for name in ("bias", "slopes", "offsets")}
+        by_label = {"bias": ("F32", (labels,)), "curves": ("F32", (3, labels))}
         sparse = {"values": ("F16", (None,)), "labels": ("I32", (None,)), "ends": ("I64", (count + 1,))}
-        expected = {"idf": ("F32", (count,)), "pairs": ("I64", (None,)), **vector, **sparse}
+        expected = {"idf": ("F32", (count,)), "pairs": ("I64", (None,)), **by_label, **sparse}
         arrays = {name: tensor.numpy() for name, tensor in read_tensors(file, expected, BundleError).items()}
         words = sum("-" not in line for line in lines)
         if any("-" in line for line in lines[:words]):
@@ -185,7 +184,7 @@ class Words(Witness):
             raise BundleError(f"{file} is damaged: the pairs are not pairs of its words. {REMEDY}")
         weights = _weights(arrays, (count, labels), file)
         ngrams = Ngrams(lines[:words], lines[words:], keys, arrays["idf"])
-        return cls(ngrams, weights, arrays["bias"], arrays["slopes"], arrays["offsets"])
+        return cls(ngrams, weights, arrays["bias"], Calibration(arrays["curves"]))
 
 
 def gold_matrix(documents: Sequence[Document], labels: LabelSpace) -> Matrix:
@@ -198,7 +197,7 @@ def gold_matrix(documents: Sequence[Document], labels: LabelSpace) -> Matrix:
     return csr_matrix((np.ones(len(flat), bool), flat, ends), shape=(len(documents), len(labels))).tocsc()
 
 
-def _calibrate(learner: Learner, order: Integers, share: Any, progress: Progress) -> Any:
+def _calibrate(learner: Learner, order: Integers, share: Any, progress: Progress) -> Calibration:
     """Learn some labels from some documents, and the calibration from what they say of the others."""
     from dataclasses import replace
 
@@ -212,7 +211,7 @@ def _calibrate(learner: Learner, order: Integers, share: Any, progress: Progress
     if not found.learnt[chosen].all():
         raise _too_late()
     decisions = (learner.rows[held] @ found.weights[:, chosen]).toarray() + found.bias[chosen]
-    return fit_calibration(decisions, learner.gold[held][:, chosen].toarray(), share[chosen])
+    return Calibration.fit(decisions, learner.gold[held][:, chosen].toarray(), share[chosen], share)
 
 
 def _weights(arrays: dict[str, Any], shape: tuple[int, int], file: Path) -> Matrix:
