@@ -77,7 +77,7 @@ class Learner:
         return Machines(csr_matrix(entries, shape=(self.rows.shape[1], count), dtype=np.float32), bias, learnt)
 
     def _block(self, labels: Integers, sample: Integers) -> tuple[Floats, Floats] | None:
-        """Learn a few labels: (V,B) weights and (B,) biases; None if there is no time for a first round."""
+        """Learn a few labels: (V,B) weights and (B,) biases; None if there is no time to see all documents."""
         own = [self.gold.indices[self.gold.indptr[label] : self.gold.indptr[label + 1]] for label in labels]
         others = [np.setdiff1d(sample, positive) for positive in own]
         weights = np.zeros((self.rows.shape[1], len(labels)), dtype=np.float32)
@@ -86,7 +86,7 @@ class Learner:
             decisions = self.rows @ weights + bias if turn else None  # (N,B)
             for place, positive in enumerate(own):
                 if self._is_over():
-                    return (weights, bias) if turn else None
+                    return (weights, bias) if turn > 1 or (turn and len(sample) == self.rows.shape[0]) else None
                 if decisions is not None:
                     known = len(others[place])
                     others[place], added = self._within_margin(decisions[:, place], positive, others[place])

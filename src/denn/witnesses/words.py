@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self
 
@@ -22,8 +23,9 @@ from denn.witnesses.sparse_linear import Learner
 
 TERMS, NUMBERS = "terms.txt", "words.safetensors"
 HELD_OUT, HELD_OUT_LABELS = 2000, 150  # documents and labels at most that the calibration is learnt from
-EVERY_KIND = 10_000_000  # training tokens; of more only words are read: pairs and endings take five times as long
+EVERY_KIND = 10_000_000  # training tokens; with more, words alone are terms, as the others take five times as long
 MOST_WORDS, MOST_ENDINGS, MOST_PAIRS = 200_000, 200_000, 200_000
+LARGEST = 1e6  # of the numbers in a file
 
 
 class Words(Witness):
@@ -74,6 +76,7 @@ class Words(Witness):
         """
         progress.start("reading words", len(documents))
         tokens = Tokens.of((document.text for document in documents), progress.advance)
+        progress.start("weighing words", None)
         every = len(tokens.ids) <= EVERY_KIND
         ngrams = Ngrams.of(
             tokens,
@@ -85,7 +88,7 @@ class Words(Witness):
         if not ngrams.words:
             raise DataError(
                 f"Got {len(documents)} training documents without a word that {least} of them share, expected texts "
-                "with common words."
+                "with common words. Give more documents."
             )
         rows, gold = ngrams.learn(tokens), gold_matrix(documents, labels)
         learner = Learner(rows, gold, cost, negatives, prune, seed, seconds_left)
@@ -182,6 +185,9 @@ class Words(Witness):
         keys = arrays["pairs"]
         if len(keys) and (keys[0] < 0 or keys[-1] >= words * words or (np.diff(keys) <= 0).any()):
             raise BundleError(f"{file} is damaged: the pairs are not pairs of its words. {REMEDY}")
+        idf, others = arrays["idf"], np.concatenate([arrays["bias"], arrays["curves"].ravel()])
+        if ((idf < 1) | (idf > LARGEST)).any() or (np.abs(others) > LARGEST).any():  # scores might not be finite
+            raise BundleError(f"{file} is damaged: it holds numbers that no training gives. {REMEDY}")
         weights = _weights(arrays, (count, labels), file)
         ngrams = Ngrams(lines[:words], lines[words:], keys, arrays["idf"])
         return cls(ngrams, weights, arrays["bias"], Calibration(arrays["curves"]))
@@ -199,8 +205,6 @@ def gold_matrix(documents: Sequence[Document], labels: LabelSpace) -> Matrix:
 
 def _calibrate(learner: Learner, order: Integers, share: Any, progress: Progress) -> Calibration:
     """Learn some labels from some documents, and the calibration from what they say of the others."""
-    from dataclasses import replace
-
     count = learner.rows.shape[0]
     drawn = np.random.default_rng(learner.seed).permutation(count)
     held, kept = np.split(drawn, [min(HELD_OUT, count // 5)])
