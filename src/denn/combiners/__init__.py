@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol, Self
@@ -28,9 +28,11 @@ class Context:
 class Combiner(Protocol):
     """Turns the scores of witnesses into one for each text and label."""
 
-    held_out: (
-        Tensor | None
-    )  # after `fit`: (n,L) scores of the validation texts by a combiner that never saw their labels
+    @property
+    def hears(self) -> Collection[str]:
+        """The witnesses that it cannot do without."""
+
+    held_out: Tensor | None  # after `fit`: (n,L) scores of validation texts by a combiner that never saw their labels
 
     def fit(self, parts: Parts, gold: Tensor, context: Context) -> Mapping[str, object]:
         """Learn from the (n,L) bool gold labels of validation texts; return facts for the bundle, fit for JSON."""

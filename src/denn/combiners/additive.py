@@ -115,6 +115,10 @@ class Additive:
             raise ValueError(f"every witness must have {RAMPS + 1} knots")
         if any(sorted(knots) != list(knots) for knots in self.knots):
             raise ValueError("knots must be ascending")
+        if len(self.frequencies) > len(FREQUENCIES):
+            raise ValueError(f"at most {len(FREQUENCIES)} frequencies were expected, not {len(self.frequencies)}")
+        if len(self.weights) < len(self.witnesses):  # before memory is taken for what they would need
+            raise ValueError(f"{len(self.weights)} weights are too few for {len(self.witnesses)} witnesses")
         if not self.frequencies or sorted(set(self.frequencies)) != list(self.frequencies):
             raise ValueError("frequencies must be ascending")
         prior, positive = self._prior()
@@ -228,7 +232,10 @@ def _nearness(context: Context) -> Tensor:
     """Return the (n,) mean similarity of the nearest documents; −1 where there is none."""
     if context.similarity is None:
         raise ValueError("the combiner was fitted with the neighbours' similarities and needs them")
-    return context.similarity[:, :NEAREST].clamp(min=-1).mean(1).nan_to_num(-1.0)
+    nearest = (
+        context.similarity[:, : NEAREST + 1].sort(descending=True).values[:, :NEAREST]
+    )  # a text's own place is −inf
+    return nearest.masked_fill(~nearest.isfinite(), float("nan")).nanmean(1).nan_to_num(-1.0)
 
 
 def _nearness_range(context: Context) -> tuple[float, float] | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Self
 
@@ -14,6 +14,7 @@ from denn.combiners import Context, Parts, mean_known
 class Average:
     """The mean of the witnesses that know a label; nothing is learnt."""
 
+    hears: Collection[str] = ()
     held_out: Tensor | None = None
 
     def __init__(self, optimise: str = "micro_f1") -> None:

@@ -81,7 +81,9 @@ def chosen_cells(parts: Parts, gold: Tensor, seed: int) -> Iterator[tuple[slice,
     certain, share = known, 1.0
     others = mean.masked_fill(gold, -1.0)
     if others.numel() > CELLS:
-        certain = known & (gold | (others >= others.flatten().topk(CELLS // 2).values[-1]))
+        likely = torch.zeros(others.numel(), dtype=torch.bool)
+        likely[others.flatten().topk(CELLS // 2).indices] = True  # not by the least of them, which many may share
+        certain = known & (gold | likely.view_as(gold))
         left = known & ~certain
         share = min(CELLS / 2 / max(int(left.sum()), 1), 1.0)
         draw = torch.rand(mean.shape, generator=torch.Generator().manual_seed(seed)) < share

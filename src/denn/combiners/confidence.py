@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Self
 
@@ -15,6 +15,7 @@ from denn.core.combine import combine_known, debiased_confidence
 class Confidence:
     """λ over the witnesses "classifier" and "neighbours"; labels of later documents are the last columns."""
 
+    hears: Collection[str] = ("classifier", "neighbours")
     held_out: Tensor | None = None
 
     def __init__(self, optimise: str = "micro_f1") -> None:

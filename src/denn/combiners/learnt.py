@@ -1,8 +1,8 @@
-"""The learnt combiner: fitted on validation documents, and taken only where it is no worse than anything simpler."""
+"""The learnt combiner: fitted on validation documents, and taken unless something simpler is clearly better."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Literal, Self, get_args
 
@@ -71,13 +71,16 @@ class Learnt:
             "log_loss": {name: round(log_loss(candidates[name], gold), 5) for name in compared},
         }
 
+    @property
+    def hears(self) -> Collection[str]:
+        """The witnesses that it was fitted with, or those that it chose instead."""
+        return self.model.witnesses if self.model else NEEDED.get(self.chosen, {self.chosen})
+
     def combine(self, parts: Parts, context: Context) -> Tensor:
         """Return the (n,L) final scores."""
-        names = set(self.model.witnesses) if self.model else NEEDED.get(self.chosen, {self.chosen})
-        if not names <= parts.keys():
-            lacking = ", ".join(sorted(names - parts.keys()))
+        if lacking := sorted(set(self.hears) - parts.keys()):
             raise BundleError(
-                f"The combiner needs the witnesses that it was fitted with; {lacking} is missing. {REMEDY}"
+                f"The combiner needs the witnesses that it was fitted with; {', '.join(lacking)} is missing. {REMEDY}"
             )
         if self.model:
             return self.model.combine(parts, context)

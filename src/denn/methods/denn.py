@@ -21,7 +21,7 @@ from denn.core import contrast
 from denn.core.combine import combine, debiased_confidence, vote_sparse
 from denn.encoders.packed import Layout
 from denn.encoders.transformer import TransformerEncoder
-from denn.errors import ConfigError
+from denn.errors import BundleError, ConfigError, TrainingError
 from denn.methods import views
 from denn.methods.classifier import Classifier, ClassifierParameters
 from denn.methods.neighbours import WithNeighbours
@@ -31,6 +31,7 @@ from denn.training.bounds import Neighbourhood
 from denn.training.network import Batch
 from denn.training.session import Training, micro_f1
 from denn.types import Calibrated, Corpus, Document, Fitted, LabelSpace, Neighbours, Scores, Support
+from denn.untrusted import REMEDY
 from denn.witnesses.texts import Texts
 
 Contrast = Callable[[Tensor, Tensor, float], Tensor]  # (2N,2N) similarity, (N,L) labels, temperature → (2N,) losses
@@ -199,6 +200,11 @@ class DENN(WithNeighbours):
         clock, self.names = clock or Clock(self.parameters.time_budget), corpus.labels.names
         learnt = {name: self._learn(name, corpus, workdir, progress, clock) for name in self.parameters.witnesses}
         self.witnesses = {name: witness for name, witness in learnt.items() if witness is not None}
+        if not self.witnesses:
+            raise TrainingError(
+                f"None of the witnesses {', '.join(learnt)} could learn these documents. Give more time or documents, "
+                "or add the witness classifier."
+            )
         self.parameters = replace(self.parameters, witnesses=tuple(self.witnesses))
         return super().fit(corpus, workdir, progress, clock)
 
@@ -232,6 +238,10 @@ class DENN(WithNeighbours):
         self.witnesses = {name: kind.load(folder / HOME / name, self) for name, kind in named}
         self.combiner = lookup(COMBINERS, parameters.combination, "combination").load(folder)
         self.label_counts = torch.tensor(labels.counts)
+        if unknown := set(self.combiner.hears) - set(self.witnesses):
+            raise BundleError(
+                f"{folder}: the combiner asks for the witness {min(unknown)!r}, which is not there. {REMEDY}"
+            )
         return self
 
     def calibrate(self, documents: Sequence[Document], folder: Path) -> Calibrated:
