@@ -61,9 +61,9 @@ class Learnt:
         compared = ("average", "learnt")
         return {
             "chosen": self.chosen,
-            "why": f"On unseen validation documents the learnt combination is {100 * ahead:+.2f} ± {100 * error:.2f} "
-            f"points of {self.optimise} from the best simpler one ({best}), which must be {NOISE:g} standard errors "
-            "better to be used.",
+            "why": f"On unseen validation documents the learnt combination is {100 * abs(ahead):.2f} points of "
+            f"{self.optimise.replace('_', ' ')} {'worse' if ahead < 0 else 'better'} than the best simpler one, "
+            f"{best}, with a standard error of {100 * error:.2f}.",
             "documents": documents,
             "optimise": self.optimise,
             "scores": {name: round(value, 5) for name, value in scores.items()},
