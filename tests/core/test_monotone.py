@@ -6,6 +6,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from denn.core import monotone
 from denn.core.monotone import NARROWEST, fit_logistic, fit_offsets, hats, other_maximum, quantiles, ramps
 
 levels = st.floats(-8, 8, width=32)
@@ -85,3 +86,15 @@ def test_offsets_correct_their_groups(seed, ridge):
         expected = torch.sigmoid(logits[own] + offsets[number])
         assert abs(float((weight[own] * (target[own].float() - expected)).sum() - ridge * offsets[number])) < 1e-2
     assert float(offsets[4]) == 0  # nothing is known of it
+
+
+def test_what_is_found_when_the_steps_run_out_is_returned(monkeypatch):
+    monkeypatch.setattr(monotone, "STEPS", 1)
+    draw = torch.Generator().manual_seed(0)
+    features, ones = torch.randn(200, 3, generator=draw), torch.ones(200)
+    target = torch.rand(200, generator=draw) < torch.sigmoid(3 * features[:, 0])
+    weights = fit_logistic(features, target, ones, torch.zeros(3), torch.full((3,), 0.1), torch.zeros(3).bool())
+    assert 0 < float(weights[0]) < 3, "on its way"
+    group = torch.zeros(200, dtype=torch.long)
+    (offset,) = fit_offsets(torch.full((200,), -5.0), ones, ones, group, 1, 0.1).tolist()
+    assert offset == 1, "one step of at most 1"
