@@ -37,3 +37,11 @@ def test_separated_decisions_stay_finite():
     decisions = np.array([[-2.0], [-1.0], [1.0], [2.0]])
     found = Calibration.fit(decisions, decisions > 0, np.array([0.5]), np.array([0.5, 0.01]))
     assert np.isfinite(found.curves).all() and found.curves.shape == (3, 2)
+
+
+def test_the_loss_is_the_mean_log_loss():
+    found = Calibration(np.array([[0.0], [2.0], [4.0]], dtype=np.float32))
+    decisions, gold = np.array([[-1.0], [0.5]], dtype=np.float32), np.array([[True], [False]])
+    wanted = -(np.log(sigmoid(2.0 * -0.5)) + np.log(1 - sigmoid(4.0 * 1.0))) / 2
+    assert found.loss(decisions, gold) == pytest.approx(wanted)
+    assert found.loss(decisions[:0], gold[:0]) == 0.0

@@ -42,6 +42,11 @@ class Calibration:
         logits: NDArray[np.float32] = offset + np.where(distance < 0, below, above) * distance
         return logits
 
+    def loss(self, decisions: NDArray[np.float32], gold: Any) -> float:
+        """Return the mean log loss of (n,L) bool gold; 0 if there is nothing to judge by."""
+        logits = self(decisions).astype(np.float64)
+        return float(np.logaddexp(0, np.where(gold, -logits, logits)).mean()) if gold.size else 0.0
+
 
 def _maximum_likelihood(decisions: Doubles, gold: Any, frequency: Doubles) -> Doubles:
     """Return the six coefficients of the most likely curves, by Newton's method."""

@@ -45,7 +45,7 @@ class Learner:
     gold: Matrix
     cost: float
     negatives: int  # documents without the label that the first round reads, and a later one adds at most
-    prune: float  # weights nearer 0 than this are dropped
+    prune: float  # weights nearer 0 than this are dropped, if C is 1
     seed: int
     seconds_left: Callable[[], float | None]
 
@@ -67,7 +67,7 @@ class Learner:
                 if found is not None:
                     weights, bias[block] = found
                     learnt[block] = True
-                    row, column = np.nonzero(np.abs(weights) >= max(self.prune, 1e-12))
+                    row, column = np.nonzero(np.abs(weights) > self.prune * self.cost**0.5)  # weights grow with C
                     terms.append(row)
                     columns.append(block[column])
                     values.append(weights[row, column])

@@ -22,9 +22,10 @@ from denn.witnesses.ngrams import CHUNK, Floats, Integers, Matrix, Ngrams, Token
 from denn.witnesses.sparse_linear import Learner
 
 TERMS, NUMBERS = "terms.txt", "words.safetensors"
-HELD_OUT, HELD_OUT_LABELS = 2000, 150  # documents and labels at most that the calibration is learnt from
+HELD_OUT, HELD_OUT_LABELS = 2000, 150  # documents and labels at most that cost and calibration are chosen by
 EVERY_KIND = 10_000_000  # training tokens; with more, words alone are terms, as the others take five times as long
 MOST_WORDS, MOST_ENDINGS, MOST_PAIRS = 200_000, 200_000, 200_000
+COSTS = (1.0, 0.3, 0.1)  # in the order in which they are tried
 LARGEST = 1e6  # of the numbers in a file
 
 
@@ -64,15 +65,16 @@ class Words(Witness):
         seed: int,
         progress: Progress,
         seconds_left: Callable[[], float | None],
-        cost: float = 1.0,
+        cost: float | None = None,
         least: int = 2,
         negatives: int = 1000,
         prune: float = 0.05,
     ) -> Self:
         """Learn every label, the frequent ones first; those that the time does not suffice for score almost 0.
 
-        `cost` is C of the machines, `least` the documents that a term must occur in, `negatives` the documents without
-        a label that it is first learnt from, and weights nearer 0 than `prune` are dropped.
+        `cost` is C of the machines, by default the one of `COSTS` that predicts held-out documents best; `least` are
+        the documents that a term must occur in, `negatives` those without a label that it is first learnt from, and
+        weights nearer 0 than `prune` are dropped.
         """
         progress.start("reading words", len(documents))
         tokens = Tokens.of((document.text for document in documents), progress.advance)
@@ -91,10 +93,10 @@ class Words(Witness):
                 "with common words. Give more documents."
             )
         rows, gold = ngrams.learn(tokens), gold_matrix(documents, labels)
-        learner = Learner(rows, gold, cost, negatives, prune, seed, seconds_left)
+        learner = Learner(rows, gold, COSTS[0], negatives, prune, seed, seconds_left)
         share = np.maximum(np.diff(gold.indptr), 0.5) / len(documents)
         order = np.argsort(-share, kind="stable")
-        calibration = _calibrate(learner, order, share, progress)
+        learner, calibration = _calibrated(learner, (cost,) if cost else COSTS, order, share, progress)
         progress.start("learning words of labels", len(labels))
         found = learner.learn(order, progress.advance)
         if not found.learnt.any():
@@ -203,19 +205,29 @@ def gold_matrix(documents: Sequence[Document], labels: LabelSpace) -> Matrix:
     return csr_matrix((np.ones(len(flat), bool), flat, ends), shape=(len(documents), len(labels))).tocsc()
 
 
-def _calibrate(learner: Learner, order: Integers, share: Any, progress: Progress) -> Calibration:
-    """Learn some labels from some documents, and the calibration from what they say of the others."""
+def _calibrated(
+    learner: Learner, costs: Sequence[float], order: Integers, share: Any, progress: Progress
+) -> tuple[Learner, Calibration]:
+    """Learn some labels from some documents at each cost; return the best one with its calibration on the others."""
     count = learner.rows.shape[0]
-    drawn = np.random.default_rng(learner.seed).permutation(count)
-    held, kept = np.split(drawn, [min(HELD_OUT, count // 5)])
+    held, kept = np.split(np.random.default_rng(learner.seed).permutation(count), [min(HELD_OUT, count // 5)])
     supported = order[share[order] * count >= 2]
-    chosen = supported[:: -(-len(supported) // HELD_OUT_LABELS) or 1]
-    progress.start("calibrating the words", len(chosen))
-    found = replace(learner, rows=learner.rows[kept], gold=learner.gold[kept].tocsc()).learn(chosen, progress.advance)
-    if not found.learnt[chosen].all():
+    chosen = supported[:: max(1, min(5, len(supported) // 10), -(-len(supported) // HELD_OUT_LABELS))]
+    gold = learner.gold[held][:, chosen].toarray()
+    part = replace(learner, rows=learner.rows[kept], gold=learner.gold[kept].tocsc())
+    best, least = None, np.inf
+    for cost in costs:
+        progress.start(f"calibrating the words at C = {cost:g}", len(chosen))
+        found = replace(part, cost=cost).learn(chosen, progress.advance)
+        if not found.learnt[chosen].all():
+            break
+        decisions = (learner.rows[held] @ found.weights[:, chosen]).toarray() + found.bias[chosen]
+        calibration = Calibration.fit(decisions, gold, share[chosen], share)
+        if (loss := Calibration(calibration.curves[:, chosen]).loss(decisions, gold)) < least:
+            best, least = (replace(learner, cost=cost), calibration), loss
+    if best is None:
         raise _too_late()
-    decisions = (learner.rows[held] @ found.weights[:, chosen]).toarray() + found.bias[chosen]
-    return Calibration.fit(decisions, learner.gold[held][:, chosen].toarray(), share[chosen], share)
+    return best
 
 
 def _weights(arrays: dict[str, Any], shape: tuple[int, int], file: Path) -> Matrix:
