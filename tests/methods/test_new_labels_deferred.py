@@ -187,9 +187,9 @@ def test_a_store_that_is_away_does_not_end_the_background(method, labels, error)
     assert sorted(labels.begun) == NAMES
 
 
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
-def test_a_fault_of_our_own_does_not_end_it_either():
-    done = []
+def test_a_fault_of_our_own_does_not_end_it_either(monkeypatch):
+    done, reported = [], []
+    monkeypatch.setattr(threading, "excepthook", lambda fault: reported.append(fault.exc_type))
 
     def work(item: str) -> None:
         if item == "bad":
@@ -198,7 +198,7 @@ def test_a_fault_of_our_own_does_not_end_it_either():
 
     backlog = Backlog(work, "test")
     backlog.put(["bad"])
-    eventually(lambda: backlog._thread is None)
+    eventually(lambda: reported == [RuntimeError])
     backlog.put(["good"])
     eventually(lambda: done == ["good"])
     backlog.close()
