@@ -33,8 +33,8 @@ class Interrupting:
     def __init__(self, stage: str) -> None:
         self.stage = stage
 
-    def start(self, what: str, total: int | None) -> None:
-        if what == self.stage:
+    def start(self, stage) -> None:
+        if stage.what == self.stage:
             raise KeyboardInterrupt
 
     def advance(self, done: int, **values: object) -> None:
@@ -286,7 +286,7 @@ def test_two_trainings_of_one_folder_are_one_too_many(tiny_corpus, brief, tmp_pa
     class Second:
         refused = None
 
-        def start(self, what, total):
+        def start(self, stage):
             if self.refused is None:
                 with pytest.raises(TrainingError, match="Another training writes to") as self.refused:
                     denn.train(tiny_corpus, out=tmp_path / "model", **brief)

@@ -29,7 +29,7 @@ from denn.model import Model, load
 from denn.protocols import Progress
 from denn.stores.address import ELSEWHERE, FILE
 from denn.stores.embedded.sqlite import version
-from denn.types import Corpus
+from denn.types import Corpus, Stage
 from denn.untrusted import first_line, read_object
 
 log = logging.getLogger(__name__)
@@ -43,7 +43,7 @@ FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 class Silent:
     """Progress that nobody watches; notes go to the log."""
 
-    def start(self, what: str, total: int | None) -> None:
+    def start(self, stage: Stage) -> None:
         """Ignore a new stage."""
 
     def advance(self, done: int, **values: object) -> None:
@@ -134,11 +134,11 @@ def _train(
         failed.callback(shutil.rmtree, staging, ignore_errors=True)  # half a model helps nobody, and takes room
         shutil.rmtree(staging, ignore_errors=True)
         staging.mkdir()
-        shown.start("writing the model", None)
+        shown.start(Stage("writing the model"))
         with _usable():
             built.save(staging)
             bundle.write_labels(staging, corpus.labels)
-            card = _finish(staging, used, recipe, facts)
+            card = _finish(staging, used, recipe, facts, shown)
         if not (allow_poor or getattr(built, "is_baseline", False)) and (sentence := _poor(used, card)):
             _discard_if_empty(workdir)  # a checkpoint is kept: to train on, or to write the model anyway
             raise TrainingError(sentence)
@@ -258,7 +258,7 @@ def _discard_if_empty(workdir: Path) -> None:
         _discard(workdir)
 
 
-def _finish(staging: Path, corpus: Corpus, recipe: Recipe, facts: Mapping[str, object]) -> bundle.Card:
+def _finish(staging: Path, corpus: Corpus, recipe: Recipe, facts: Mapping[str, object], shown: Progress) -> bundle.Card:
     """Tune thresholds on the model as it was written, and write bundle.json last."""
     counts = Counter(label for document in corpus.train for label in document.labels)
     card = bundle.Card(
@@ -280,7 +280,7 @@ def _finish(staging: Path, corpus: Corpus, recipe: Recipe, facts: Mapping[str, o
     bundle.write_card(staging, card)
     with load(staging) as model:
         if corpus.valid:
-            calibrated = model.method.calibrate(corpus.valid, staging)
+            calibrated = model.method.calibrate(corpus.valid, staging, shown)
             facts = {**facts, **(calibrated.facts if calibrated else {})}
             scores = model.scores([d.text for d in corpus.valid]) if calibrated is None else calibrated.scores
             thresholds = tune(scores, corpus.valid, getattr(recipe.parameters, "optimise", "micro_f1"))

@@ -1,4 +1,4 @@
-"""What can be plugged in: datastores, methods, encoders, and what shows progress."""
+"""What can be plugged in: datastores, methods, witnesses, combiners, encoders, and what shows progress."""
 
 from __future__ import annotations
 
@@ -15,7 +15,21 @@ if TYPE_CHECKING:
 
     from denn.clock import Clock
     from denn.encoders.tokens import Tokens
-    from denn.types import Calibrated, Change, Corpus, Document, Fitted, Neighbours, Scores, Support, Where, Which
+    from denn.types import (
+        Calibrated,
+        Change,
+        Context,
+        Corpus,
+        Document,
+        Fitted,
+        Neighbours,
+        Parts,
+        Scores,
+        Stage,
+        Support,
+        Where,
+        Which,
+    )
     from denn.witnesses.texts import Texts
 
 
@@ -117,8 +131,8 @@ class Datastore(Protocol):
 class Progress(Protocol):
     """What a shell shows of long work; every call may be ignored."""
 
-    def start(self, what: str, total: int | None) -> None:
-        """Begin a stage of `total` units."""
+    def start(self, stage: Stage) -> None:
+        """Begin a stage."""
 
     def advance(self, done: int, **values: object) -> None:
         """Say how many units are done in all, and values worth showing."""
@@ -145,7 +159,7 @@ class Method(Protocol):
     def save(self, folder: Path) -> None:
         """Write weights and whatever else scoring needs into an empty folder; no pickle."""
 
-    def calibrate(self, documents: Sequence[Document], folder: Path) -> Calibrated | None:
+    def calibrate(self, documents: Sequence[Document], folder: Path, progress: Progress) -> Calibrated | None:
         """Learn from validation documents what is left to learn, and add it to the folder that this was loaded from.
 
         None where there is nothing left to learn.
@@ -208,6 +222,29 @@ class Witness(Protocol):
     @classmethod
     def load(cls, folder: Path, method: Retriever) -> Self:
         """Read what `save` wrote."""
+
+
+class Combiner(Protocol):
+    """Turns the scores of witnesses into one for each text and label."""
+
+    @property
+    def hears(self) -> Collection[str]:
+        """The witnesses that it cannot do without."""
+
+    held_out: Tensor | None  # after `fit`: (n,L) scores of validation texts by a combiner that never saw their labels
+
+    def fit(self, parts: Parts, gold: Tensor, context: Context) -> Mapping[str, object]:
+        """Learn from the (n,L) bool gold labels of validation texts; return facts for the bundle, fit for JSON."""
+
+    def combine(self, parts: Parts, context: Context) -> Tensor:
+        """Return the (n,L) final scores in [0,1]; labels that some witness does not know get the mean of the others."""
+
+    def save(self, folder: Path) -> None:
+        """Write what `load` needs, without pickle."""
+
+    @classmethod
+    def load(cls, folder: Path) -> Self:
+        """Read what `save` wrote; a damaged file is a BundleError."""
 
 
 class Encoder(Protocol):

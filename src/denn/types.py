@@ -4,13 +4,23 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Stage:
+    """A part of long work, as progress shows it."""
+
+    what: str
+    total: int | None = None  # units of work; None if nobody can count them
+    unit: str = "documents"
+    trains: bool = False  # a whole network: the part that is worth waiting for an accelerator, and timing
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,13 +153,29 @@ class Prediction:
     words: Mapping[str, tuple[tuple[str, float], ...]] = field(default_factory=dict)  # label → words for it, weights
 
 
+Parts: TypeAlias = "Mapping[str, Tensor]"  # witness → (n,L) in [0,1], NaN where it cannot know a label
+
+
+@dataclass(frozen=True, eq=False)
+class Context:
+    """What a combiner may know besides the scores."""
+
+    label_counts: Tensor  # (L,) training documents of each label
+    similarity: Tensor | None = None  # (n,k) cosines of the neighbours, nearest first, −inf if there is none
+    gamma: float = 0.7  # γ of λ
+
+    def rows(self, index: Tensor | slice) -> Context:
+        """Return what is known about some of the texts."""
+        return self if self.similarity is None else replace(self, similarity=self.similarity[index])
+
+
 @dataclass(frozen=True)
 class Scores:
     """What a method thinks of n texts: the final scores and the parts they were made of."""
 
     final: Tensor  # (n,L) in [0,1]; L counts the labels of `names`
     names: tuple[str, ...]
-    parts: Mapping[str, Tensor] = field(default_factory=dict)  # witness → (n,L), NaN where it cannot know a label
+    parts: Parts = field(default_factory=dict)
     confidence: Tensor | None = None  # (n,)
     neighbours: Neighbours | None = None
     alternatives: Mapping[str, Tensor] = field(default_factory=dict)  # other ways to combine them: each (n,L)

@@ -20,7 +20,7 @@ from denn.evaluation import Evaluation, concatenate, evaluate, systems_of
 from denn.methods.neighbours import WithNeighbours
 from denn.model import Model
 from denn.protocols import Progress, Retriever
-from denn.types import Corpus, Document, Scores
+from denn.types import Corpus, Document, Scores, Stage
 from denn_bench.machine import peak_memory
 
 FIXED = (0.4, 0.45, 0.5)  # those of the paper's code
@@ -127,7 +127,7 @@ def rounded(value: Any, digits: int = DIGITS) -> Any:
 
 def _score(model: Model, documents: Sequence[Document], progress: Progress) -> Scores:
     """Score documents and say how far it is."""
-    progress.start("scoring", len(documents))
+    progress.start(Stage("scoring", len(documents)))
     batches = []
     for start in range(0, len(documents), BATCH):
         batches.append(model.scores([document.text for document in documents[start : start + BATCH]]))

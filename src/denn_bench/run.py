@@ -24,7 +24,7 @@ from denn.model import Model, load
 from denn.protocols import Progress, Retriever
 from denn.registry import CORPORA, did_you_mean, lookup
 from denn.strict_json import dumps
-from denn.types import Corpus
+from denn.types import Corpus, Stage
 from denn_bench.machine import commit, machine, matrix_rate, peak_memory, reset_peak_memory
 from denn_bench.measure import cost, measure, rounded, speed, sweeps_of
 from denn_bench.result import SCHEMA, Result, completed, read
@@ -139,7 +139,7 @@ def perform(
         if shared:
             spent["shared"] = True
         if sweeps and model.card.method == "denn":
-            progress.start(f"sweeps of {run.name}", None)
+            progress.start(Stage(f"sweeps of {run.name}"))
             measured["sweeps"] = sweeps_of(
                 cast(Retriever, model.method), model.card.thresholds["final"].overall, corpus
             )

@@ -17,7 +17,7 @@ import torch
 from denn.build import train
 from denn.clock import Clock
 from denn.protocols import Progress
-from denn.types import Corpus
+from denn.types import Corpus, Stage
 from denn_bench.machine import matrix_rate, reset_peak_memory
 from denn_bench.measure import cost, rounded, speed
 from denn_bench.result import BRIEF
@@ -35,12 +35,12 @@ class Stopwatch:
         self.progress, self.training, self.clock, self.seconds = progress, False, clock, seconds
         self.times: list[tuple[float, int]] = []
 
-    def start(self, what: str, total: int | None) -> None:
+    def start(self, stage: Stage) -> None:
         """Pass it on, and note whether training begins."""
-        self.training = what == "training"
+        self.training = stage.trains
         if self.training:
             self.clock.budget = self.clock.elapsed() + self.seconds
-        self.progress.start(what, total)
+        self.progress.start(stage)
 
     def advance(self, done: int, **values: object) -> None:
         """Note the time."""

@@ -9,6 +9,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from denn.protocols import Progress
+from denn.types import Stage
 
 
 class Turns:
@@ -24,13 +25,13 @@ class Turns:
         self.waited = 0.0  # seconds
         self._turn = ExitStack()
 
-    def start(self, what: str, total: int | None) -> None:
+    def start(self, stage: Stage) -> None:
         """Begin a stage, after the trainings of other processes where it is one itself."""
         self._turn.close()
-        if what == "training":
+        if stage.trains:
             self._turn.enter_context(self.alone())
             self.begin()
-        self.progress.start(what, total)
+        self.progress.start(stage)
 
     @contextmanager
     def alone(self) -> Iterator[None]:
@@ -39,7 +40,7 @@ class Turns:
             yield
             return
         with self.path.open("w") as file:
-            self.progress.start("waiting for another run", None)
+            self.progress.start(Stage("waiting for another run"))
             begun = time.monotonic()
             fcntl.flock(file, fcntl.LOCK_EX)
             self.waited += time.monotonic() - begun

@@ -16,6 +16,7 @@ from denn.clock import Clock
 from denn.config import make_recipe, read_recipe
 from denn.core.metrics import label_table, multilabel_scores
 from denn.errors import ConfigError, DataError
+from denn.types import Stage
 from denn_bench import machine as machine_module
 from denn_bench import run as run_module
 from denn_bench.machine import commit, machine, matrix_rate
@@ -205,8 +206,8 @@ def test_an_interrupted_run_is_taken_up_and_ends_the_same(recipes, tiny_corpus, 
 
 def test_a_run_that_fails_gives_its_turn_back(recipes, tiny_corpus, tmp_path):
     class Failing(Silent):
-        def start(self, what, total):
-            if what == "training":
+        def start(self, stage):
+            if stage.trains:
                 raise RuntimeError
 
     gc.disable()  # the turn must not depend on it
@@ -224,8 +225,8 @@ def test_only_times_of_its_own_wait_for_a_turn(recipes, tiny_corpus, tmp_path, s
     stages = []
 
     class Listening(Silent):
-        def start(self, what, total):
-            stages.append(what)
+        def start(self, stage):
+            stages.append(stage.what)
 
     do(recipes, tiny_corpus, tmp_path, progress=Listening(), take_turns=True, shared=shared)
     assert stages.count("waiting for another run") == waits
@@ -385,12 +386,12 @@ def test_the_pace_is_that_of_the_later_half(monkeypatch):
     watch = Stopwatch(Silent(), Clock(), 1.0)
     moments = iter([0.0, 8.0, 9.0, 10.0, 11.0, 12.0])
     watch.advance(1)  # before the training
-    watch.start("training", None)
+    watch.start(Stage("training", trains=True))
     monkeypatch.setattr("denn_bench.timing.time", SimpleNamespace(monotonic=lambda: next(moments)))
     for done in (0, 100, 110, 120, 130, 140):
         watch.advance(done)
     assert watch.pace() == pytest.approx(10)
-    watch.start("writing", None)
+    watch.start(Stage("writing"))
     watch.advance(10**9)
     assert watch.pace() == pytest.approx(10)
     assert Stopwatch(Silent(), Clock(), 1.0).pace() is None

@@ -3,7 +3,10 @@
 import fcntl
 import threading
 
+from denn.types import Stage
 from denn_bench.turns import Turns
+
+EMBEDDING, TRAINING, WRITING = Stage("embedding", 3), Stage("training", 10, trains=True), Stage("writing")
 
 
 class Heard:
@@ -12,8 +15,8 @@ class Heard:
     def __init__(self):
         self.said = []
 
-    def start(self, what, total):
-        self.said.append((what, total))
+    def start(self, stage):
+        self.said.append(stage)
 
     def advance(self, done, **values):
         self.said.append((done, values))
@@ -34,38 +37,38 @@ def is_locked(path):
 def test_the_lock_is_held_from_training_to_the_next_stage(tmp_path):
     path, heard, begun = tmp_path / "lock", Heard(), []
     turns = Turns(heard, path, lambda: begun.append(is_locked(path)))
-    turns.start("embedding training documents", 3)
+    turns.start(EMBEDDING)
     assert not path.exists()
-    turns.start("training", 10)
+    turns.start(TRAINING)
     assert is_locked(path)
     turns.advance(4, loss=0.5)
     turns.note("half way")
-    turns.start("writing the model", None)
+    turns.start(WRITING)
     assert not is_locked(path)
     assert begun == [True]
     assert heard.said == [
-        ("embedding training documents", 3),
-        ("waiting for another run", None),
-        ("training", 10),
+        EMBEDDING,
+        Stage("waiting for another run"),
+        TRAINING,
         (4, {"loss": 0.5}),
         "half way",
-        ("writing the model", None),
+        WRITING,
     ]
 
 
 def test_a_second_training_waits_for_the_first_to_end(tmp_path):
     path, order = tmp_path / "lock", []
     first, second = (Turns(Heard(), path, lambda name=name: order.append(name)) for name in ("first", "second"))
-    first.start("training", None)
-    thread = threading.Thread(target=second.start, args=("training", None))
+    first.start(TRAINING)
+    thread = threading.Thread(target=second.start, args=(TRAINING,))
     thread.start()
     thread.join(0.2)
     assert thread.is_alive() and order == ["first"]
-    first.start("writing the model", None)
+    first.start(WRITING)
     thread.join(60)
     assert order == ["first", "second"]
     assert first.waited < second.waited
-    second.start("writing the model", None)
+    second.start(WRITING)
 
 
 def test_what_is_timed_is_alone(tmp_path):
@@ -78,7 +81,7 @@ def test_what_is_timed_is_alone(tmp_path):
 def test_a_training_that_fails_gives_its_turn_back(tmp_path):
     path = tmp_path / "lock"
     turns = Turns(Heard(), path, lambda: None)
-    turns.start("training", None)
+    turns.start(TRAINING)
     turns.close()
     assert not is_locked(path)
     turns.close()  # again does no harm
@@ -87,7 +90,7 @@ def test_a_training_that_fails_gives_its_turn_back(tmp_path):
 def test_without_a_lock_the_training_begins_at_once():
     heard, begun = Heard(), []
     turns = Turns(heard, None, lambda: begun.append(True))
-    turns.start("training", 5)
+    turns.start(TRAINING)
     with turns.alone():
         pass
-    assert heard.said == [("training", 5)] and begun == [True]
+    assert heard.said == [TRAINING] and begun == [True]

@@ -14,6 +14,7 @@ from denn.cli import progress as progress_module
 from denn.cli.progress import Bar, Pace, Plain, watching
 from denn.cli.show import console
 from denn.report.combination import combination_of
+from denn.types import Stage
 
 pytestmark = pytest.mark.slow  # most tests here train
 
@@ -195,7 +196,7 @@ def test_a_terminal_sees_a_bar_and_notes_that_stay(run, monkeypatch):
     monkeypatch.setenv("TERM", "xterm")
     with watching() as shown:
         assert isinstance(shown, Bar)
-        shown.start("training", 100)
+        shown.start(Stage("training", 100))
         shown.advance(10, loss=0.5, seconds_left=80.0)
         shown.advance(20, loss=0.25, seconds_left=70.0)
         shown.note("step 1: [/] fine")
@@ -207,7 +208,7 @@ def test_a_terminal_sees_a_bar_and_notes_that_stay(run, monkeypatch):
 def test_the_pace_counts_what_this_process_did(monkeypatch):
     now = iter([0.0, 0.0, 0.0, 10.0])
     monkeypatch.setattr(progress_module.time, "monotonic", lambda: next(now))
-    pace = Pace("training", 2000)
+    pace = Pace(Stage("training", 2000))
     assert pace.describe(1000, {}) == ""
     assert pace.describe(1500, {}) == "50 documents/s, 10s left"
 
@@ -229,8 +230,12 @@ def test_plain_notes_carry_the_pace(run, capsys, monkeypatch):
     now = iter([0.0, 0.0, 0.0, 0.0, 2.0])
     monkeypatch.setattr(progress_module.time, "monotonic", lambda: next(now))
     plain = Plain()
-    plain.start("training", 400)
+    plain.start(Stage("training", 4000))
     plain.advance(0)
-    plain.advance(200, loss=0.5)
+    plain.advance(2000, loss=0.5)
     plain.note("step 7")
-    assert capsys.readouterr().err == "training: 400 documents\nstep 7 (100 documents/s, 2s left)\n"
+    plain.advance(4000)
+    plain.note("what comes next has no pace yet")
+    assert capsys.readouterr().err == (
+        "training: 4,000 documents\nstep 7 (1000 documents/s, 2s left)\nwhat comes next has no pace yet\n"
+    )

@@ -10,9 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from made_witnesses import made
 
-from denn.combiners import Context, additive, cells, mean_known
+from denn.combiners import additive, cells, mean_known
 from denn.combiners.additive import Additive
 from denn.errors import BundleError
+from denn.types import Context
 
 WITNESSES = ("classifier", "neighbours", "words")
 scores = st.one_of(st.sampled_from([0.0, 0.5, 0.7, 1.0]), st.floats(0, 1, width=32))

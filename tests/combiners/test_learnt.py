@@ -6,11 +6,12 @@ import pytest
 import torch
 from made_witnesses import made
 
-from denn.combiners import Context, mean_known
+from denn.combiners import mean_known
 from denn.combiners.learnt import FEWEST_DOCUMENTS, FILE, Learnt, choose
 from denn.core.metrics import multilabel_scores
 from denn.core.thresholds import GRID, decide, tune_global
 from denn.errors import BundleError, ConfigError
+from denn.types import Context
 
 
 def test_it_learns_where_the_mean_is_misled():

@@ -4,10 +4,11 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from denn.combiners import Context, mean_known
+from denn.combiners import mean_known
 from denn.combiners.average import Average
 from denn.combiners.confidence import Confidence
 from denn.core.combine import combine_known, debiased_confidence
+from denn.types import Context
 
 NAN = float("nan")
 

@@ -109,8 +109,8 @@ def test_labels_are_the_units_of_progress(tiny_corpus, tmp_path):
     said: list[object] = []
 
     class Heard(Silent):
-        def start(self, what: str, total: int | None) -> None:
-            said.append((what, total))
+        def start(self, stage) -> None:
+            said.append((stage.what, stage.total))
 
         def advance(self, done: int, **values: object) -> None:
             said.append(done)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from denn.build import Silent
 from denn.cli.show import console, span
+from denn.types import Stage
 
 if TYPE_CHECKING:
     import rich.progress
@@ -43,9 +44,8 @@ def watching() -> Iterator[Progress]:
 class Pace:
     """How fast one stage goes, and what is left of it."""
 
-    def __init__(self, what: str, total: int | None) -> None:
-        self.total, self.begun = total, time.monotonic()
-        self.unit = "labels" if "labels" in what else "documents"
+    def __init__(self, stage: Stage) -> None:
+        self.total, self.unit, self.begun = stage.total, stage.unit, time.monotonic()
         self.first: int | None = None  # done before this process, or at its first report
 
     def describe(self, done: int, values: dict[str, object]) -> str:
@@ -67,16 +67,17 @@ class Plain:
     """A line for each stage and each note."""
 
     def __init__(self) -> None:
-        self.pace, self.said = Pace("", None), ""
+        self.pace, self.said = Pace(Stage("")), ""
 
-    def start(self, what: str, total: int | None) -> None:
+    def start(self, stage: Stage) -> None:
         """Say what begins."""
-        self.pace, self.said = Pace(what, total), ""
-        log.info(what if total is None else f"{what}: {total} {self.pace.unit}")
+        self.pace, self.said = Pace(stage), ""
+        log.info(stage.what if stage.total is None else f"{stage.what}: {stage.total:,} {stage.unit}")
 
     def advance(self, done: int, **values: object) -> None:
-        """Remember the pace for the next note."""
-        self.said = self.pace.describe(done, {**values, "loss": None})
+        """Remember the pace for the next note, while the stage lasts."""
+        over = self.pace.total is not None and done >= self.pace.total
+        self.said = "" if over else self.pace.describe(done, {**values, "loss": None})
 
     def note(self, message: str) -> None:
         """Say a line, with the pace."""
@@ -87,14 +88,14 @@ class Bar:
     """A bar for the stage that runs; notes stay above it."""
 
     def __init__(self, display: rich.progress.Progress) -> None:
-        self.display, self.pace = display, Pace("", None)
+        self.display, self.pace = display, Pace(Stage(""))
 
-    def start(self, what: str, total: int | None) -> None:
+    def start(self, stage: Stage) -> None:
         """Put a new bar in the place of the last."""
         for task in self.display.task_ids:
             self.display.remove_task(task)
-        self.pace = Pace(what, total)
-        self.task = self.display.add_task(what, total=total, pace="")
+        self.pace = Pace(stage)
+        self.task = self.display.add_task(stage.what, total=stage.total, pace="")
 
     def advance(self, done: int, **values: object) -> None:
         """Move the bar."""

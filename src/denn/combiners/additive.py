@@ -11,10 +11,11 @@ from typing import Any, NamedTuple, Self
 import torch
 from torch import Tensor
 
-from denn.combiners import Context, Parts, mean_known, rows_of
+from denn.combiners import mean_known, rows_of
 from denn.combiners.cells import Linear, Statistic, blocks_of, chosen_cells, known_to_all, mean_of
 from denn.core.monotone import NARROWEST, fit_logistic, fit_offsets, hats, other_maximum, quantiles, ramps
 from denn.errors import BundleError
+from denn.types import Context, Parts
 from denn.untrusted import REMEDY
 
 LOWEST = 1e-5  # scores are clamped to this and to 1 minus this, so that logits are finite

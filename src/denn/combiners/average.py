@@ -8,7 +8,8 @@ from typing import Self
 
 from torch import Tensor
 
-from denn.combiners import Context, Parts, mean_known
+from denn.combiners import mean_known
+from denn.types import Context, Parts
 
 
 class Average:

@@ -9,8 +9,8 @@ from typing import Self
 import torch
 from torch import Tensor
 
-from denn.combiners import Parts
 from denn.core.monotone import OtherMaximum
+from denn.types import Parts
 
 CELLS = 100_000  # of texts × labels that a fit reads besides the gold ones; half the most likely, half drawn
 

@@ -8,8 +8,8 @@ from typing import Self
 
 from torch import Tensor
 
-from denn.combiners import Context, Parts
 from denn.core.combine import combine_known, debiased_confidence
+from denn.types import Context, Parts
 
 
 class Confidence:

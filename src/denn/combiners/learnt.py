@@ -9,7 +9,7 @@ from typing import Literal, Self, get_args
 import torch
 from torch import Tensor
 
-from denn.combiners import Context, Parts, mean_known, rows_of
+from denn.combiners import mean_known, rows_of
 from denn.combiners.additive import Additive
 from denn.combiners.cells import mean_of
 from denn.combiners.confidence import Confidence
@@ -17,6 +17,7 @@ from denn.core.calibration import calibration_error, log_loss
 from denn.core.thresholds import GRID, counts_at, decide, tune_global
 from denn.errors import BundleError, ConfigError
 from denn.strict_json import dumps
+from denn.types import Context, Parts
 from denn.untrusted import REMEDY, read_object
 
 Optimise = Literal["micro_f1", "macro_f1", "precision_at_k"]

@@ -16,6 +16,7 @@ from denn.encoders.transformer import TransformerEncoder
 from denn.protocols import Progress
 from denn.training.head import start_head
 from denn.training.network import Network, TransformerParameters
+from denn.types import Stage
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,7 +72,7 @@ class Classifier(Network):
     def start(self, tokens: Tokens, labels: Tensor, parameters: Any, progress: Progress, sampled: int) -> None:
         """Fix the scale on some documents, or on all of them where the head starts on their embeddings."""
         some = tokens if parameters.head_start else tokens.first(sampled)
-        progress.start("embedding training documents", len(some))
+        progress.start(Stage("embedding training documents", len(some)))
         self.learn_head(self.encoder.encode(some, progress.advance), labels, parameters, parameters.head_start)
 
     def learn_head(self, embeddings: Tensor, labels: Tensor, parameters: Any, epochs: int) -> None:

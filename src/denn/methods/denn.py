@@ -14,7 +14,6 @@ from pydantic import AfterValidator, Field, NonNegativeFloat, PositiveFloat
 from torch import Tensor
 
 from denn.clock import Clock
-from denn.combiners import Combiner, Context
 from denn.combiners.average import Average
 from denn.combiners.confidence import Confidence, confidence_of
 from denn.core import contrast
@@ -25,12 +24,12 @@ from denn.errors import BundleError, ConfigError, TrainingError
 from denn.methods import views
 from denn.methods.classifier import Classifier, ClassifierParameters
 from denn.methods.neighbours import WithNeighbours
-from denn.protocols import Progress, Witness
+from denn.protocols import Combiner, Progress, Witness
 from denn.registry import COMBINERS, WITNESSES, lookup
 from denn.training.bounds import Neighbourhood
 from denn.training.network import Batch
 from denn.training.session import Training, micro_f1
-from denn.types import Calibrated, Corpus, Document, Fitted, LabelSpace, Neighbours, Scores, Support
+from denn.types import Calibrated, Context, Corpus, Document, Fitted, LabelSpace, Neighbours, Scores, Stage, Support
 from denn.untrusted import REMEDY
 from denn.witnesses.texts import Texts
 
@@ -244,11 +243,13 @@ class DENN(WithNeighbours):
             )
         return self
 
-    def calibrate(self, documents: Sequence[Document], folder: Path) -> Calibrated:
+    def calibrate(self, documents: Sequence[Document], folder: Path, progress: Progress) -> Calibrated:
         """Learn from validation documents whom to believe; each is scored as if its labels had not been seen."""
         p, texts = self.parameters, [document.text for document in documents]
+        progress.start(Stage(f"hearing the witnesses on {len(texts):,} validation documents"))
         asked = Texts(texts, self.embed, lambda embeddings: self.search(embeddings, p.k))
         parts, found = self.hear(asked), asked.neighbours
+        progress.start(Stage("learning whom to believe"))
         context = Context(self.label_counts, found.similarity, p.gamma)
         self.combiner = lookup(COMBINERS, p.combination, "combination")(optimise=p.optimise)
         facts = self.combiner.fit(parts, LabelSpace(found.names).matrix(documents), context)

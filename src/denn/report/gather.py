@@ -19,7 +19,7 @@ from denn.evaluation import Evaluation, concatenate, decision_thresholds, evalua
 from denn.model import BATCH, Model, checked
 from denn.protocols import Progress, Retriever
 from denn.report.combination import combination_of
-from denn.types import Document, LabelSpace, Neighbour, Scores
+from denn.types import Document, LabelSpace, Neighbour, Scores, Stage
 
 MAPPED = 1000  # stored documents, and texts, drawn on the map
 COLOURED = 7  # labels with a colour of their own on the map
@@ -91,7 +91,7 @@ def gather(model: Model, documents: Sequence[Document], valid: Sequence[Document
     scores = _scores(model, documents, progress) if around is None else checked(around.scores, len(model.labels))
     uses_lambda = heard is not None and heard.uses_lambda
     counts = dict(zip(model.labels.names, model.card.corpus["label_counts"], strict=True))
-    progress.start("comparing scores and labels", None)
+    progress.start(Stage("comparing scores and labels"))
     later = model.later_thresholds(scores)
     evaluation = evaluate(scores, documents, model.card.thresholds, counts, later=later)
     gold = LabelSpace(evaluation.names).matrix(documents)
@@ -149,10 +149,10 @@ class _Searched:
         valid = None
         if self.valid:
             valid = Searched(self.method, self.valid, self._embed("reading validation texts", self.valid))
-        self.progress.start("trying other settings", None)
+        self.progress.start(Stage("trying other settings"))
         ks, gammas = (*KS, self.method.parameters.k), GAMMAS if uses_lambda else ()
         swept = sweep(valid, self.test, ks=ks, gammas=gammas, threshold=threshold)
-        self.progress.start("trying smaller datastores", None)
+        self.progress.start(Stage("trying smaller datastores"))
         return swept, datastore_sweep(valid, self.test, threshold=threshold)
 
     def _map(self) -> Map:
@@ -199,7 +199,7 @@ def _scores(model: Model, documents: Sequence[Document], progress: Progress) -> 
 def _batches(what: str, documents: Sequence[Document], progress: Progress) -> Iterator[list[str]]:
     """Give the texts in batches, and a note at each quarter, with which lines without a bar say the time left."""
     if documents:
-        progress.start(what, len(documents))
+        progress.start(Stage(what, len(documents)))
         progress.advance(0)
     for start in range(0, len(documents), BATCH):
         yield [document.text for document in documents[start : start + BATCH]]

@@ -16,7 +16,7 @@ from denn.protocols import Progress
 from denn.report import evidence, sections
 from denn.report.combination import combination_of, listed, system_name, system_names, title
 from denn.report.gather import Findings, gather
-from denn.types import Document
+from denn.types import Document, Stage
 
 
 def write(
@@ -24,7 +24,7 @@ def write(
 ) -> Findings:
     """Examine a model on documents and write the page; `name` says what these are."""
     found = gather(model, documents, valid, progress)
-    progress.start("writing the page", None)
+    progress.start(Stage("writing the page"))
     page, beside = render(found, model.card, name), path.with_name(path.name + ".part")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -8,6 +8,7 @@ import torch
 
 from denn.errors import StoreError
 from denn.protocols import Datastore, Progress
+from denn.types import Stage
 
 BATCH = 4096  # documents that become durable together
 
@@ -22,13 +23,13 @@ def copy(source: Datastore, target: Datastore, progress: Progress) -> int:
     if source.dimension != target.dimension:
         raise StoreError(f"got a datastore of width {target.dimension} to copy into, expected {source.dimension}.")
     total = len(source)
-    progress.start("copying", total)
+    progress.start(Stage("copying", total))
     done = 0
     for documents, vectors in source.export(BATCH):
         target.add(documents, vectors, source="copy")
         done += len(documents)
         progress.advance(done)
-    progress.start("comparing", done)
+    progress.start(Stage("comparing", done))
     _compare(source, target, progress)
     return done
 

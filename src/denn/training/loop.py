@@ -21,6 +21,7 @@ from denn.training.guard import RATE_SHARE, RECOVERIES, loss_stays_high, sign_of
 from denn.training.interruption import uninterrupted
 from denn.training.pace import Pace
 from denn.training.plan import Plan, State
+from denn.types import Stage
 
 CHECK_EVERY = 10  # steps between looks at the loss: each look waits for the device
 RAMP = 50  # steps in which the rate rises again after a collapse: the optimiser has forgotten its moments
@@ -61,7 +62,7 @@ def fit(
     if run.resume():
         progress.note(f"resuming at step {run.state.step} of {run.total}")
         run.state.owed |= run.done() and run.state.step > run.judged_step()
-    progress.start("training", run.size * plan.epochs)
+    progress.start(Stage("training", run.size * plan.epochs, trains=True))
     run.begun = run.saved = time.monotonic()
     with torch.random.fork_rng(devices=_cuda_devices(module)):
         try:

@@ -26,7 +26,7 @@ from denn.training.head import epoch_seconds
 from denn.training.loop import fit
 from denn.training.network import Batch, Network, NeuralParameters
 from denn.training.plan import Plan, State
-from denn.types import Corpus, Document
+from denn.types import Corpus, Document, Stage
 
 DOUBT = 10.0  # documents of a label set in validation at which its ratio counts half
 SAMPLED = 512  # training documents that fix the scale of embeddings, fewer where time is short
@@ -120,7 +120,7 @@ class Training:
         rows, self.embeddings = self._embed_in_time(epochs, clock, progress)
         if len(rows) < len(self.train_tokens):
             self._read(self._part(rows))
-        progress.start("training the head", None)
+        progress.start(Stage("training the head"))
         network.learn_head(self.embeddings, self.labels, self.parameters, epochs)
         return State(seconds=time.monotonic() - begun)
 
@@ -129,7 +129,7 @@ class Training:
         encoder: Any = self.network.encoder
         tokens, work, begun = self.train_tokens, self._work(), time.monotonic()
         order = torch.randperm(len(tokens), generator=torch.Generator().manual_seed(self.parameters.seed))
-        progress.start("embedding training documents", len(tokens))
+        progress.start(Stage("embedding training documents", len(tokens)))
         pieces: list[Tensor] = []
         done, size = 0, TIMED
         while done < len(tokens):

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from denn.errors import BundleError, DataError, TrainingError
 from denn.protocols import Progress, Retriever, Witness
-from denn.types import Corpus, Document, LabelSpace, Support
+from denn.types import Corpus, Document, LabelSpace, Stage, Support
 from denn.untrusted import REMEDY, first_line, header, read_lines, read_tensors
 from denn.witnesses.calibration import Calibration
 from denn.witnesses.ngrams import CHUNK, Floats, Integers, Matrix, Ngrams, Tokens
@@ -76,9 +76,9 @@ class Words(Witness):
         the documents that a term must occur in, `negatives` those without a label that it is first learnt from, and
         weights nearer 0 than `prune` are dropped.
         """
-        progress.start("reading words", len(documents))
+        progress.start(Stage("reading words", len(documents)))
         tokens = Tokens.of((document.text for document in documents), progress.advance)
-        progress.start("weighing words", None)
+        progress.start(Stage("weighing words"))
         every = len(tokens.ids) <= EVERY_KIND
         ngrams = Ngrams.of(
             tokens,
@@ -97,7 +97,7 @@ class Words(Witness):
         share = np.maximum(np.diff(gold.indptr), 0.5) / len(documents)
         order = np.argsort(-share, kind="stable")
         learner, calibration = _calibrated(learner, (cost,) if cost else COSTS, order, share, progress)
-        progress.start("learning words of labels", len(labels))
+        progress.start(Stage("learning the words of labels", len(labels), "labels"))
         found = learner.learn(order, progress.advance)
         if not found.learnt.any():
             raise _too_late()
@@ -216,9 +216,15 @@ def _calibrated(
     gold = learner.gold[held][:, chosen].toarray()
     part = replace(learner, rows=learner.rows[kept], gold=learner.gold[kept].tocsc())
     best, least = None, np.inf
+    progress.start(Stage("choosing the cost of words", len(costs) * len(chosen), "labels"))
+    done = 0
+
+    def advance(count: int) -> None:
+        progress.advance(done + count)
+
     for cost in costs:
-        progress.start(f"calibrating the words at C = {cost:g}", len(chosen))
-        found = replace(part, cost=cost).learn(chosen, progress.advance)
+        found = replace(part, cost=cost).learn(chosen, advance)
+        done += len(chosen)
         if not found.learnt[chosen].all():
             break
         decisions = (learner.rows[held] @ found.weights[:, chosen]).toarray() + found.bias[chosen]

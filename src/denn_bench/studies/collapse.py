@@ -32,6 +32,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from denn.build import Silent
 from denn.clock import Clock
 from denn.config import make_recipe, parse_settings, read_recipe
 from denn.data import aapd, eurlex57k
@@ -146,19 +147,6 @@ class UsualNorms:
             norms = norms * shares
         self.mean.mul_(MEMORY).add_(norms, alpha=1 - MEMORY)
         self.steps += 1
-
-
-class Silent:
-    """Progress that nobody sees."""
-
-    def start(self, what: str, total: int | None) -> None:
-        """Show nothing."""
-
-    def advance(self, done: int, **values: object) -> None:
-        """Show nothing."""
-
-    def note(self, message: str) -> None:
-        """Show nothing."""
 
 
 class Record:

@@ -27,7 +27,6 @@ import torch
 from torch import Tensor, nn
 
 from denn.cli.demo import parts as demo_parts
-from denn.combiners import Combiner, Context, Parts
 from denn.combiners.average import Average
 from denn.combiners.confidence import Confidence
 from denn.combiners.learnt import Learnt
@@ -38,9 +37,10 @@ from denn.core.thresholds import decide, tune_global
 from denn.data.debian import load_debian
 from denn.encoders.transformer import TransformerEncoder
 from denn.encoders.weights import cache_folder
+from denn.protocols import Combiner
 from denn.registry import CORPORA, lookup
 from denn.training.head import start_head
-from denn.types import Corpus
+from denn.types import Context, Corpus, Parts
 from denn_bench.studies.machine import machine
 from denn_bench.studies.stability import FOLDERS, HIGHEST, keep, nearest
 from denn_bench.systems.br import BR, BrParameters, machines

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import denn
+from denn.build import Silent
 from denn.config import parse_settings
 from denn.core.metrics import all_scores
 from denn.core.thresholds import decide
@@ -24,14 +25,8 @@ from denn_bench.studies.machine import machine
 from denn_bench.systems.br import BR
 
 
-class Plain:
-    """Progress as plain lines."""
-
-    def start(self, what: str, total: int | None) -> None:
-        """Say what begins."""
-
-    def advance(self, done: int, **values: object) -> None:
-        """Stay quiet."""
+class Notes(Silent):
+    """Progress that prints its notes."""
 
     def note(self, message: str) -> None:
         """Print a line."""
@@ -63,7 +58,7 @@ def main() -> None:
     corpus = denn.read_corpus(files["train"], files["valid"], files["test"], name=args.corpus.name)
     begun = time.perf_counter()
     settings = {"encoder": args.encoder, "seed": args.seed} | parse_settings(args.set)
-    model = denn.train(corpus, out=args.out, restart=True, replace=True, allow_poor=True, progress=Plain(), **settings)
+    model = denn.train(corpus, out=args.out, restart=True, replace=True, allow_poor=True, progress=Notes(), **settings)
     seconds = time.perf_counter() - begun
     evaluation = model.evaluate(corpus.test)
     for system, kinds in evaluation.systems.items():

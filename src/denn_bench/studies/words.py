@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from denn.build import Silent
 from denn.clock import Clock
 from denn.core.metrics import multilabel_scores
 from denn.core.thresholds import decide, tune_global
@@ -34,14 +35,8 @@ GRID = tuple(step / 50 for step in range(-75, 51))  # decision values
 NEGATIVES = 1000
 
 
-class Quiet:
-    """Progress that nobody watches."""
-
-    def start(self, what: str, total: int | None) -> None:
-        """Ignore it."""
-
-    def advance(self, done: int, **values: object) -> None:
-        """Ignore it."""
+class Notes(Silent):
+    """Progress that prints its notes."""
 
     def note(self, message: str) -> None:
         """Print it."""
@@ -245,7 +240,7 @@ def solve(corpus: Corpus, name: str, seed: int) -> dict[str, Any]:
 def witness(corpus: Corpus, seed: int) -> dict[str, Any]:
     """Measure the witness itself: fitting, scores, files, and milliseconds a text."""
     model, facts = measured(
-        lambda: Words.learn(corpus.train, corpus.labels, seed=seed, progress=Quiet(), seconds_left=lambda: None)
+        lambda: Words.learn(corpus.train, corpus.labels, seed=seed, progress=Notes(), seconds_left=lambda: None)
     )
     texts = [document.text for document in corpus.test]
     test, scoring = measured(lambda: model.scores(texts))

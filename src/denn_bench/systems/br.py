@@ -17,7 +17,7 @@ from denn.core.metrics import multilabel_scores
 from denn.core.thresholds import decide, tune_global
 from denn.errors import BundleError
 from denn.protocols import Method, Progress
-from denn.types import Corpus, Document, Fitted, LabelSpace, Scores
+from denn.types import Corpus, Document, Fitted, LabelSpace, Scores, Stage
 from denn.untrusted import read_tensors
 from denn_bench.systems.linear import LinearParameters, by_term, decision_values, learn, sparse_row
 from denn_bench.systems.tfidf import Matrix, Tfidf, array_types, from_arrays, in_threads, to_arrays
@@ -49,7 +49,7 @@ class BR(Method):
     def fit(self, corpus: Corpus, workdir: Path, progress: Progress, clock: Clock | None = None) -> Fitted:
         """Learn the machines, for several costs where the cost is tuned."""
         p, begun = self.parameters, time.monotonic()
-        progress.start("reading words", None)
+        progress.start(Stage("reading words"))
         self.names = corpus.labels.names
         self.features, known = Tfidf.of([document.text for document in corpus.train], p)
         gold = corpus.labels.matrix(corpus.train)
@@ -58,7 +58,7 @@ class BR(Method):
             progress.note(f"there is no validation part to tune the cost on: it stays at {p.cost:g}")
         tried: dict[str, float] = {}
         for cost in costs:
-            progress.start(f"learning labels at cost {cost:g}", len(self.names))
+            progress.start(Stage(f"learning labels at cost {cost:g}", len(self.names), "labels"))
             found = machines(known, gold, cost, p, progress.advance)
             score = self._judge(corpus, *found) if len(costs) > 1 else 0.0
             if score > max(tried.values(), default=-1.0):

@@ -16,7 +16,7 @@ from torch import Tensor
 from denn.clock import Clock
 from denn.errors import BundleError, ConfigError
 from denn.protocols import Method, Progress
-from denn.types import Corpus, Fitted, LabelSpace, Scores
+from denn.types import Corpus, Fitted, LabelSpace, Scores, Stage
 from denn.untrusted import REMEDY, read_tensors
 from denn_bench.core.chain import follow_chain
 from denn_bench.systems.linear import LinearParameters, by_term, decision_values, learn, sparse_row
@@ -77,12 +77,12 @@ class CC(Method):
                 f"Got {count} labels, expected at most max_labels = {p.max_labels} for a chain, whose machines decide "
                 f"one after the other. Use the method 'br', or allow it with --set max_labels={count}."
             )
-        progress.start("reading words", None)
+        progress.start(Stage("reading words"))
         self.names = corpus.labels.names
         self.features, known = Tfidf.of([document.text for document in corpus.train], p)
         gold = corpus.labels.matrix(corpus.train).numpy()
         chance = np.random.default_rng(p.seed)
-        progress.start("learning labels", p.chains * count)
+        progress.start(Stage("learning labels", p.chains * count, "labels"))
         self.chains = []
         frequent_first = np.argsort(-gold.sum(0), kind="stable")
         for number in range(p.chains):

@@ -17,7 +17,7 @@ from denn.clock import Clock
 from denn.errors import BundleError
 from denn.protocols import Method, Progress
 from denn.training.bounds import Neighbourhood
-from denn.types import Corpus, Fitted, LabelSpace, Scores
+from denn.types import Corpus, Fitted, LabelSpace, Scores, Stage
 from denn.untrusted import REMEDY, read_tensors
 from denn_bench.core.mlknn import neighbour_histograms, posterior
 from denn_bench.systems.tfidf import Matrix, Tfidf, TfidfParameters, array_types, from_arrays, in_threads, to_arrays
@@ -55,12 +55,12 @@ class MLkNN(Method):
         from scipy.sparse import csr_matrix
 
         p, begun = self.parameters, time.monotonic()
-        progress.start("reading words", None)
+        progress.start(Stage("reading words"))
         self.names = corpus.labels.names
         self.features, known = Tfidf.of([document.text for document in corpus.train], p)
         gold = corpus.labels.matrix(corpus.train)
         self.known, self.labels = known.astype("float32"), csr_matrix(gold.numpy(), dtype="int32")
-        progress.start("finding neighbours", len(gold))
+        progress.start(Stage("finding neighbours", len(gold)))
         found = nearest(self.known, self.known, p.k, p.jobs, own=True, report=progress.advance)
         histograms = torch.zeros(2, len(self.names), p.k + 1, dtype=torch.int64)
         for start in range(0, len(gold), COUNTED):
