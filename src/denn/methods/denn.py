@@ -283,7 +283,8 @@ class DENN(WithNeighbours):
         lonely = ~found.similarity.isfinite().any(1)
         if "neighbours" in parts and bool(lonely.any()):
             parts = {**parts, "neighbours": parts["neighbours"].masked_fill(lonely[:, None], float("nan"))}
-        counts = F.pad(self.label_counts, (0, len(found.names) - len(self.label_counts)))
+        later = len(found.names) - len(self.label_counts)
+        counts = F.pad(self.label_counts, (0, later)) if later else self.label_counts
         return parts, Context(counts, found.similarity, self.parameters.gamma if gamma is None else gamma)
 
     def votes(self, found: Neighbours, labels: int) -> Tensor:
