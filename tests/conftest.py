@@ -80,10 +80,10 @@ def _own_settings(tmp_path_factory: pytest.TempPathFactory) -> None:
 
 @pytest.fixture(scope="session")
 def tiny_corpus() -> denn.Corpus:
-    """Sixty documents to learn from, twenty to validate and twenty to test."""
+    """Sixty documents to learn from, sixty to validate (enough to learn a combination) and twenty to test."""
     return denn.Corpus(
         train=synthetic_documents("train", 60, seed=1),
-        valid=synthetic_documents("valid", 20, seed=2),
+        valid=synthetic_documents("valid", 60, seed=2),
         test=synthetic_documents("test", 20, seed=3),
         name="tiny",
     )

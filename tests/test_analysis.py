@@ -14,6 +14,7 @@ import denn
 from denn.analysis.curves import calibration, threshold_curve
 from denn.analysis.errors import confusions, worst
 from denn.analysis.sweeps import Searched, datastore_sweep, sweep
+from denn.combiners.average import Average
 from denn.core.metrics import multilabel_scores
 from denn.core.thresholds import decide, tune_global
 from denn.types import Document, LabelSpace, Scores
@@ -75,6 +76,13 @@ def test_a_sweep_without_validation_keeps_the_given_threshold(model, tiny_corpus
     found = sweep(None, wide(model, tiny_corpus.test), threshold=0.3)
     assert {row["threshold"] for row in (*found["k"], *found["gamma"])} == {0.3}
     assert len(found["gamma"]) == 9
+
+
+def test_other_neighbours_change_nothing_where_they_are_no_witness(model, tiny_corpus):
+    del model.method.witnesses["neighbours"]
+    model.method.combiner = Average()
+    found = wide(model, tiny_corpus.test)
+    assert torch.equal(found.rescored(found.found.nearest(1)), found.scores.final)
 
 
 def test_k_stops_at_what_was_found(model, tiny_corpus):
@@ -154,12 +162,12 @@ def test_calibration_by_hand():
         {"low": 0.0, "high": 0.5, "count": 2, "score": pytest.approx(0.2), "observed": 0.5},
         {"low": 0.5, "high": 1.0, "count": 2, "score": pytest.approx(0.8), "observed": 0.5},
     ]
-    assert found["ece"] == pytest.approx(0.3)
+    assert found["error"] == pytest.approx((0.1 + 0.7 + 0.6 + 0) / 4)  # in ten bins, whatever the bins shown
     assert [row["count"] for row in calibration(values, gold, bins=10)["bins"]] == [1, 1, 1, 1]
 
 
 def test_no_cells_have_no_calibration():
-    assert calibration(torch.empty(0, 3), torch.empty(0, 3, dtype=torch.bool)) == {"bins": [], "ece": 0}
+    assert calibration(torch.empty(0, 3), torch.empty(0, 3, dtype=torch.bool)) == {"bins": [], "error": 0}
 
 
 def test_confusions_are_counted_by_text():

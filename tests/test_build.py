@@ -3,13 +3,18 @@
 import json
 import logging
 import shutil
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+import torch
 
 import denn
 from denn.build import Silent, existing_model
 from denn.errors import ConfigError, DataError, DennError, TrainingError
+from denn.protocols import Method
+from denn.registry import METHODS
+from denn.types import Fitted, Scores
 
 pytestmark = pytest.mark.slow  # most tests here train
 
@@ -193,6 +198,48 @@ def test_a_model_that_learnt_nothing_is_not_written(puzzle, tmp_path):
     assert names(tmp_path) == set(), "nothing to resume"
     with denn.train(puzzle, out=tmp_path / "model", allow_poor=True, **settings) as model:
         assert model.card.metrics["micro_f1"] == 0.6
+
+
+@dataclass(frozen=True)
+class Aim:
+    """What the thresholds of `Clumsy` are tuned for."""
+
+    optimise: str = "micro_f1"
+
+
+class Clumsy(Method):
+    """Sure of the label a; at the threshold that is best for macro-F1 it also gives c and d to every text."""
+
+    Parameters = Aim
+
+    def __init__(self, parameters):
+        self.parameters = parameters
+
+    def fit(self, corpus, workdir, progress, clock=None):
+        return Fitted({}, corpus)
+
+    def scores(self, texts, own_ids=None):
+        rows = [[0.9 if "a" in text else 0.5, 0.3 if "b" in text else 0.2, 0.3, 0.3] for text in texts]
+        return Scores(torch.tensor(rows), ("a", "b", "c", "d"))
+
+    def save(self, folder):
+        """Nothing is learnt."""
+
+    @classmethod
+    def load(cls, folder, parameters, labels):
+        return cls(parameters)
+
+
+@pytest.mark.parametrize("optimise", ["micro_f1", "macro_f1"])
+def test_a_model_for_macro_f1_is_not_poor_for_its_micro_f1(optimise, tmp_path, monkeypatch):
+    monkeypatch.setitem(METHODS.own, "clumsy", f"{__name__}:Clumsy")
+    texts = [*(["a"] * 5), "a b", "a c", "a d", "", ""]
+    documents = [denn.Document(f"{text} {number}", tuple(text.split())) for number, text in enumerate(texts)]
+    with denn.train(
+        denn.Corpus(train=documents, valid=documents), out=tmp_path / "model", method="clumsy", optimise=optimise
+    ) as model:
+        constant = 2 * 8 / (10 + 11)  # of always giving a
+        assert (model.card.metrics["micro_f1"] > constant) == (optimise == "micro_f1")
 
 
 def test_a_poor_model_leaves_the_older_one_and_its_own_checkpoint(puzzle, tiny_model, brief, tmp_path):

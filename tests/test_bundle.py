@@ -66,15 +66,15 @@ def test_the_card_says_how_the_model_came_about(tiny_model, tiny_corpus):
     card, labels = bundle.read(tiny_model)
     assert labels == tiny_corpus.labels
     assert (card.format, card.method, card.parameters["k"]) == (3, "denn", 5)
-    assert (card.corpus["name"], card.corpus["train"], card.corpus["valid"]) == ("tiny", 60, 20)
+    assert (card.corpus["name"], card.corpus["train"], card.corpus["valid"]) == ("tiny", 60, 60)
     counts = [sum(name in document.labels for document in tiny_corpus.train) for name in labels.names]
     assert card.corpus["label_counts"] == counts
     assert set(card.thresholds) == {"final", "classifier", "neighbours", "words", "average", "confidence"}
-    assert card.training["combination"]["chosen"] == "average"
+    assert card.training["combination"]["chosen"] == "learnt"
     assert all(len(thresholds.per_label) == len(labels) for thresholds in card.thresholds.values())
     assert card.metrics["micro_f1"] > 0.5
     assert card.training["best_step"] <= card.training["steps"]
-    assert card.versions.keys() == {"denn", "torch", "transformers", "tokenizers", "numpy"}
+    assert card.versions.keys() == {"denn", "torch", "transformers", "tokenizers", "numpy", "scipy", "scikit-learn"}
     assert set(card.digests) == files(tiny_model) - {"bundle.json", "store/store.sqlite"}
 
 
@@ -211,6 +211,16 @@ def test_a_model_of_another_major_version_is_read_with_a_warning(tiny_model, tmp
     (folder / "bundle.json").write_text(json.dumps(card))
     denn.load(folder).close()
     assert "was written with torch 1.13.1" in caplog.text
+
+
+def test_a_model_that_names_fewer_versions_is_read_without_a_warning(tiny_model, tmp_path, caplog):
+    folder = tmp_path / "model"
+    shutil.copytree(tiny_model, folder)
+    card = json.loads((folder / "bundle.json").read_text())
+    del card["versions"]["scipy"]
+    (folder / "bundle.json").write_text(json.dumps(card))
+    denn.load(folder).close()
+    assert "was written with" not in caplog.text
 
 
 def sign(folder: Path, **changes: object) -> Path:

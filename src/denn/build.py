@@ -8,7 +8,7 @@ import json
 import logging
 import shutil
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -21,7 +21,8 @@ from safetensors import SafetensorError
 from denn import bundle
 from denn.clock import Clock
 from denn.config import Recipe, make_recipe
-from denn.core.metrics import most_frequent_f1
+from denn.core.metrics import most_frequent_f1, multilabel_scores
+from denn.core.thresholds import decide, tune_global
 from denn.errors import BundleError, DataError, EncoderError, StoreError, TrainingError
 from denn.evaluation import evaluate, systems_of, tune, untuned
 from denn.locks import alone
@@ -29,7 +30,7 @@ from denn.model import Model, load
 from denn.protocols import Progress
 from denn.stores.address import ELSEWHERE, FILE
 from denn.stores.embedded.sqlite import version
-from denn.types import Corpus, Stage
+from denn.types import Calibrated, Corpus, Document, LabelSpace, Scores, Stage
 from denn.untrusted import first_line, read_object
 
 log = logging.getLogger(__name__)
@@ -138,10 +139,10 @@ def _train(
         with _usable():
             built.save(staging)
             bundle.write_labels(staging, corpus.labels)
-            card = _finish(staging, used, recipe, facts, shown)
-        if not (allow_poor or getattr(built, "is_baseline", False)) and (sentence := _poor(used, card)):
+            poor = _finish(staging, used, recipe, facts, shown)
+        if poor and not (allow_poor or getattr(built, "is_baseline", False)):
             _discard_if_empty(workdir)  # a checkpoint is kept: to train on, or to write the model anyway
-            raise TrainingError(sentence)
+            raise TrainingError(poor)
         bundle.replace(staging, folder)
         failed.pop_all()
     _discard(workdir)
@@ -258,9 +259,9 @@ def _discard_if_empty(workdir: Path) -> None:
         _discard(workdir)
 
 
-def _finish(staging: Path, corpus: Corpus, recipe: Recipe, facts: Mapping[str, object], shown: Progress) -> bundle.Card:
-    """Tune thresholds on the model as it was written, and write bundle.json last."""
-    counts = Counter(label for document in corpus.train for label in document.labels)
+def _finish(staging: Path, corpus: Corpus, recipe: Recipe, facts: Mapping[str, object], shown: Progress) -> str | None:
+    """Tune thresholds on the model as it was written, and write bundle.json last; say so of a poor model."""
+    counts, poor = Counter(label for document in corpus.train for label in document.labels), None
     card = bundle.Card(
         method=recipe.method,
         parameters=recipe.as_dict()["parameters"],
@@ -281,28 +282,34 @@ def _finish(staging: Path, corpus: Corpus, recipe: Recipe, facts: Mapping[str, o
     with load(staging) as model:
         if corpus.valid:
             calibrated = model.method.calibrate(corpus.valid, staging, shown)
-            facts = {**facts, **(calibrated.facts if calibrated else {})}
-            scores = model.scores([d.text for d in corpus.valid]) if calibrated is None else calibrated.scores
-            thresholds = tune(scores, corpus.valid, getattr(recipe.parameters, "optimise", "micro_f1"))
-            metrics = dict(evaluate(scores, corpus.valid, thresholds, counts).headline)
+            if calibrated is None:
+                calibrated = Calibrated(model.scores([d.text for d in corpus.valid]), {}, corpus.valid)
+            scores, documents, facts = calibrated.scores, calibrated.documents, {**facts, **calibrated.facts}
+            thresholds = tune(scores, documents, getattr(recipe.parameters, "optimise", "micro_f1"))
+            metrics = dict(evaluate(scores, documents, thresholds, counts).headline)
+            poor = _poor(scores, documents, counts)
         else:
             log.warning("there is no validation part: thresholds stay at 0.5, and nothing shows how good the model is")
             thresholds, metrics = untuned(systems_of(model.scores([""])), len(corpus.labels)), {}
     found = {"thresholds": thresholds, "metrics": metrics, "training": dict(facts)}
     card = card.model_copy(update={**found, "digests": bundle.digests(staging)})
     bundle.write_card(staging, card)
-    return card
+    return poor
 
 
-def _poor(corpus: Corpus, card: bundle.Card) -> str | None:
-    """Say so of a model that is no better on validation than the best constant answer."""
-    counts = torch.tensor(card.corpus["label_counts"])
-    k, constant = most_frequent_f1(counts, corpus.labels.matrix(corpus.valid))
-    if constant in (0, 1) or card.metrics["micro_f1"] > constant:  # no labels to compare with, or nothing to beat
+def _poor(scores: Scores, documents: Sequence[Document], counts: Mapping[str, int]) -> str | None:
+    """Say so of a model that is no better on validation than the best constant answer.
+
+    Its micro-F1 is that of the threshold best for it, whichever metric the model's own thresholds are tuned for.
+    """
+    gold = LabelSpace(scores.names).matrix(documents)
+    k, constant = most_frequent_f1(torch.tensor([counts.get(name, 0) for name in scores.names]), gold)
+    own = multilabel_scores(decide(scores.final, tune_global(scores.final, gold)), gold)["micro_f1"]
+    if constant in (0, 1) or own > constant:  # no labels to compare with, or nothing to beat
         return None
     given = "most frequent label" if k == 1 else f"{k} most frequent labels"
     return (
-        f"The model was not written: it gets micro F1 {100 * card.metrics['micro_f1']:.1f} on {len(corpus.valid)} "
+        f"The model was not written: it gets micro F1 {100 * own:.1f} on {len(documents)} "
         f"validation documents, and always giving the {given} gets {100 * constant:.1f}. Run the same command with "
         "more epochs or time, or with --restart and a lower learning rate, more documents per label or --method br; "
         "--allow-poor writes the model anyway."

@@ -27,7 +27,7 @@ log = logging.getLogger(__name__)
 FORMATS = (2, 3)  # that are read; the last one is written
 MOST_FILES = 10_000
 PATIENCE = 100  # hundredths of a second
-VERSIONED = ("torch", "transformers", "tokenizers", "numpy")
+VERSIONED = ("torch", "transformers", "tokenizers", "numpy", "scipy", "scikit-learn")
 
 
 Share = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
@@ -148,10 +148,9 @@ def read(folder: Path) -> tuple[Card, LabelSpace]:
         raise BundleError(f"{file} is damaged: {flaw}. {REMEDY}")
     labels = LabelSpace(labels.names, tuple(card.corpus["label_counts"]))
     for name, here in versions().items():
-        if (there := card.versions.get(name, "")).split(".")[0] != here.split(".")[0]:
-            log.warning(
-                "%s was written with %s %s, here is %s; scores may differ.", folder, name, there or "none", here
-            )
+        there = card.versions.get(name, here)  # earlier bundles name fewer
+        if there.split(".")[0] != here.split(".")[0]:
+            log.warning("%s was written with %s %s, here is %s; scores may differ.", folder, name, there, here)
     return card, labels
 
 

@@ -6,7 +6,7 @@ import math
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -20,6 +20,7 @@ from denn.evaluation import Evaluation, concatenate, evaluate, systems_of
 from denn.methods.neighbours import WithNeighbours
 from denn.model import Model
 from denn.protocols import Progress, Retriever
+from denn.report.combination import combination_of
 from denn.types import Corpus, Document, Scores, Stage
 from denn_bench.machine import peak_memory
 
@@ -99,14 +100,20 @@ def cost(
     }
 
 
-def sweeps_of(method: Retriever, threshold: float, corpus: Corpus) -> dict[str, Any]:
-    """Return the F1 of other k, γ and datastore sizes, without training again."""
+def sweeps_of(model: Model, corpus: Corpus) -> dict[str, Any]:
+    """Return the F1 of other k, γ and datastore sizes, without training again.
+
+    Thresholds are tuned on validation documents, unless the combination was fitted to them: then the model's is kept.
+    """
+    method, combination = cast(Retriever, model.method), combination_of(model.card)
+    tuning = () if combination is not None and combination.fitted else corpus.valid
     valid, test = (
         Searched(method, part, method.embed([document.text for document in part])) if part else None
-        for part in (corpus.valid, corpus.test)
+        for part in (tuning, corpus.test)
     )
     if test is None:
         return {}
+    threshold = model.card.thresholds["final"].overall
     stored = datastore_sweep(valid, test, threshold=threshold)
     return {**sweep(valid, test, threshold=threshold), "datastore": stored}
 

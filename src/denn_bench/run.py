@@ -12,7 +12,7 @@ from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import torch
 
@@ -21,7 +21,7 @@ from denn.build import train
 from denn.config import Recipe, make_recipe, read_recipe
 from denn.errors import ConfigError, DataError
 from denn.model import Model, load
-from denn.protocols import Progress, Retriever
+from denn.protocols import Progress
 from denn.registry import CORPORA, did_you_mean, lookup
 from denn.strict_json import dumps
 from denn.types import Corpus, Stage
@@ -140,9 +140,7 @@ def perform(
             spent["shared"] = True
         if sweeps and model.card.method == "denn":
             progress.start(Stage(f"sweeps of {run.name}"))
-            measured["sweeps"] = sweeps_of(
-                cast(Retriever, model.method), model.card.thresholds["final"].overall, corpus
-            )
+            measured["sweeps"] = sweeps_of(model, corpus)
         history = model.card.training.get("history", [])
         data = describe(run, corpus, checksum) | rounded({"cost": spent, "history": history, **measured})
         write(results / f"{run.name}.json", data)

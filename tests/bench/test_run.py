@@ -87,7 +87,7 @@ def test_a_result_has_all_that_is_promised(result, tiny_corpus):
     assert data.keys() == KEYS | {"sweeps"}
     assert data["cost"].keys() == COSTS
     assert data["schema"] == 1
-    sizes = {"name": "tiny", "train": 60, "valid": 20, "test": 20, "labels": 6}
+    sizes = {"name": "tiny", "train": 60, "valid": 60, "test": 20, "labels": 6}
     assert data["corpus"] == sizes | {"digest": digest(tiny_corpus)}
     assert data["recipe"]["name"] == data["recipe"]["method"] == "denn"
     assert data["recipe"]["parameters"]["k"] == 5

@@ -21,7 +21,7 @@ def test_a_page_for_a_file(run, tiny_model, files, tmp_path):
     assert ran.out == f"{page}: {scores} on 20 texts\n"
     html = page.read_text(encoding="utf-8")
     assert "<h1>DENN on test.jsonl</h1>" in html
-    assert "tuned for each point on 20 validation texts" in html
+    assert "The combination learnt from the validation texts, so every point uses the model" in html
     assert "reading texts: 20 documents" in ran.err
     assert list(tmp_path.iterdir()) == [page]
 
@@ -113,7 +113,7 @@ def known(monkeypatch, tiny_corpus, tmp_path):
 def test_a_known_corpus_brings_its_validation_part(run, tiny_model, known, tmp_path):
     page = tmp_path / "page.html"
     assert run("report", tiny_model, "tiny", "--data-dir", known, "--out", page).code == 0
-    assert "tuned for each point on 20 validation texts" in page.read_text(encoding="utf-8")
+    assert "The combination learnt from the validation texts" in page.read_text(encoding="utf-8")
     assert run("report", tiny_model, "tiny", "--data-dir", known, "--part", "valid", "--out", page).code == 0
     html = page.read_text(encoding="utf-8")
     assert "<h1>DENN on tiny, valid part</h1>" in html

@@ -18,7 +18,7 @@ from denn.combiners.average import Average
 from denn.config import make_recipe
 from denn.encoders.transformer import TransformerEncoder
 from denn.errors import ConfigError
-from denn.methods.denn import CONTRASTS, DENN, VIEWS, DennNetwork, DennParameters, DennTraining, disagreement
+from denn.methods.denn import CONTRASTS, DENN, MATRICES, VIEWS, DennNetwork, DennParameters, DennTraining, disagreement
 from denn.registry import COMBINERS, lookup
 from denn.training.neural import device_of
 from denn.training.session import as_in, spread
@@ -396,6 +396,44 @@ def test_lower_layers_learn_more_slowly(training):
 @pytest.mark.parametrize(("scores", "expected"), [([[0.2, 0.9]] * 3, 0.0), ([[1.0, 0.0], [0.0, 1.0]], 0.5**0.5)])
 def test_the_spread_says_how_much_the_scores_of_texts_differ(scores, expected):
     assert spread(torch.tensor(scores)) == pytest.approx(expected, abs=1e-3)
+
+
+@pytest.fixture
+def heard(tiny_model, tmp_path):
+    """A copy of the tiny model, which hears three witnesses, that may be changed."""
+    shutil.copytree(tiny_model, tmp_path / "heard")
+    with denn.load(tmp_path / "heard") as loaded:
+        yield loaded
+
+
+def test_the_combination_is_learnt_by_the_recipes_seed(heard, tiny_corpus, tmp_path):
+    finals = []
+    for seed in (0, 5):
+        heard.method.parameters = replace(heard.method.parameters, seed=seed)
+        finals.append(heard.method.calibrate(tiny_corpus.valid, tmp_path, Silent()).scores.final)
+    assert not torch.equal(*finals), "other folds give other held-out scores"
+
+
+def test_validation_documents_whose_scores_do_not_fit_into_memory_are_drawn(
+    heard, tiny_corpus, tmp_path, monkeypatch, caplog
+):
+    monkeypatch.setattr(denn.methods.denn, "CALIBRATION_BYTES", 4 * MATRICES * len(heard.labels) * 30)
+    with caplog.at_level("INFO", "denn"):
+        drawn = heard.method.calibrate(tiny_corpus.valid, tmp_path, Silent())
+    again = heard.method.calibrate(tiny_corpus.valid, tmp_path, Silent())
+    assert len(drawn.documents) == drawn.facts["validation_documents_used"] == len(drawn.scores.final) == 30
+    assert drawn.documents == again.documents == sorted(drawn.documents, key=tiny_corpus.valid.index)
+    assert drawn.documents != tiny_corpus.valid[:30]
+    assert "30 of them, drawn at random" in caplog.text
+    texts = [document.text for document in drawn.documents]
+    torch.testing.assert_close(drawn.scores.parts["words"], heard.scores(texts).parts["words"])
+
+
+def test_a_model_is_trained_on_drawn_validation_documents(tiny_corpus, tiny_settings, tmp_path, monkeypatch):
+    monkeypatch.setattr(denn.methods.denn, "CALIBRATION_BYTES", 4 * MATRICES * len(tiny_corpus.labels) * 30)
+    with denn.train(tiny_corpus, out=tmp_path / "model", **tiny_settings) as model:
+        assert model.card.training["combination"]["documents"] == 30
+        assert model.card.training["validation_documents_used"] == 30
 
 
 def test_the_confidence_asks_for_the_two_witnesses_that_it_weighs(tiny_settings):

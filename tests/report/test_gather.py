@@ -42,7 +42,7 @@ def test_the_scores_are_those_of_evaluate(found, tiny_model, tiny_corpus):
     with denn.load(tiny_model) as model:
         expected = model.evaluate(tiny_corpus.test).as_dict()
     assert found.evaluation.as_dict() == expected
-    assert found.validated == 20
+    assert found.fitted and found.validated == 0  # the combination has seen the validation texts
     assert found.labels_per_text == sum(len(document.labels) for document in tiny_corpus.test) / 20
     tuned = next(row for row in found.curves["final"] if row["threshold"] == expected["threshold"])
     assert tuned["micro_f1"] == pytest.approx(expected["micro_f1"])
@@ -55,7 +55,7 @@ def test_the_models_own_settings_are_among_those_tried(found, tiny_model):
     with denn.load(tiny_model) as model:
         threshold = model.card.thresholds["final"].overall
     own = next(row for row in near.sweep["k"] if row["k"] == 5)
-    assert own["threshold"] == threshold  # tuned on the same validation texts
+    assert {row["threshold"] for row in near.sweep["k"]} == {threshold}  # tuned on held-out scores of the training
     assert own["micro_f1"] == pytest.approx(found.evaluation.headline["micro_f1"])
     assert near.sizes[-1]["documents"] == near.stored == 60
     assert near.sizes[-1]["micro_f1"] == pytest.approx(found.evaluation.headline["micro_f1"])
@@ -69,6 +69,7 @@ def test_a_model_without_finite_scores_has_no_report(model, tiny_corpus):
 
 def test_lambda_and_gamma_are_looked_at_where_they_decide(found, by_lambda):
     decided, scores = by_lambda
+    assert decided.validated == 60 and not decided.fitted
     assert sum(decided.confidence) == 20
     assert len(decided.neighbourhood.sweep["gamma"]) == 9
     row = next(i for i, text in enumerate(scores.texts) if text == decided.errors[0].document.text)

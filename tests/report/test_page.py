@@ -162,7 +162,7 @@ def test_words_that_support_labels_stand_with_the_worst_errors(tiny_findings):
 def test_facts_at_the_top(page, tiny_encoder):
     facts = dict(zip(*([text for tag, text in page.texts if tag == kind] for kind in ("dt", "dd")), strict=True))
     assert (facts["Method"], facts["Encoder"]) == ("DENN", tiny_encoder.name)
-    assert facts["Trained on"] == "tiny: 60 documents, 20 to validate"
+    assert facts["Trained on"] == "tiny: 60 documents, 60 to validate"
     assert (facts["Labels"], facts["Datastore"]) == ("6", "60 documents")
     assert str(tiny_encoder.parent) not in "".join(text for _, text in page.texts)
 

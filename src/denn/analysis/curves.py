@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from denn.core.calibration import calibration_error
 from denn.core.thresholds import counts_at
 
 
@@ -28,10 +29,7 @@ def threshold_curve(values: Tensor, gold: Tensor, grid: Sequence[float]) -> list
 
 
 def calibration(values: Tensor, gold: Tensor, bins: int = 10) -> dict[str, Any]:
-    """Compare (n,L) scores with how often they are right, in bins of equal width, empty ones left out.
-
-    ECE = Σ_b (n_b / N) |mean score of b − share of b that is gold|, over all N pairs of a text and a label.
-    """
+    """Compare (n,L) scores with how often they are right, in bins of equal width, empty ones left out."""
     bin_of = (values * bins).long().clamp(0, bins - 1).flatten()
     counts = bin_of.bincount(minlength=bins)
     scores = bin_of.bincount(values.flatten().double(), minlength=bins)
@@ -41,8 +39,7 @@ def calibration(values: Tensor, gold: Tensor, bins: int = 10) -> dict[str, Any]:
         for b, (count, score, hit) in enumerate(zip(counts.tolist(), scores.tolist(), right.tolist(), strict=True))
         if count
     ]
-    gaps = sum(row["count"] * abs(row["score"] - row["observed"]) for row in rows)
-    return {"bins": rows, "ece": gaps / max(values.numel(), 1)}
+    return {"bins": rows, "error": calibration_error(values, gold)}
 
 
 def _mean_ratio(part: Tensor, whole: Tensor) -> list[float]:

@@ -40,7 +40,9 @@ class Searched:
 
     def rescored(self, found: Neighbours, gamma: float | None = None) -> Tensor:
         """Return the (n,L) final scores that other neighbours or another γ would give."""
-        parts = {**self.scores.parts, "neighbours": self.method.votes(found, len(found.names))}
+        parts = dict(self.scores.parts)
+        if "neighbours" in parts:
+            parts["neighbours"] = self.method.votes(found, len(found.names))
         return self.method.combine(parts, found, gamma).final
 
 
@@ -54,7 +56,8 @@ def sweep(
 ) -> dict[str, list[dict[str, float]]]:
     """Return the F1 of each k and of each γ, the other one being the method's own.
 
-    Each setting is decided at its own threshold, tuned on valid (at `threshold` where valid is None), and at 0.5.
+    Each setting is decided at its own threshold, tuned on valid (at `threshold` where valid is None), and at 0.5. valid
+    must not be what a combiner was fitted to: its scores there are better than on other texts.
     """
     own = int(test.method.parameters.k)
 

@@ -97,7 +97,10 @@ Combination = Annotated[
 ]
 Optimise = Annotated[
     Literal["micro_f1", "macro_f1", "precision_at_k"] | None,
-    typer.Option(help="Metric to choose combination and thresholds for.  [default: micro_f1]"),
+    typer.Option(
+        help="Metric to choose combination and thresholds for; precision_at_k is that of the 5 best labels.  "
+        "[default: micro_f1]"
+    ),
 ]
 Replace = Annotated[bool, typer.Option("--replace", help="Replace a model in the output folder without asking.")]
 Seed = Annotated[int | None, typer.Option(callback=_seed, help="Random seed.")]

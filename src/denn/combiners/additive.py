@@ -12,7 +12,16 @@ import torch
 from torch import Tensor
 
 from denn.combiners import mean_known, rows_of
-from denn.combiners.cells import Linear, Statistic, blocks_of, chosen_cells, known_to_all, mean_of
+from denn.combiners.cells import (
+    Linear,
+    Statistic,
+    blocks_of,
+    chosen_cells,
+    highest,
+    known_to_all,
+    mean_of,
+    rivals_of,
+)
 from denn.core.monotone import NARROWEST, fit_logistic, fit_offsets, hats, other_maximum, quantiles, ramps
 from denn.errors import BundleError
 from denn.types import Context, Parts
@@ -52,12 +61,15 @@ class Additive:
     offsets: tuple[float, ...]  # of the labels
 
     @classmethod
-    def fit(cls, parts: Parts, gold: Tensor, context: Context, seed: int = 0) -> Self:
-        """Fit to the (n,L) bool gold labels of texts."""
-        names = tuple(parts)
-        blank = cls(names, _shape_knots(parts, gold), _frequency_knots(gold, context), _nearness_range(context), (), ())
+    def fit(cls, parts: Parts, gold: Tensor, context: Context, seed: int = 0, seen: Tensor | None = None) -> Self:
+        """Fit to the (n,L) bool gold labels of texts; of those in the rows `seen` alone if it is given."""
+        seen = torch.arange(len(gold)) if seen is None else seen
+        known, rivals = rivals_of(parts, gold, seen)
+        shapes = _shape_knots(parts, gold, seen, known, rivals)
+        frequencies, nearness = _frequency_knots(gold[seen], context), _nearness_range(context.rows(seen))
+        blank = cls(tuple(parts), shapes, frequencies, nearness, (), ())
         features, target, weight, label = [], [], [], []
-        for block, rows, columns, weights in chosen_cells(parts, gold, seed):
+        for block, rows, columns, weights in chosen_cells(known, rivals, gold, seen, seed):
             some, _ = known_to_all(rows_of(parts, block))
             features.append(blank._design(some, context.rows(block), rows, columns))
             target.append(gold[block][rows, columns])
@@ -259,14 +271,16 @@ def _nearness_range(context: Context) -> tuple[float, float] | None:
     return far, near
 
 
-def _shape_knots(parts: Parts, gold: Tensor) -> tuple[tuple[float, ...], ...]:
+def _shape_knots(
+    parts: Parts, gold: Tensor, seen: Tensor, known: Tensor, rivals: Tensor
+) -> tuple[tuple[float, ...], ...]:
     """Place knots where a witness decides: on its logits of gold labels and of as many others with the highest mean."""
     shares = torch.linspace(0.02, 0.98, RAMPS + 1).tolist()
-    mean = mean_of(parts).nan_to_num(-1.0)
-    right = gold & (mean >= 0)
-    rivals = mean.masked_fill(gold, -1.0).flatten()
-    best = rivals.topk(min(int(right.sum()), int((rivals >= 0).sum()))).indices
-    found = (torch.cat([part[right], part.flatten()[best]]) for part in parts.values())
+    rows, columns = (gold[seen] & known).nonzero(as_tuple=True)
+    best = highest(rivals, len(rows))
+    best = best[rivals.flatten()[best] >= 0]
+    rows, columns = torch.cat([rows, best // rivals.shape[1]]), torch.cat([columns, best % rivals.shape[1]])
+    found = (part[seen[rows], columns] for part in parts.values())
     return tuple(tuple(quantiles(torch.logit(scores, LOWEST), shares).tolist()) for scores in found)
 
 

@@ -18,7 +18,7 @@ class Average:
     hears: Collection[str] = ()
     held_out: Tensor | None = None
 
-    def __init__(self, optimise: str = "micro_f1") -> None:
+    def __init__(self, optimise: str = "micro_f1", seed: int = 0) -> None:
         """Take what every combiner is made with; there is nothing to choose here."""
 
     def fit(self, parts: Parts, gold: Tensor, context: Context) -> Mapping[str, object]:

@@ -12,6 +12,7 @@ from torch import Tensor
 from denn.core.monotone import OtherMaximum
 from denn.types import Parts
 
+BLOCK = 1_000_000  # cells that are looked at together
 CELLS = 100_000  # of texts × labels that a fit reads besides the gold ones; half the most likely, half drawn
 
 
@@ -70,27 +71,47 @@ def known_to_all(parts: Parts) -> tuple[Parts, Tensor | None]:
     return {name: part.masked_fill(unknown, 0.0) for name, part in parts.items()}, unknown
 
 
-def chosen_cells(parts: Parts, gold: Tensor, seed: int) -> Iterator[tuple[slice, Tensor, Tensor, Tensor]]:
+def rivals_of(parts: Parts, gold: Tensor, seen: Tensor) -> tuple[Tensor, Tensor]:
+    """Return of some texts which labels every witness knows, and the means of those that are not gold, −1 elsewhere."""
+    first, *others = parts.values()
+    mean = first[seen]
+    for part in others:
+        mean += part[seen]
+    mean.div_(len(parts)).nan_to_num_(-1.0)
+    return mean >= 0, mean.masked_fill_(gold[seen], -1.0)
+
+
+def highest(values: Tensor, count: int) -> Tensor:
+    """Return the places of the highest values in their flat order, in memory of `count` and a block."""
+    flat, found = values.flatten(), []
+    for begin in range(0, len(flat), BLOCK):
+        part = flat[begin : begin + BLOCK]
+        found.append(part.topk(min(count, len(part))).indices + begin)
+    places = torch.cat(found) if found else torch.zeros(0, dtype=torch.int64)
+    return places[flat[places].topk(min(count, len(places))).indices]
+
+
+def chosen_cells(
+    known: Tensor, rivals: Tensor, gold: Tensor, seen: Tensor, seed: int
+) -> Iterator[tuple[Tensor, Tensor, Tensor, Tensor]]:
     """Choose the cells of a fit; yield blocks of texts with the rows, columns and weights of the cells in each.
 
-    All gold labels and the labels with the highest means count once each; of the others some are drawn that stand for
-    all of them.
+    `known` and `rivals` are those of `rivals_of`. All gold labels and the labels with the highest means count once
+    each; of the others some are drawn that stand for all of them.
     """
-    mean = mean_of(parts).nan_to_num(-1.0)
-    known = mean >= 0
     certain, share = known, 1.0
-    others = mean.masked_fill(gold, -1.0)
-    if others.numel() > CELLS:
-        likely = torch.zeros(others.numel(), dtype=torch.bool)
-        likely[others.flatten().topk(CELLS // 2).indices] = True  # not by the least of them, which many may share
-        certain = known & (gold | likely.view_as(gold))
-        left = known & ~certain
-        share = min(CELLS / 2 / max(int(left.sum()), 1), 1.0)
-        draw = torch.rand(mean.shape, generator=torch.Generator().manual_seed(seed)) < share
-        known = certain | (left & draw)
-    for block in blocks_of(gold, 1_000_000):
-        rows, columns = known[block].nonzero(as_tuple=True)
-        yield block, rows, columns, torch.where(certain[block][rows, columns], 1.0, 1 / share)
+    if rivals.numel() > CELLS:
+        likely = torch.zeros(rivals.numel(), dtype=torch.bool)
+        likely[highest(rivals, CELLS // 2)] = True  # not by the least of them, which many may share
+        certain = (gold[seen] | likely.view_as(rivals)).logical_and_(known)
+        share = min(CELLS / 2 / max(int(known.sum()) - int(certain.sum()), 1), 1.0)
+    draw = torch.Generator().manual_seed(seed)
+    for block in blocks_of(rivals, BLOCK):
+        chosen = known[block]
+        if share < 1:
+            chosen = certain[block] | (chosen & (torch.rand(chosen.shape, generator=draw) < share))
+        rows, columns = chosen.nonzero(as_tuple=True)
+        yield seen[block], rows, columns, torch.where(certain[block][rows, columns], 1.0, 1 / share)
 
 
 def blocks_of(matrix: Tensor, cells: int) -> Iterator[slice]:

@@ -11,10 +11,9 @@ from torch import Tensor
 
 from denn.combiners import mean_known, rows_of
 from denn.combiners.additive import Additive
-from denn.combiners.cells import mean_of
 from denn.combiners.confidence import Confidence
 from denn.core.calibration import calibration_error, log_loss
-from denn.core.thresholds import GRID, counts_at, decide, tune_global
+from denn.core.thresholds import decide, tune_global
 from denn.errors import BundleError, ConfigError
 from denn.strict_json import dumps
 from denn.types import Context, Parts
@@ -26,6 +25,7 @@ FILE = "combiner.json"
 FEWEST_DOCUMENTS, FEWEST_LABELS = 25, 50  # validation documents, and their gold labels, that can tell what is better
 NOISE = 2.0  # standard errors by which something simpler must be better: choosing by less does more harm than good
 NEEDED: Mapping[str, set[str]] = {"average": set(), "confidence": {"classifier", "neighbours"}}
+RANKED = 5  # labels of a text that precision_at_k looks at
 GROUPS = 20  # of documents, for the standard error
 
 
@@ -34,7 +34,7 @@ class Learnt:
 
     held_out: Tensor | None = None
 
-    def __init__(self, optimise: Optimise = "micro_f1", k: int = 5, folds: int = 5, seed: int = 0) -> None:
+    def __init__(self, optimise: Optimise = "micro_f1", seed: int = 0, k: int = RANKED, folds: int = 5) -> None:
         if optimise not in get_args(Optimise):
             raise ConfigError(f"Got optimise = {optimise!r}, expected one of {', '.join(get_args(Optimise))}.")
         self.optimise, self.k, self.folds, self.seed = optimise, k, folds, seed
@@ -42,34 +42,43 @@ class Learnt:
         self.model: Additive | None = None
 
     def fit(self, parts: Parts, gold: Tensor, context: Context) -> Mapping[str, object]:
-        """Choose between a fitted combination, the mean, λ and each witness; all are judged on unseen documents."""
-        simple = self._simple(parts, context)
-        documents, labels = len(gold), int((gold & ~mean_of(parts).isnan()).sum())
+        """Choose between a fitted combination, the mean, λ and each witness; all are judged on unseen documents.
+
+        Of the (n,L) matrices that these take, one at a time is kept: large corpora have little room for more.
+        """
+        documents, labels = len(gold), _known_labels(parts, gold)
         if documents < FEWEST_DOCUMENTS or labels < FEWEST_LABELS:
-            self.chosen, self.model, self.held_out = "average", None, simple["average"]
+            self.chosen, self.model, self.held_out = "average", None, mean_known(parts)
             why = (
                 f"{documents} validation documents with {labels} labels are too few to learn from: at least "
                 f"{FEWEST_DOCUMENTS} and {FEWEST_LABELS} are needed."
             )
             return {"chosen": "average", "why": why, "documents": documents}
         fold = torch.randperm(documents, generator=torch.Generator().manual_seed(self.seed)) % self.folds
-        candidates = {**simple, "learnt": self._cross_fitted(parts, gold, context, fold)}
-        judged = {name: self._judge(scores, gold, fold) for name, scores in candidates.items()}
-        scores = {name: float(found[0]) for name, found in judged.items()}
+        judged: dict[str, Tensor] = {}
+        errors: dict[str, float] = {}
+        losses: dict[str, float] = {}
+        for name in ("average", *(["confidence"] if NEEDED["confidence"] <= parts.keys() else []), *parts, "learnt"):
+            fitted = name == "learnt"
+            scores = self._cross_fitted(parts, gold, context, fold) if fitted else _simple(name, parts, context)
+            judged[name] = self._judge(scores, gold, fold)
+            if name in ("average", "learnt"):
+                errors[name] = round(calibration_error(scores, gold), 5)
+                losses[name] = round(log_loss(scores, gold), 5)
         self.chosen, best, ahead, error = choose(judged)
+        self.held_out = scores if self.chosen == "learnt" else _simple(self.chosen, parts, context)
         self.model = Additive.fit(parts, gold, context, self.seed) if self.chosen == "learnt" else None
-        self.held_out = candidates[self.chosen]
-        compared = ("average", "learnt")
+        metric = self.optimise.replace("at_k", f"at_{self.k}").replace("_", " ")
         return {
             "chosen": self.chosen,
             "why": f"On unseen validation documents the learnt combination is {100 * abs(ahead):.2f} points of "
-            f"{self.optimise.replace('_', ' ')} {'worse' if ahead < 0 else 'better'} than the best simpler one, "
-            f"{best}, with a standard error of {100 * error:.2f}.",
+            f"{metric} {'worse' if ahead < 0 else 'better'} than the best simpler one, {best}, with a standard error "
+            f"of {100 * error:.2f}.",
             "documents": documents,
             "optimise": self.optimise,
-            "scores": {name: round(value, 5) for name, value in scores.items()},
-            "calibration_error": {name: round(calibration_error(candidates[name], gold), 5) for name in compared},
-            "log_loss": {name: round(log_loss(candidates[name], gold), 5) for name in compared},
+            "scores": {name: round(float(found[0]), 5) for name, found in judged.items()},
+            "calibration_error": errors,
+            "log_loss": losses,
         }
 
     @property
@@ -83,13 +92,7 @@ class Learnt:
             raise BundleError(
                 f"The combiner needs the witnesses that it was fitted with; {', '.join(lacking)} is missing. {REMEDY}"
             )
-        if self.model:
-            return self.model.combine(parts, context)
-        if self.chosen == "confidence":
-            return Confidence().combine(parts, context)
-        if self.chosen == "average":
-            return mean_known(parts)
-        return _alone(parts, self.chosen)
+        return self.model.combine(parts, context) if self.model else _simple(self.chosen, parts, context)
 
     def save(self, folder: Path) -> None:
         """Write `combiner.json`."""
@@ -110,19 +113,12 @@ class Learnt:
         self.model = None if model is None else Additive.from_dict(model, str(path))
         return self
 
-    def _simple(self, parts: Parts, context: Context) -> dict[str, Tensor]:
-        """Return the scores of everything that needs no fit."""
-        found = {"average": mean_known(parts)}
-        if NEEDED["confidence"] <= parts.keys():
-            found["confidence"] = Confidence().combine(parts, context)
-        return found | {name: _alone(parts, name) for name in parts}
-
     def _cross_fitted(self, parts: Parts, gold: Tensor, context: Context, fold: Tensor) -> Tensor:
         """Return (n,L) scores, each by a combination that was fitted without its document."""
         found = torch.empty(gold.shape)
         for number in range(self.folds):
             seen, unseen = (fold != number).nonzero()[:, 0], (fold == number).nonzero()[:, 0]
-            model = Additive.fit(rows_of(parts, seen), gold[seen], context.rows(seen), self.seed)
+            model = Additive.fit(parts, gold, context, self.seed, seen)
             found[unseen] = model.combine(rows_of(parts, unseen), context.rows(unseen))
         return found
 
@@ -138,20 +134,12 @@ class Learnt:
             predicted = torch.empty_like(gold)
             for number in range(self.folds):
                 unseen = fold == number
-                predicted[unseen] = decide(scores[unseen], self._threshold(scores[~unseen], gold[~unseen]))
-            hits, sizes = predicted & gold, predicted.char() + gold.char()
+                threshold = tune_global(scores[~unseen], gold[~unseen], macro=self.optimise == "macro_f1")
+                predicted[unseen] = decide(scores[unseen], threshold)
+            hits, sizes = 2 * (predicted & gold).char(), predicted.char() + gold.char()
             if self.optimise == "micro_f1":
                 hits, sizes = hits.sum(1, keepdim=True), sizes.sum(1, keepdim=True)
-            hits = 2 * hits
         return (_without_each_group(hits) / _without_each_group(sizes).clamp(min=1)).mean(1)
-
-    def _threshold(self, scores: Tensor, gold: Tensor) -> float:
-        """Return the threshold with the best micro- or macro-F1."""
-        if self.optimise == "micro_f1":
-            return tune_global(scores, gold)
-        hits, predicted = counts_at(scores, gold, GRID)
-        f1 = 2 * hits.double() / (predicted + gold.sum(0)[:, None]).clamp(min=1)
-        return GRID[int(f1.mean(0).argmax())]
 
 
 def choose(judged: Mapping[str, Tensor]) -> tuple[str, str, float, float]:
@@ -172,13 +160,26 @@ def choose(judged: Mapping[str, Tensor]) -> tuple[str, str, float, float]:
 
 def _without_each_group(counts: Tensor) -> Tensor:
     """Sum (n,c) counts over all documents, and over those outside each group: (1 + G,c) float64."""
-    group = torch.arange(len(counts), device=counts.device) % GROUPS
-    sums = torch.zeros(GROUPS, counts.shape[1], dtype=torch.float64).index_add_(0, group, counts.double())
+    sums = torch.stack([counts[group::GROUPS].sum(0) for group in range(GROUPS)]).double()
     total = sums.sum(0, keepdim=True)
     return torch.cat([total, total - sums])
 
 
-def _alone(parts: Parts, name: str) -> Tensor:
-    """Return one witness's scores; of a label that it does not know the mean of those that know it."""
+def _simple(name: str, parts: Parts, context: Context) -> Tensor:
+    """Return the (n,L) scores of the mean, of λ or of one witness: those that need no fit."""
+    if name == "average":
+        return mean_known(parts)
+    if name == "confidence":
+        return Confidence().combine(parts, context)
     own = parts[name]
-    return torch.where(own.isnan(), mean_known(parts), own)
+    unknown = own.isnan()
+    return torch.where(unknown, mean_known(parts), own) if bool(unknown.any()) else own
+
+
+def _known_labels(parts: Parts, gold: Tensor) -> int:
+    """Count the gold labels that every witness knows."""
+    rows, columns = gold.nonzero(as_tuple=True)
+    known = torch.ones_like(rows, dtype=torch.bool)
+    for part in parts.values():
+        known &= ~part[rows, columns].isnan()
+    return int(known.sum())

@@ -4,6 +4,7 @@ import torch
 from torch import Tensor
 
 BINS = 10
+ROWS = 256  # documents at a time whose scores are held in float64
 
 
 def calibration_error(scores: Tensor, gold: Tensor, lowest: float = 0.1) -> float:
@@ -21,5 +22,8 @@ def calibration_error(scores: Tensor, gold: Tensor, lowest: float = 0.1) -> floa
 
 def log_loss(scores: Tensor, gold: Tensor) -> float:
     """Return the mean over documents of −Σ_l log P(gold_l), of (n,L) scores taken as probabilities of at least 10⁻⁶."""
-    chance = torch.where(gold, scores.double(), 1 - scores.double()).clamp(min=1e-6)
-    return float(-chance.log().sum()) / max(len(gold), 1)
+    total = 0.0
+    for begin in range(0, len(gold), ROWS):
+        some = scores[begin : begin + ROWS].double()
+        total -= float(torch.where(gold[begin : begin + ROWS], some, 1 - some).clamp_(min=1e-6).log_().sum())
+    return total / max(len(gold), 1)

@@ -52,6 +52,8 @@ VIEWS: dict[str, View] = {
 HOME = "witnesses"  # the folder in a bundle for what they learnt
 WITNESS_SHARE = 0.2  # of the time left, that a witness may take to learn
 FIT_SECONDS, SECONDS_A_CELL = 2.0, 1.2e-6  # in which a combiner learns from (texts × labels)
+CALIBRATION_BYTES = 4 * 2**30  # bounds what the (texts × labels) matrices of validation documents take
+MATRICES = 12  # of float32: three witnesses, three ways to combine them, and six that a fit takes
 SEARCHED = 50_000  # training documents that the combined validation score looks for neighbours in
 
 
@@ -244,26 +246,43 @@ class DENN(WithNeighbours):
         return self
 
     def calibrate(self, documents: Sequence[Document], folder: Path, progress: Progress) -> Calibrated:
-        """Learn from validation documents whom to believe; each is scored as if its labels had not been seen."""
-        p, texts = self.parameters, [document.text for document in documents]
+        """Learn from validation documents whom to believe; each is scored as if its labels had not been seen.
+
+        Where scores of all documents would take too much memory, some are drawn.
+        """
+        p, given = self.parameters, len(documents)
+        documents = _drawn(documents, CALIBRATION_BYTES // (4 * MATRICES * max(1, len(self.store.labels))), p.seed)
+        if len(documents) < given:
+            progress.note(
+                f"{given:,} validation documents × {len(self.store.labels):,} labels are too many to compare at once: "
+                f"{len(documents):,} of them, drawn at random, decide on combination and thresholds"
+            )
+        texts = [document.text for document in documents]
         progress.start(Stage(f"hearing the witnesses on {len(texts):,} validation documents"))
         asked = Texts(texts, self.embed, lambda embeddings: self.search(embeddings, p.k))
         parts, found = self.hear(asked), asked.neighbours
         progress.start(Stage("learning whom to believe"))
-        context = Context(self.label_counts, found.similarity, p.gamma)
-        self.combiner = lookup(COMBINERS, p.combination, "combination")(optimise=p.optimise)
-        facts = self.combiner.fit(parts, LabelSpace(found.names).matrix(documents), context)
+        heard, context = self._weighed(parts, found)
+        self.combiner = lookup(COMBINERS, p.combination, "combination")(optimise=p.optimise, seed=p.seed)
+        learnt = self.combiner.fit(heard, LabelSpace(found.names).matrix(documents), context)
         self.combiner.save(folder)
-        scores = self.combine(parts, found)
-        unseen = scores.final if self.combiner.held_out is None else self.combiner.held_out
-        return Calibrated(replace(scores, final=unseen, alternatives=self.alternatives(scores)), {"combination": facts})
+        unseen = self.combiner.held_out
+        unseen = self.combiner.combine(heard, context) if unseen is None else unseen
+        scores = Scores(unseen, found.names, parts, self._confidence(heard, context), found)
+        facts: dict[str, object] = {"combination": learnt}
+        if len(documents) < given:
+            facts["validation_documents_used"] = len(documents)
+        return Calibrated(replace(scores, alternatives=self.alternatives(scores)), facts, documents)
 
     def combine(self, parts: Mapping[str, Tensor], found: Neighbours, gamma: float | None = None) -> Scores:
         """Weigh what the witnesses say of texts with these neighbours."""
         heard, context = self._weighed(parts, found, gamma)
-        both = {"classifier", "neighbours"} <= parts.keys()
-        confidence = confidence_of(heard, context) if both else None
-        return Scores(self.combiner.combine(heard, context), found.names, parts, confidence, found)
+        final = self.combiner.combine(heard, context)
+        return Scores(final, found.names, parts, self._confidence(heard, context), found)
+
+    def _confidence(self, heard: Mapping[str, Tensor], context: Context) -> Tensor | None:
+        """Return λ (n,) where both of its witnesses are heard."""
+        return confidence_of(heard, context) if {"classifier", "neighbours"} <= heard.keys() else None
 
     def alternatives(self, scores: Scores) -> dict[str, Tensor]:
         """Return what the other combiners make of the same witnesses."""
@@ -299,6 +318,14 @@ class DENN(WithNeighbours):
             if any(words for text in found for words in text):
                 return found
         return [[[] for _ in some] for some in columns]
+
+
+def _drawn(documents: Sequence[Document], most: int, seed: int) -> Sequence[Document]:
+    """Return the documents, or this many that are drawn of them, in their order."""
+    if len(documents) <= most:
+        return documents
+    drawn = torch.randperm(len(documents), generator=torch.Generator().manual_seed(seed))[: max(1, most)]
+    return [documents[row] for row in drawn.sort().values.tolist()]
 
 
 def disagreement(first: Tensor, second: Tensor) -> Tensor:

@@ -40,6 +40,11 @@ class Combination:
         return self.chosen == "confidence"
 
     @property
+    def fitted(self) -> bool:
+        """Whether it learnt from the validation documents, whose scores are then too good to tune thresholds on."""
+        return self.chosen not in {"average", "confidence", *self.witnesses}
+
+    @property
     def sentence(self) -> str:
         """Say who is heard, what was chosen and why."""
         alone = " alone" if self.chosen in self.witnesses else ""

@@ -174,4 +174,5 @@ def _tuning(found: Findings) -> str:
         return (
             f"Nothing is trained again; the threshold is tuned for each point on {found.validated:,} validation texts."
         )
-    return "Nothing is trained again. There are no validation texts, so every point uses the model's own threshold."
+    why = "The combination learnt from the validation texts" if found.fitted else "There are no validation texts"
+    return f"Nothing is trained again. {why}, so every point uses the model's own threshold."

@@ -79,15 +79,21 @@ class Findings:
     keeps_documents: bool  # whether the method has a datastore, be it empty
     neighbourhood: Neighbourhood | None
     validated: int  # documents that the thresholds of the sweeps were tuned on; 0: the model's own was kept
+    fitted: bool  # validation documents are there, but the combination learnt from such: nothing is tuned on them
 
 
 def gather(model: Model, documents: Sequence[Document], valid: Sequence[Document], progress: Progress) -> Findings:
-    """Score the documents and look at the scores from all sides; valid tunes the thresholds of the sweeps."""
+    """Score the documents and look at the scores from all sides.
+
+    valid tunes the thresholds of the sweeps, unless the combination has learnt from it: then the model's own is kept.
+    """
     if not any(document.labels for document in documents):
         raise DataError(f"None of the {len(documents)} documents has a label; a report compares predictions with them.")
     method, heard, around = model.method, combination_of(model.card), None
+    fitted = heard is not None and heard.fitted
+    tuning = () if fitted else valid
     if method.store is not None and len(method.store):
-        around = _Searched(cast(Retriever, method), documents, valid, progress)
+        around = _Searched(cast(Retriever, method), documents, tuning, progress)
     scores = _scores(model, documents, progress) if around is None else checked(around.scores, len(model.labels))
     uses_lambda = heard is not None and heard.uses_lambda
     counts = dict(zip(model.labels.names, model.card.corpus["label_counts"], strict=True))
@@ -98,6 +104,9 @@ def gather(model: Model, documents: Sequence[Document], valid: Sequence[Document
     systems = {name: F.pad(values, (0, evaluation.unknown_labels)) for name, values in systems_of(scores).items()}
     tuned = model.card.thresholds["final"]
     threshold = decision_thresholds(tuned, len(scores.names), later["final"])
+    near = None
+    if around is not None:
+        near = around.neighbourhood(tuned.overall, len(model.labels), uses_lambda, valid)
     decided = F.pad(decide(scores.final, threshold), (0, evaluation.unknown_labels))
     return Findings(
         evaluation=evaluation,
@@ -109,8 +118,9 @@ def gather(model: Model, documents: Sequence[Document], valid: Sequence[Document
         errors=[_error(model, documents, scores, row, uses_lambda) for row in worst(scores, gold, threshold)],
         confidence=_histogram(scores.confidence) if uses_lambda and scores.confidence is not None else None,
         keeps_documents=method.store is not None,
-        neighbourhood=None if around is None else around.neighbourhood(tuned.overall, len(model.labels), uses_lambda),
-        validated=len(valid),
+        neighbourhood=near,
+        validated=len(tuning),
+        fitted=fitted and bool(valid),
     )
 
 
@@ -118,10 +128,10 @@ class _Searched:
     """Documents embedded once and searched once, for as many neighbours as any setting asks for."""
 
     def __init__(
-        self, method: Retriever, documents: Sequence[Document], valid: Sequence[Document], progress: Progress
+        self, method: Retriever, documents: Sequence[Document], tuning: Sequence[Document], progress: Progress
     ) -> None:
         self.method, self.progress = method, progress
-        self.documents, self.valid = documents, valid
+        self.documents, self.tuning = documents, tuning
         self.test = Searched(method, documents, self._embed("reading texts", documents))
         self.scores = self.test.scores
 
@@ -129,14 +139,16 @@ class _Searched:
         batches = [self.method.embed(texts) for texts in _batches(what, documents, self.progress)]
         return torch.cat(batches) if batches else torch.empty(0, self.method.store.dimension)
 
-    def neighbourhood(self, threshold: float, known: int, uses_lambda: bool) -> Neighbourhood:
+    def neighbourhood(
+        self, threshold: float, known: int, uses_lambda: bool, valid: Sequence[Document]
+    ) -> Neighbourhood:
         """Sweep k, γ where λ decides, and the datastore, and draw its map."""
         parameters, store = self.method.parameters, self.method.store
         swept, sizes = self._sweeps(threshold, uses_lambda) if "neighbours" in self.scores.parts else ({}, [])
-        tuned_on = {document.text for document in self.valid}
+        validation = {document.text for document in valid}
         nearest = store.get([ids[0] for ids in self.test.found.ids])
         copies = sum(one.text == other.text for one, other in zip(self.documents, nearest, strict=True))
-        shared = sum(document.text in tuned_on for document in self.documents)
+        shared = sum(document.text in validation for document in self.documents)
         reached = 0
         if uses_lambda:
             reached = int((self.scores.parts["classifier"][:, :known] >= parameters.gamma).any(1).sum())
@@ -145,10 +157,10 @@ class _Searched:
     def _sweeps(
         self, threshold: float, uses_lambda: bool
     ) -> tuple[dict[str, list[dict[str, float]]], list[dict[str, float]]]:
-        """Try other settings and smaller datastores, with thresholds tuned on validation texts where there are any."""
+        """Try other settings and smaller datastores, with thresholds tuned on the texts for that, if any."""
         valid = None
-        if self.valid:
-            valid = Searched(self.method, self.valid, self._embed("reading validation texts", self.valid))
+        if self.tuning:
+            valid = Searched(self.method, self.tuning, self._embed("reading validation texts", self.tuning))
         self.progress.start(Stage("trying other settings"))
         ks, gammas = (*KS, self.method.parameters.k), GAMMAS if uses_lambda else ()
         swept = sweep(valid, self.test, ks=ks, gammas=gammas, threshold=threshold)

@@ -114,8 +114,8 @@ def calibration(found: Findings, names: Mapping[str, str]) -> str:
         "score",
         counts("pairs", heights, log=True),
     )
-    errors = ", ".join(f"{name} {100 * found.calibration[system]['ece']:.2f}" for system, name in names.items())
-    said = f"Expected calibration error over all pairs, in points: {errors}. Most pairs score near 0 and pull it down."
+    errors = ", ".join(f"{name} {100 * found.calibration[system]['error']:.2f}" for system, name in names.items())
+    said = f"Expected calibration error over the pairs that score 0.1 or more, in points: {errors}."
     return paragraphs([said]) + figures([reliability, spread])
 
 

@@ -23,6 +23,7 @@ import torch
 
 from denn.build import Silent
 from denn.clock import Clock
+from denn.core.calibration import calibration_error
 from denn.core.metrics import multilabel_scores
 from denn.core.thresholds import decide, tune_global
 from denn.types import Corpus
@@ -271,19 +272,9 @@ def witness(corpus: Corpus, seed: int) -> dict[str, Any]:
         "calibration": {
             "mean_score": round(float(test.mean()), 5),
             "share_of_labels": round(float(gold.float().mean()), 5),
-            "error": round(calibration_error(test, gold), 5),
+            "error": round(calibration_error(test, gold, lowest=0.05), 5),
         },
     }
-
-
-def calibration_error(scores: torch.Tensor, gold: torch.Tensor) -> float:
-    """Return the mean distance of score and share of gold labels, over ten bins of the scores above 0.05."""
-    bins, error, seen = (scores * 10).long().clamp(max=9), 0.0, (scores > 0.05)
-    for number in range(10):
-        inside = seen & (bins == number)
-        if inside.any():
-            error += abs(float((scores[inside] - gold[inside].float()).mean())) * float(inside.sum())
-    return error / max(1, int(seen.sum()))
 
 
 def main() -> None:
