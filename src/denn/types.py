@@ -163,6 +163,7 @@ class Context:
     label_counts: Tensor  # (L,) training documents of each label
     similarity: Tensor | None = None  # (n,k) cosines of the neighbours, nearest first, −inf if there is none
     gamma: float = 0.7  # γ of λ
+    temperature: float = 0.05  # τ₂ of the votes
 
     def rows(self, index: Tensor | slice) -> Context:
         """Return what is known about some of the texts."""

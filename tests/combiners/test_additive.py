@@ -12,6 +12,7 @@ from made_witnesses import made
 
 from denn.combiners import additive, cells, mean_known
 from denn.combiners.additive import Additive
+from denn.core.combine import vote
 from denn.errors import BundleError
 from denn.types import Context
 
@@ -27,8 +28,8 @@ def models(draw, witnesses):
         tuple((20 * torch.rand(additive.RAMPS + 1, generator=drawn) - 10).sort().values.tolist()) for _ in witnesses
     )
     frequencies = tuple(sorted(draw(st.sets(st.integers(0, 12), min_size=1, max_size=4))))
-    nearness = draw(st.sampled_from([None, (0.2, 0.8), (0.5, 0.5)]))
-    blank = Additive(witnesses, knots, frequencies, nearness, (), (1.0, -2.0))
+    mass = draw(st.sampled_from([-20.0, -8.0, 1.0])) if "neighbours" in witnesses else None
+    blank = Additive(witnesses, knots, frequencies, mass, (), (1.0, -2.0))
     _, positive = blank._prior()
     weights = 10 * torch.rand(len(positive), generator=drawn) - 5
     few = torch.rand(len(positive), generator=drawn) < draw(st.sampled_from([0.02, 0.2, 1.0]))
@@ -50,6 +51,27 @@ def test_raising_a_score_of_a_label_never_lowers_its_result(data, witnesses):
     after = model.combine({**parts, raised: higher}, context)
     assert bool(((before >= 0) & (before <= 1)).all())
     assert float(after[0, label]) >= float(before[0, label]) - 1e-6
+
+
+@pytest.mark.slow
+@settings(max_examples=200)
+@given(st.data(), st.sampled_from([WITNESSES, ("neighbours",), ("neighbours", "words")]))
+def test_a_taught_document_raises_its_own_labels_and_no_others(data, witnesses):
+    """Whatever the weights: it takes the place of the farthest neighbour, or comes to them."""
+    model, width, k = data.draw(models(witnesses)), data.draw(st.integers(1, 5)), data.draw(st.integers(1, 6))
+    parts = {name: torch.tensor([[data.draw(scores) for _ in range(width)]]) for name in witnesses}
+    counts = torch.tensor([data.draw(st.integers(0, 5000)) for _ in range(width)])
+    stored = sorted(data.draw(st.lists(st.floats(-0.2, 0.9), min_size=1, max_size=k)), reverse=True)
+    has = torch.tensor([[data.draw(st.booleans()) for _ in range(width)] for _ in stored])
+    own, similarity = torch.tensor([data.draw(st.booleans()) for _ in range(width)]), data.draw(st.floats(0.9, 1))
+
+    def final(similarities, labels):
+        near = torch.tensor([similarities])[:, :k]
+        votes = vote(near, labels[None, :k].float(), 0.05)
+        return model.combine({**parts, "neighbours": votes}, Context(counts, near))[0]
+
+    before, after = final(stored, has), final([similarity, *stored], torch.cat([own[None], has]))
+    assert bool(torch.where(own, after >= before - 1e-6, after <= before + 1e-6).all())
 
 
 def test_a_fitted_model_is_monotone_in_every_witness():
@@ -155,8 +177,9 @@ def test_as_json_and_back():
         ("knots", 3),
         ("frequencies", []),
         ("frequencies", [2.0, 1.0]),
-        ("nearness", [1.0]),
-        ("nearness", [math.inf, 0.0]),
+        ("usual_mass", None),
+        ("usual_mass", [1.0]),
+        ("usual_mass", math.inf),
         ("witnesses", ["words", "words", "words"]),
         ("witnesses", [1, 2, 3]),
     ],

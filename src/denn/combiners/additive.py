@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from typing import Any, NamedTuple, Self
@@ -14,7 +13,7 @@ from torch import Tensor
 from denn.combiners import mean_known, rows_of
 from denn.combiners.cells import (
     Linear,
-    Statistic,
+    Rival,
     blocks_of,
     chosen_cells,
     highest,
@@ -22,7 +21,7 @@ from denn.combiners.cells import (
     mean_of,
     rivals_of,
 )
-from denn.core.monotone import NARROWEST, fit_logistic, fit_offsets, hats, other_maximum, quantiles, ramps
+from denn.core.monotone import NARROWEST, fit_logistic, fit_offsets, hats, quantiles, ramps
 from denn.errors import BundleError
 from denn.types import Context, Parts
 from denn.untrusted import REMEDY
@@ -30,10 +29,10 @@ from denn.untrusted import REMEDY
 LOWEST = 1e-5  # scores are clamped to this and to 1 minus this, so that logits are finite
 RAMPS = 6  # pieces of each witness's shape
 FREQUENCIES = (0.02, 0.2, 0.5, 0.98)  # shares of the gold labels at which their training frequency is a knot
-NEAREST = 5  # neighbours whose mean similarity is the nearness
 RIDGE = 3.0  # draws weights to the mean's; the intercept is free
 OFFSET_RIDGE = 50.0  # draws the own offsets of labels to 0; about this many gold labels balance it
 BLOCK = 131_072  # cells combined at a time, to stay within the processor's cache
+HIGHEST_MASS = 60.0  # of neighbours against the usual one, a logarithm: its exponential is finite
 LOGIT_SCALE = 0.25  # brings logits to the size of the other features, for the ridge
 
 
@@ -41,22 +40,20 @@ LOGIT_SCALE = 0.25  # brings logits to the size of the other features, for the r
 class Additive:
     """P(label) = sigmoid(o + b + θ₀ logit(mean) + Σ_w (shape_w(x_w) + slope_w · x_w)), with x_w a witness's logit.
 
-    o is the label's own offset. b and the slopes depend on its training frequency and on statistics c in [0,1]:
+    o is the label's own offset. b and the slopes depend on its training frequency and on its rival: the highest mean
+    score of the other labels, by all witnesses but the neighbours. To these comes the logit of the votes with as many
+    votes for as against the label added as there usually are in all, so that neighbours far away count for less.
 
-    - near: how similar the nearest documents are;
-    - doubt: 1 − λ of Eq. 12 over the other labels;
-    - contested: how evenly the neighbours are divided over the most contested of the other labels;
-    - rival: the highest mean score of the other labels.
-
-    Shapes are piecewise linear. All weights of what depends on the label's own scores are ≥ 0 and no statistic depends
-    on them, so raising a score never lowers the result. Where little was learnt, θ₀ is 1 and everything else 0: the
-    mean itself.
+    Shapes are piecewise linear. All weights of what depends on the label's own scores are ≥ 0 and the rival does not
+    depend on them, so raising a score never lowers the result. Nor does it depend on the neighbours: a document that is
+    added to the datastore raises the scores of its own labels or leaves them, and never those of others. Where little
+    was learnt, θ₀ is 1 and everything else 0: the mean itself.
     """
 
     witnesses: tuple[str, ...]
     knots: tuple[tuple[float, ...], ...]  # of each witness's shape, logits
     frequencies: tuple[float, ...]  # knots, log₂(1 + training documents)
-    nearness: tuple[float, float] | None  # similarities that count as far and near; None without similarities
+    usual_mass: float | None  # of neighbours, a logarithm; see `_mass`; None without neighbours
     weights: tuple[float, ...]  # in the order of `_design`
     offsets: tuple[float, ...]  # of the labels
 
@@ -66,8 +63,8 @@ class Additive:
         seen = torch.arange(len(gold)) if seen is None else seen
         known, rivals = rivals_of(parts, gold, seen)
         shapes = _shape_knots(parts, gold, seen, known, rivals)
-        frequencies, nearness = _frequency_knots(gold[seen], context), _nearness_range(context.rows(seen))
-        blank = cls(tuple(parts), shapes, frequencies, nearness, (), ())
+        mass = _usual_mass(context.rows(seen)) if "neighbours" in parts else None
+        blank = cls(tuple(parts), shapes, _frequency_knots(gold[seen], context), mass, (), ())
         features, target, weight, label = [], [], [], []
         for block, rows, columns, weights in chosen_cells(known, rivals, gold, seen, seed):
             some, _ = known_to_all(rows_of(parts, block))
@@ -106,12 +103,12 @@ class Additive:
     def from_dict(cls, content: Any, source: str) -> Self:
         """Make a model of what `as_dict` returned, which may have been written by a stranger."""
         try:
-            nearness = content["nearness"]
+            mass = content["usual_mass"]
             self = cls(
                 tuple(map(_name, content["witnesses"])),
                 tuple(_numbers(knots) for knots in content["knots"]),
                 _numbers(content["frequencies"]),
-                None if nearness is None else _pair(_numbers(nearness)),
+                None if mass is None else _numbers([mass])[0],
                 _numbers(content["weights"]),
                 _numbers(content["offsets"]),
             )
@@ -130,6 +127,8 @@ class Additive:
             raise ValueError("knots must be ascending")
         if len(self.frequencies) > len(FREQUENCIES):
             raise ValueError(f"at most {len(FREQUENCIES)} frequencies were expected, not {len(self.frequencies)}")
+        if ("neighbours" in self.witnesses) != (self.usual_mass is not None):
+            raise ValueError("the mass of neighbours does not go with the witnesses")
         if len(self.weights) < len(self.witnesses):  # before memory is taken for what they would need
             raise ValueError(f"{len(self.weights)} weights are too few for {len(self.witnesses)} witnesses")
         if not self.frequencies or sorted(set(self.frequencies)) != list(self.frequencies):
@@ -145,18 +144,15 @@ class Additive:
         return torch.tensor(self.offsets)
 
     @property
-    def _statistics(self) -> int:
-        """The number of statistics c."""
-        return sum((self.nearness is not None, self._has_confidence, "neighbours" in self.witnesses, True))
-
-    @property
-    def _has_confidence(self) -> bool:
-        return {"classifier", "neighbours"} <= set(self.witnesses)
+    def _rivals(self) -> int:
+        """1, or 0 where there are only neighbours."""
+        return int(set(self.witnesses) != {"neighbours"})
 
     def _prior(self) -> tuple[Tensor, Tensor]:
         """Return the weights that make the mean, and which of the weights must be ≥ 0."""
-        free = 1 + len(self.frequencies) + self._statistics  # offsets
-        bound = 1 + len(self.witnesses) * (RAMPS + 1 + len(self.frequencies) + 2 * self._statistics)
+        free = 1 + len(self.frequencies) + self._rivals  # offsets
+        bound = 1 + len(self.witnesses) * (RAMPS + 1 + len(self.frequencies) + 2 * self._rivals)
+        bound += self.usual_mass is not None
         prior = torch.zeros(free + bound, dtype=torch.float64)
         prior[free] = 1  # of the mean's logit
         return prior, torch.arange(free + bound) >= free
@@ -164,13 +160,17 @@ class Additive:
     def _design(self, parts: Parts, context: Context, rows: Tensor, columns: Tensor) -> Tensor:
         """Return the (m,p) features of some cells, whose weighted sum `_logits` returns."""
         mean = mean_of(parts)
-        statistics = torch.cat([c.at(rows, columns) for c in self._statistics_of(parts, mean, context)], 1)
-        contexts = torch.cat([self._hats(context)[columns], statistics], 1)
+        rival = self._rival(parts)
+        rivals = torch.zeros(len(rows), 0) if rival is None else rival.at(rows, columns)
+        contexts = torch.cat([self._hats(context)[columns], rivals], 1)
         features = [torch.ones(len(rows), 1), contexts, torch.logit(mean[rows, columns], LOWEST)[:, None]]
         for name, knots in zip(self.witnesses, self.knots, strict=True):
             own = torch.logit(parts[name][rows, columns], LOWEST)
             slope = LOGIT_SCALE * own[:, None]
-            features += [ramps(own, torch.tensor(knots)), slope, slope * contexts, slope * (1 - statistics)]
+            features += [ramps(own, torch.tensor(knots)), slope, slope * contexts, slope * (1 - rivals)]
+        if self.usual_mass is not None:
+            votes = parts["neighbours"][rows, columns][:, None]
+            features.append(LOGIT_SCALE * self._cautious(votes, _mass(context)[rows]))
         return torch.cat(features, 1)
 
     @cached_property
@@ -188,14 +188,14 @@ class Additive:
 
     def _terms(self, context: Context) -> Terms:
         """Sort the weights by what they belong to."""
-        left, by_frequency, count = torch.tensor(self.weights), self._hats(context), self._statistics
+        left, by_frequency, count = torch.tensor(self.weights), self._hats(context), self._rivals
 
         def take(size: int) -> Tensor:
             nonlocal left
             taken, left = left[:size], left[size:]
             return taken
 
-        base = Linear(take(1) + by_frequency @ take(len(self.frequencies)), take(count).tolist())
+        base = Linear(take(1) + by_frequency @ take(len(self.frequencies)), float(take(count).sum()))
         base.by_label[: len(self.offsets)] += self._offsets[: len(base.by_label)]
         mean = float(take(1))
         shapes: dict[str, list[tuple[float, float, float]]] = {}
@@ -208,41 +208,40 @@ class Additive:
                 shapes[name].append((low, max(high, low + NARROWEST), rise))
             by_label = take(1) + by_frequency @ take(len(self.frequencies))
             present, absent = take(count), take(count)
-            slopes[name] = Linear(LOGIT_SCALE * (by_label + absent.sum()), (LOGIT_SCALE * (present - absent)).tolist())
-        return Terms(base, mean, shapes, slopes)
+            slopes[name] = Linear(
+                LOGIT_SCALE * (by_label + absent.sum()), LOGIT_SCALE * float((present - absent).sum())
+            )
+        return Terms(base, mean, shapes, slopes, LOGIT_SCALE * float(left.sum()))
 
     def _logits(self, parts: Parts, context: Context, terms: Terms) -> Tensor:
         """Return (n,L) logits: the same as `_design @ weights + offsets`, with far fewer operations."""
         mean = mean_of(parts)
-        statistics = self._statistics_of(parts, mean, context)
-        total = terms.base.spread(statistics)
-        total.add_(torch.logit(mean, LOWEST), alpha=terms.mean)
+        rival = self._rival(parts)
+        total = torch.logit(mean, LOWEST).mul_(terms.mean).add_(terms.base.spread(rival))
         for name in self.witnesses:
             own = torch.logit(parts[name], LOWEST)
-            total.addcmul_(terms.slopes[name].spread(statistics), own)
+            total.addcmul_(terms.slopes[name].spread(rival), own)
             for low, high, rise in terms.shapes[name]:
                 if rise:
                     total.add_(own.clamp(low, high), alpha=rise)
+        if terms.cautious:
+            total.add_(self._cautious(parts["neighbours"], _mass(context)), alpha=terms.cautious)
         return total
 
     def _hats(self, context: Context) -> Tensor:
         """Return the (L,F) weights of the labels on the knots of frequency."""
         return hats(torch.log2(1.0 + context.label_counts.float()), torch.tensor(self.frequencies))
 
-    def _statistics_of(self, parts: Parts, mean: Tensor, context: Context) -> list[Statistic]:
-        """Return statistics in [0,1]; none depends on the label's own scores."""
-        found = [Statistic.of(other_maximum(mean))]
-        if "neighbours" in self.witnesses:
-            votes = parts["neighbours"]
-            found.append(Statistic.of(other_maximum(4 * votes * (1 - votes))))
-            if self._has_confidence:
-                doubts = torch.where(parts["classifier"] >= context.gamma, 1 - votes, 0.0)
-                found.append(Statistic.of(other_maximum(doubts)))
-        if self.nearness is not None:
-            far, near = self.nearness
-            share = (_nearness(context) - far) / max(near - far, 1e-6)
-            found.append(Statistic(share.clamp(0, 1)[:, None]))
-        return found
+    def _rival(self, parts: Parts) -> Rival | None:
+        """Return the highest mean score of the other labels, by all witnesses but the neighbours."""
+        others = {name: part for name, part in parts.items() if name != "neighbours"}
+        return Rival.of(mean_of(others)) if others else None
+
+    def _cautious(self, votes: Tensor, mass: Tensor) -> Tensor:
+        """Return the logit of votes where the usual mass of neighbours is added to both sides."""
+        assert self.usual_mass is not None
+        relative = torch.exp((mass - self.usual_mass).clamp(max=HIGHEST_MASS))
+        return torch.log((votes * relative + 1) / ((1 - votes) * relative + 1))
 
 
 class Terms(NamedTuple):
@@ -252,23 +251,19 @@ class Terms(NamedTuple):
     mean: float  # of the mean's logit
     shapes: dict[str, list[tuple[float, float, float]]]  # witness → where its ramps begin and end, and how they rise
     slopes: dict[str, Linear]  # witness → the weight of its logit
+    cautious: float  # of the logit of the votes and as many others
 
 
-def _nearness(context: Context) -> Tensor:
-    """Return the (n,) mean similarity of the nearest documents; −1 where there is none."""
+def _mass(context: Context) -> Tensor:
+    """Return the logarithm of what the weights of a text's neighbours, exp((similarity − 1) / τ₂), sum to: (n,1)."""
     if context.similarity is None:
         raise ValueError("the combiner was fitted with the neighbours' similarities and needs them")
-    nearest = (
-        context.similarity[:, : NEAREST + 1].sort(descending=True).values[:, :NEAREST]
-    )  # a text's own place is −inf
-    return nearest.masked_fill(~nearest.isfinite(), float("nan")).nanmean(1).nan_to_num(-1.0)
+    return torch.logsumexp((context.similarity - 1) / context.temperature, 1, keepdim=True)
 
 
-def _nearness_range(context: Context) -> tuple[float, float] | None:
-    if context.similarity is None or not context.similarity.shape[1]:
-        return None
-    far, near = quantiles(_nearness(context), (0.05, 0.95)).tolist()
-    return far, near
+def _usual_mass(context: Context) -> float:
+    mass = _mass(context)
+    return float(quantiles(mass[mass.isfinite()], [0.5]))
 
 
 def _shape_knots(
@@ -302,8 +297,3 @@ def _numbers(values: Any) -> tuple[float, ...]:
     if not all(math.isfinite(number) and abs(number) < 1e6 for number in numbers):
         raise ValueError("a number is not finite or far too large")
     return numbers
-
-
-def _pair(values: Sequence[float]) -> tuple[float, float]:
-    first, second = values
-    return first, second

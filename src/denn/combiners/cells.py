@@ -9,7 +9,7 @@ from typing import Self
 import torch
 from torch import Tensor
 
-from denn.core.monotone import OtherMaximum
+from denn.core.monotone import other_maximum
 from denn.types import Parts
 
 BLOCK = 1_000_000  # cells that are looked at together
@@ -17,41 +17,37 @@ CELLS = 100_000  # of texts × labels that a fit reads besides the gold ones; ha
 
 
 @dataclass(frozen=True)
-class Statistic:
-    """A number of each text, (n,1), that is another one for one of the labels."""
+class Rival:
+    """The highest score of another label: one for each text, and another one for the label that has it."""
 
-    text: Tensor
-    column: Tensor | None = None
-    exception: Tensor | None = None
+    score: Tensor  # (n,1)
+    column: Tensor  # (n,1), the label that it is the score of
+    second: Tensor  # (n,1), the rival of that label
 
     @classmethod
-    def of(cls, maximum: OtherMaximum) -> Self:
-        """Leave each label out of a maximum; 0 where there is no other."""
-        return cls(maximum.largest, maximum.column, maximum.second.clamp(min=0))
+    def of(cls, scores: Tensor) -> Self:
+        """Find them among (n,L) scores; 0 where there is no other label."""
+        found = other_maximum(scores)
+        return cls(found.largest, found.column, found.second.clamp(min=0))
 
     def at(self, rows: Tensor, columns: Tensor) -> Tensor:
         """Return the (m,1) values of some cells."""
-        values = self.text[rows]
-        if self.column is None or self.exception is None:
-            return values
-        return torch.where(self.column[rows] == columns[:, None], self.exception[rows], values)
+        return torch.where(self.column[rows] == columns[:, None], self.second[rows], self.score[rows])
 
 
 @dataclass(frozen=True)
 class Linear:
-    """A sum that depends on label and statistics."""
+    """A sum that depends on the label and on its rival."""
 
     by_label: Tensor  # (L,)
-    by_statistic: list[float]
+    by_rival: float
 
-    def spread(self, statistics: list[Statistic]) -> Tensor:
-        """Return (n,L)."""
-        weighed = list(zip(statistics, self.by_statistic, strict=True))
-        total = self.by_label + sum(weight * one.text for one, weight in weighed)
-        for one, weight in weighed:
-            if weight and one.column is not None and one.exception is not None:
-                total.scatter_add_(1, one.column, weight * (one.exception - one.text))
-        return total
+    def spread(self, rival: Rival | None) -> Tensor:
+        """Return (n,L); without a rival (1,L)."""
+        if rival is None:
+            return self.by_label[None].clone()
+        total = self.by_label + self.by_rival * rival.score
+        return total.scatter_add_(1, rival.column, self.by_rival * (rival.second - rival.score))
 
 
 def mean_of(parts: Parts) -> Tensor:

@@ -302,9 +302,9 @@ class DENN(WithNeighbours):
         lonely = ~found.similarity.isfinite().any(1)
         if "neighbours" in parts and bool(lonely.any()):
             parts = {**parts, "neighbours": parts["neighbours"].masked_fill(lonely[:, None], float("nan"))}
-        later = len(found.names) - len(self.label_counts)
+        p, later = self.parameters, len(found.names) - len(self.label_counts)
         counts = F.pad(self.label_counts, (0, later)) if later else self.label_counts
-        return parts, Context(counts, found.similarity, self.parameters.gamma if gamma is None else gamma)
+        return parts, Context(counts, found.similarity, p.gamma if gamma is None else gamma, p.vote_temperature)
 
     def votes(self, found: Neighbours, labels: int) -> Tensor:
         """Let neighbours vote, Eq. 9-10: (n,L)."""
