@@ -162,4 +162,6 @@ def concatenate(batches: Sequence[Scores]) -> Scores:
     confidences = [batch.confidence for batch in batches if batch.confidence is not None]
     confidence = torch.cat(confidences) if confidences else None
     texts = [text for batch in batches for text in batch.texts]
-    return Scores(join([batch.final for batch in batches]), names, parts, confidence, alternatives=others, texts=texts)
+    same = [id for batch in batches for id in batch.same_text or [None] * len(batch.final)]
+    final = join([batch.final for batch in batches])
+    return Scores(final, names, parts, confidence, alternatives=others, texts=texts, same_text=same)

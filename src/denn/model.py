@@ -202,6 +202,7 @@ class Model:
                 neighbours=neighbours[row],
                 parts=_parts(scores, row, shown),
                 words=words[row],
+                same_text=scores.same_text[row] if scores.same_text else None,
             )
 
     def _neighbours(self, scores: Scores, limit: int | None) -> list[tuple[Neighbour, ...]]:

@@ -151,6 +151,7 @@ class Prediction:
     neighbours: tuple[Neighbour, ...]  # nearest first
     parts: Mapping[str, Mapping[str, float]] = field(default_factory=dict)  # label → witness → its score
     words: Mapping[str, tuple[tuple[str, float], ...]] = field(default_factory=dict)  # label → words for it, weights
+    same_text: str | None = None  # id of the stored document that is the same text and decides; None where none is
 
 
 Parts: TypeAlias = "Mapping[str, Tensor]"  # witness → (n,L) in [0,1], NaN where it cannot know a label
@@ -181,6 +182,7 @@ class Scores:
     neighbours: Neighbours | None = None
     alternatives: Mapping[str, Tensor] = field(default_factory=dict)  # other ways to combine them: each (n,L)
     texts: Sequence[str] = ()  # that were scored; none where they are not kept
+    same_text: Sequence[str | None] = ()  # id of the stored document with the same text, whose labels count; () if none
 
     def rows(self, begin: int, end: int) -> Scores:
         """Return what is thought of some of the texts."""
@@ -192,6 +194,7 @@ class Scores:
             None if self.neighbours is None else self.neighbours.rows(begin, end),
             {name: part[begin:end] for name, part in self.alternatives.items()},
             self.texts[begin:end],
+            self.same_text[begin:end],
         )
 
 

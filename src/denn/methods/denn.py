@@ -24,6 +24,7 @@ from denn.errors import BundleError, ConfigError, TrainingError
 from denn.methods import views
 from denn.methods.classifier import Classifier, ClassifierParameters
 from denn.methods.neighbours import WithNeighbours
+from denn.methods.same_text import decide_by_same_text
 from denn.protocols import Combiner, Progress, Witness
 from denn.registry import COMBINERS, WITNESSES, lookup
 from denn.training.bounds import Neighbourhood
@@ -244,6 +245,12 @@ class DENN(WithNeighbours):
                 f"{folder}: the combiner asks for the witness {min(unknown)!r}, which is not there. {REMEDY}"
             )
         return self
+
+    def scores(self, texts: Sequence[str], own_ids: Sequence[str | None] | None = None) -> Scores:
+        """Score texts by all witnesses; a stored document with the same text decides, but in the paper's own system."""
+        scores = super().scores(texts, own_ids)
+        paper = self.parameters.combination == "confidence"
+        return scores if paper else decide_by_same_text(scores, texts, self.store)
 
     def calibrate(self, documents: Sequence[Document], folder: Path, progress: Progress) -> Calibrated:
         """Learn from validation documents whom to believe; each is scored as if its labels had not been seen.

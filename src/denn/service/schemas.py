@@ -175,6 +175,7 @@ class PredictionOut(BaseModel):
     labels: list[str]
     scores: list[ScoredLabel]
     confidence: float | None = Field(description="λ: how much the neighbours support what the classifier is sure of.")
+    same_text: str | None = Field(description="The id of a stored document with the same text: its labels are these.")
     neighbours: list[NeighbourOut]
 
 
