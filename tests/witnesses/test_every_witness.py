@@ -76,6 +76,19 @@ def test_a_label_that_came_later_needs_the_neighbours(model, name, tmp_path):
         model.remove("airship")
 
 
+def test_a_label_that_a_witness_does_not_know_is_left_to_the_others(model, tiny_corpus, monkeypatch):
+    words, (label, *_) = model.method.witnesses["words"], tiny_corpus.labels.names
+    bias = words.bias.copy()
+    bias[0] = float("nan")
+    monkeypatch.setattr(words, "bias", bias)
+    texts = [document.text for document in tiny_corpus.test]
+    scores = model.scores(texts)
+    assert bool(scores.final.isfinite().all()) and bool(scores.parts["words"][:, 0].isnan().all())
+    said = [one.parts[label] for one in model.predict(texts) if label in one.parts]
+    assert said and all(set(heard) == set(NAMES) - {"words"} for heard in said)
+    assert model.evaluate(tiny_corpus.test).systems["words"]["tuned"]["micro_f1"] > 0
+
+
 def test_one_file_and_one_line_add_a_witness(model, tiny_corpus):
     (one,) = model.predict([tiny_corpus.test[0].text])
     assert all("length" in said for said in one.parts.values())

@@ -62,7 +62,7 @@ def test_labels_are_learnt_in_order_until_the_time_is_over(monkeypatch):
     left = iter([1.0] * 5)  # three rounds of one label, and two of the next
     found = learner(rows, gold, left=lambda: next(left, 0.0)).learn(np.array([3, 1, 0, 2, 4, 5]), ignore)
     assert found.learnt.nonzero()[0].tolist() == [1, 3]
-    assert (found.bias[~found.learnt] == NEVER).all() and found.weights[:, ~found.learnt].nnz == 0
+    assert np.isnan(found.bias[~found.learnt]).all() and found.weights[:, ~found.learnt].nnz == 0
     left = iter([1.0] * 4)  # the second label has not seen all documents
     found = learner(rows, gold, left=lambda: next(left, 0.0)).learn(np.array([3, 1, 0, 2, 4, 5]), ignore)
     assert found.learnt.nonzero()[0].tolist() == [3]

@@ -11,6 +11,7 @@ from threading import Lock
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from denn.witnesses.ngrams import Floats, Integers, Matrix
 
@@ -27,8 +28,12 @@ class Machines:
     """Decision values x · W + b, yes above 0."""
 
     weights: Matrix  # (V,L) float32
-    bias: Floats  # (L,)
-    learnt: Any  # (L,) bool; False where the time did not suffice
+    bias: Floats  # (L,), NaN where the time did not suffice
+
+    @property
+    def learnt(self) -> NDArray[np.bool_]:
+        """Return which of the labels were learnt: (L,)."""
+        return ~np.isnan(self.bias)
 
 
 @dataclass(frozen=True)
@@ -57,7 +62,7 @@ class Learner:
         count, threads = self.gold.shape[1], min(THREADS, os.cpu_count() or 1)
         size = max(1, min(BLOCK, len(labels) // (4 * threads)))
         blocks = [labels[begin : begin + size] for begin in range(0, len(labels), size)]
-        bias, learnt = np.full(count, NEVER, dtype=np.float32), np.zeros(count, dtype=bool)
+        bias = np.full(count, np.nan, dtype=np.float32)
         terms, columns, values = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)], [np.zeros(0, np.float32)]
         sample = np.random.default_rng(self.seed).permutation(self.rows.shape[0])[: self.negatives]
         done = 0
@@ -66,7 +71,6 @@ class Learner:
             for block, found in zip(blocks, pool.map(lambda block: self._block(block, sample), blocks), strict=True):
                 if found is not None:
                     weights, bias[block] = found
-                    learnt[block] = True
                     row, column = np.nonzero(np.abs(weights) > self.prune * self.cost**0.5)  # weights grow with C
                     terms.append(row)
                     columns.append(block[column])
@@ -74,7 +78,7 @@ class Learner:
                 done += len(block)
                 report(done)
         entries = (np.concatenate(values), (np.concatenate(terms), np.concatenate(columns)))
-        return Machines(csr_matrix(entries, shape=(self.rows.shape[1], count), dtype=np.float32), bias, learnt)
+        return Machines(csr_matrix(entries, shape=(self.rows.shape[1], count), dtype=np.float32), bias)
 
     def _block(self, labels: Integers, sample: Integers) -> tuple[Floats, Floats] | None:
         """Learn a few labels: (V,B) weights and (B,) biases; None if there is no time to see all documents."""

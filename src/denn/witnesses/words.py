@@ -40,7 +40,7 @@ class Words(Witness):
     def __init__(self, ngrams: Ngrams, weights: Matrix, bias: Floats, calibration: Calibration) -> None:
         self.ngrams = ngrams
         self.weights = weights  # (V,L) float32, each of them a float16
-        self.bias = bias  # (L,)
+        self.bias = bias  # (L,), NaN for labels that there was no time to learn
         self.calibration = calibration
 
     @classmethod
@@ -70,7 +70,7 @@ class Words(Witness):
         negatives: int = 1000,
         prune: float = 0.05,
     ) -> Self:
-        """Learn every label, the frequent ones first; those that the time does not suffice for score almost 0.
+        """Learn every label, the frequent ones first; those that the time does not suffice for stay unknown.
 
         `cost` is C of the machines, by default the one of `COSTS` that predicts held-out documents best; `least` are
         the documents that a term must occur in, `negatives` those without a label that it is first learnt from, and
@@ -110,7 +110,7 @@ class Words(Witness):
         return cls(ngrams, weights, found.bias, calibration)
 
     def scores(self, texts: Sequence[str]) -> Tensor:
-        """Return (n,L) float32 scores in [0,1]."""
+        """Return (n,L) float32 scores in [0,1]; NaN for labels that there was no time to learn."""
         parts = [texts[begin : begin + CHUNK] for begin in range(0, len(texts), CHUNK)]
         found = [self._decisions(self.ngrams.rows(Tokens.of(part))) for part in parts]
         decisions = np.concatenate(found) if found else np.zeros((0, len(self.bias)), np.float32)
@@ -161,7 +161,8 @@ class Words(Witness):
         arrays = {
             "idf": n.idf,
             "pairs": n.pairs,
-            "bias": self.bias,
+            "bias": np.nan_to_num(self.bias),
+            "learnt": ~np.isnan(self.bias),
             "curves": self.calibration.curves,
             "values": w.data.astype(np.float16),
             "labels": w.indices.astype(np.int32),
@@ -177,7 +178,7 @@ class Words(Witness):
         pairs, terms = (shapes.get(name, ("", (0,)))[1] for name in ("pairs", "idf"))
         lines = read_lines(folder / TERMS, BundleError, (terms[0] or 0) - (pairs[0] or 0) if terms and pairs else 0)
         count = len(lines) + int(pairs[0] or 0)
-        by_label = {"bias": ("F32", (labels,)), "curves": ("F32", (3, labels))}
+        by_label = {"bias": ("F32", (labels,)), "learnt": ("BOOL", (labels,)), "curves": ("F32", (3, labels))}
         sparse = {"values": ("F16", (None,)), "labels": ("I32", (None,)), "ends": ("I64", (count + 1,))}
         expected = {"idf": ("F32", (count,)), "pairs": ("I64", (None,)), **by_label, **sparse}
         arrays = {name: tensor.numpy() for name, tensor in read_tensors(file, expected, BundleError).items()}
@@ -192,7 +193,8 @@ class Words(Witness):
             raise BundleError(f"{file} is damaged: it holds numbers that no training gives. {REMEDY}")
         weights = _weights(arrays, (count, labels), file)
         ngrams = Ngrams(lines[:words], lines[words:], keys, arrays["idf"])
-        return cls(ngrams, weights, arrays["bias"], Calibration(arrays["curves"]))
+        bias = np.where(arrays["learnt"], arrays["bias"], np.float32(np.nan))
+        return cls(ngrams, weights, bias, Calibration(arrays["curves"]))
 
 
 def gold_matrix(documents: Sequence[Document], labels: LabelSpace) -> Matrix:
