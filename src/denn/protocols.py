@@ -208,6 +208,11 @@ class Witness(Protocol):
         """Learn the training documents before the encoder does; None, with a note, if the seconds do not suffice."""
         return cls.load(Path(), method)
 
+    @property
+    def is_complete(self) -> bool:
+        """Whether the time sufficed for every label; if not, a resumed training learns again."""
+        return True
+
     def scores(self, texts: Texts) -> Tensor:
         """Score texts: (n,L) in [0,1], in the order of the labels; NaN for any that it cannot know.
 

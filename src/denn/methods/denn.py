@@ -18,6 +18,7 @@ from denn.combiners.average import Average
 from denn.combiners.confidence import Confidence, confidence_of
 from denn.core import contrast
 from denn.core.combine import combine, debiased_confidence, vote_sparse
+from denn.durable import sync, sync_all
 from denn.encoders.packed import Layout
 from denn.encoders.transformer import TransformerEncoder
 from denn.errors import BundleError, ConfigError, TrainingError
@@ -208,19 +209,23 @@ class DENN(WithNeighbours):
         return super().fit(corpus, workdir, progress, clock)
 
     def _learn(self, name: str, corpus: Corpus, workdir: Path, progress: Progress, clock: Clock) -> Witness | None:
-        """Let a witness learn; what it learnt before an interruption is read again."""
+        """Let a witness learn; what it learnt before an interruption is read again if it had time for all of it."""
         kind, kept = lookup(WITNESSES, name, "witness"), workdir / HOME / name
-        unfinished = kept.with_name(f"{name}.part")
-        if kept.exists():
-            known: Witness = kind.load(kept, self)
+        known: Witness | None = kind.load(kept, self) if kept.exists() else None
+        if known and known.is_complete:
             return known
         witness: Witness | None = kind.fit(corpus, self, progress, WITNESS_SHARE * clock.left())
         if witness is None:
-            return None
+            return known
+        unfinished = kept.with_name(f"{name}.part")
         shutil.rmtree(unfinished, ignore_errors=True)
         witness.save(unfinished)
         if unfinished.exists():
+            sync_all(unfinished)
+            shutil.rmtree(kept, ignore_errors=True)
             unfinished.rename(kept)
+            sync(kept.parent)
+            sync(workdir)
         return witness
 
     def save(self, folder: Path) -> None:

@@ -53,7 +53,7 @@ class Words(Witness):
                 seconds_left=lambda: deadline - time.monotonic(),
             )  # fmt: skip
         except (DataError, TrainingError) as reason:
-            progress.note(f"The model will not hear the words: {first_line(reason)}")
+            progress.note(f"The words could not be learnt: {first_line(reason)}")
             return None
 
     @classmethod
@@ -108,6 +108,11 @@ class Words(Witness):
         weights = found.weights
         weights.data = weights.data.astype(np.float16).astype(np.float32)  # as they are saved
         return cls(ngrams, weights, found.bias, calibration)
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether there was time to learn every label."""
+        return not np.isnan(self.bias).any()
 
     def scores(self, texts: Sequence[str]) -> Tensor:
         """Return (n,L) float32 scores in [0,1]; NaN for labels that there was no time to learn."""
