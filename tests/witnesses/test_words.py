@@ -167,6 +167,20 @@ def test_no_time_at_all_is_refused():
         fitted(left=lambda: 0.0)
 
 
+@pytest.mark.parametrize(("looks", "stage"), [(1, "reading words"), (12, "weighing words"), (22, "weighing words")])
+def test_the_clock_is_read_before_anything_is_learnt(monkeypatch, looks, stage):
+    monkeypatch.setattr("denn.witnesses.ngrams.CHUNK", 30)  # ten looks at 300 documents
+    seen, left = Seen(), iter([1.0] * looks)
+    with pytest.raises(TrainingError, match="time ran out"):
+        fitted(left=lambda: next(left, 0.0), seen=seen)
+    assert seen.stages[-1] == stage
+
+
+def test_the_choice_of_the_cost_leaves_time_to_learn():
+    left = iter(range(36, 0, -1))  # looks: each of three costs takes nine, and all labels take twelve
+    assert fitted(left=lambda: float(next(left, 0))).is_complete
+
+
 def cut_short(seen):
     """Learn with time for one label."""
     calls = iter(range(10**6))
@@ -197,9 +211,9 @@ def found_by(model):
 
 
 def _tokens(text):
-    from denn.witnesses.ngrams import Tokens
+    from denn.witnesses.ngrams import WordTokens
 
-    return Tokens.of([text])
+    return WordTokens.of([text])
 
 
 def change(folder, **tensors):

@@ -1,4 +1,4 @@
-"""DENN: a classifier and the labels of the nearest documents, combined by a debiased confidence per text."""
+"""DENN: train an encoder, let witnesses score the labels of texts, and combine what they say into one score."""
 
 from __future__ import annotations
 

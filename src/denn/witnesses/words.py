@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -18,7 +19,7 @@ from denn.protocols import Progress, Retriever, Witness
 from denn.types import Corpus, Document, LabelSpace, Stage, Support
 from denn.untrusted import REMEDY, first_line, header, read_lines, read_tensors
 from denn.witnesses.calibration import Calibration
-from denn.witnesses.ngrams import CHUNK, Floats, Integers, Matrix, Ngrams, Tokens
+from denn.witnesses.ngrams import CHUNK, Floats, Integers, Matrix, Ngrams, WordTokens
 from denn.witnesses.sparse_linear import Learner
 
 TERMS, NUMBERS = "terms.txt", "words.safetensors"
@@ -76,8 +77,16 @@ class Words(Witness):
         the documents that a term must occur in, `negatives` those without a label that it is first learnt from, and
         weights nearer 0 than `prune` are dropped.
         """
+
+        def watch(done: int | None = None) -> None:
+            if (left := seconds_left()) is not None and left <= 0:
+                raise _too_late()
+            if done is not None:
+                progress.advance(done)
+
         progress.start(Stage("reading words", len(documents)))
-        tokens = Tokens.of((document.text for document in documents), progress.advance)
+        tokens = WordTokens.of((document.text for document in documents), watch)
+        watch()
         progress.start(Stage("weighing words"))
         every = len(tokens.ids) <= EVERY_KIND
         ngrams = Ngrams.of(
@@ -86,13 +95,14 @@ class Words(Witness):
             most_words=MOST_WORDS,
             most_endings=MOST_ENDINGS if every else 0,
             most_pairs=MOST_PAIRS if every else 0,
+            watch=watch,
         )
         if not ngrams.words:
             raise DataError(
                 f"Got {len(documents)} training documents without a word that {least} of them share, expected texts "
                 "with common words. Give more documents."
             )
-        rows, gold = ngrams.learn(tokens), gold_matrix(documents, labels)
+        rows, gold = ngrams.learn(tokens, watch), gold_matrix(documents, labels)
         learner = Learner(rows, gold, COSTS[0], negatives, prune, seed, seconds_left)
         share = np.maximum(np.diff(gold.indptr), 0.5) / len(documents)
         order = np.argsort(-share, kind="stable")
@@ -117,7 +127,7 @@ class Words(Witness):
     def scores(self, texts: Sequence[str]) -> Tensor:
         """Return (n,L) float32 scores in [0,1]; NaN for labels that there was no time to learn."""
         parts = [texts[begin : begin + CHUNK] for begin in range(0, len(texts), CHUNK)]
-        found = [self._decisions(self.ngrams.rows(Tokens.of(part))) for part in parts]
+        found = [self._decisions(self.ngrams.rows(WordTokens.of(part))) for part in parts]
         decisions = np.concatenate(found) if found else np.zeros((0, len(self.bias)), np.float32)
         return torch.sigmoid(torch.from_numpy(self.calibration(decisions)))
 
@@ -138,7 +148,7 @@ class Words(Witness):
         return found
 
     def _support(self, text: str, asked: Integers, most: int) -> list[list[tuple[str, float]]]:
-        tokens = Tokens.of([text])
+        tokens = WordTokens.of([text])
         row = self.ngrams.rows(tokens)
         terms, places, pairs_from = self.ngrams.entries(tokens, self.ngrams.columns(tokens.words))
         found, where, times = np.unique(terms, return_inverse=True, return_counts=True)  # `found` is row.indices
@@ -153,7 +163,7 @@ class Words(Witness):
             answers.append([(self._name(tokens, int(names[at])), float(sums[at])) for at in best if sums[at] > 0])
         return answers
 
-    def _name(self, tokens: Tokens, group: int) -> str:
+    def _name(self, tokens: WordTokens, group: int) -> str:
         if group < len(tokens.words):
             return tokens.words[group]
         return self.ngrams.pair(group - len(tokens.words))
@@ -221,7 +231,8 @@ def _calibrated(
     supported = order[share[order] * count >= 2]
     chosen = supported[:: max(1, min(5, len(supported) // 10), -(-len(supported) // HELD_OUT_LABELS))]
     gold = learner.gold[held][:, chosen].toarray()
-    part = replace(learner, rows=learner.rows[kept], gold=learner.gold[kept].tocsc())
+    clock = _half_of(learner.seconds_left)
+    part = replace(learner, rows=learner.rows[kept], gold=learner.gold[kept].tocsc(), seconds_left=clock)
     best, least = None, np.inf
     progress.start(Stage("choosing the cost of words", len(costs) * len(chosen), "labels"))
     done = 0
@@ -241,6 +252,12 @@ def _calibrated(
     if best is None:
         raise _too_late()
     return best
+
+
+def _half_of(seconds_left: Callable[[], float | None]) -> Callable[[], float | None]:
+    """Return a clock that runs out when half of the time is used up that is left now."""
+    half = (seconds_left() or 0.0) / 2
+    return lambda: None if (left := seconds_left()) is None or math.isinf(left) else left - half
 
 
 def _weights(arrays: dict[str, Any], shape: tuple[int, int], file: Path) -> Matrix:

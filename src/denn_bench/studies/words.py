@@ -26,7 +26,7 @@ from denn.clock import Clock
 from denn.core.metrics import multilabel_scores
 from denn.core.thresholds import decide, tune_global
 from denn.types import Corpus
-from denn.witnesses.ngrams import Matrix, Ngrams, Tokens
+from denn.witnesses.ngrams import Matrix, Ngrams, WordTokens
 from denn.witnesses.sparse_linear import Learner
 from denn.witnesses.words import MOST_ENDINGS, MOST_PAIRS, MOST_WORDS, Words, gold_matrix
 from denn_bench.studies.machine import report
@@ -47,7 +47,7 @@ class Problem:
     """The rows of a corpus with some kinds of terms."""
 
     def __init__(self, corpus: Corpus, seed: int, *, endings: bool = True, pairs: bool = True) -> None:
-        tokens = Tokens.of(document.text for document in corpus.train)
+        tokens = WordTokens.of(document.text for document in corpus.train)
         most = {"most_endings": MOST_ENDINGS * endings, "most_pairs": MOST_PAIRS * pairs}
         self.ngrams = Ngrams.of(tokens, least=2, most_words=MOST_WORDS, **most)
         self.rows, self.gold, self.seed = self.ngrams.learn(tokens), gold_matrix(corpus.train, corpus.labels), seed
@@ -229,7 +229,7 @@ def solve(corpus: Corpus, name: str, seed: int) -> dict[str, Any]:
     problem, reading = measured(lambda: Problem(corpus, seed, **kinds))
     (decisions, weights), learning = measured(lambda: solver(problem))
     valid, test = (
-        decisions(problem.ngrams.rows(Tokens.of(document.text for document in part)))
+        decisions(problem.ngrams.rows(WordTokens.of(document.text for document in part)))
         for part in (corpus.valid, corpus.test)
     )
     facts = {"reading_seconds": reading["seconds"], "terms": problem.ngrams.terms, "weights": weights}
@@ -247,7 +247,7 @@ def witness(corpus: Corpus, seed: int) -> dict[str, Any]:
     valid = model.scores([document.text for document in corpus.valid])
     some = texts[:500]
     _, alone = measured(lambda: [model.scores([text]) for text in some])
-    _, features = measured(lambda: [model.ngrams.rows(Tokens.of([text])) for text in some])
+    _, features = measured(lambda: [model.ngrams.rows(WordTokens.of([text])) for text in some])
     _, naming = measured(lambda: model.support(some, [[0, 1, 2, 3, 4]] * len(some)))
     with tempfile.TemporaryDirectory() as folder:
         model.save(Path(folder) / "words")
@@ -261,7 +261,7 @@ def witness(corpus: Corpus, seed: int) -> dict[str, Any]:
         "weights": int(model.weights.nnz),
         "megabytes": round(size / 1e6, 1),
         "load_seconds": loading["seconds"],
-        "words_per_text": round(len(Tokens.of(some).ids) / len(some)),
+        "words_per_text": round(len(WordTokens.of(some).ids) / len(some)),
         "ms_per_text": {
             "together": round(1000 * scoring["cpu_seconds"] / len(texts), 3),
             "alone": round(1000 * alone["cpu_seconds"] / len(some), 3),
