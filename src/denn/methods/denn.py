@@ -191,6 +191,7 @@ class DENN(WithNeighbours):
         """Prepare the training on Eq. 7."""
         self.trained = DennTraining(self.network, corpus, self.parameters)
         self.trained.stores = True
+        self.trained.trains_encoder = not {"classifier", "neighbours"}.isdisjoint(self.witnesses)
         if corpus.valid and self.parameters.combination == "learnt":
             self.trained.combining = FIT_SECONDS + SECONDS_A_CELL * len(corpus.valid) * len(corpus.labels)
         return self.trained
