@@ -12,7 +12,7 @@ import argparse
 import json
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
@@ -149,14 +149,7 @@ def omikuji(problem: Problem) -> tuple[Decide, int]:
 
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "train.txt"
-        by_row = problem.gold.tocsr()
-        with file.open("w") as out:
-            out.write(f"{problem.rows.shape[0]} {problem.rows.shape[1]} {len(problem.labels)}\n")
-            for number in range(problem.rows.shape[0]):
-                begin, end = problem.rows.indptr[number : number + 2]
-                terms = zip(problem.rows.indices[begin:end], problem.rows.data[begin:end], strict=True)
-                out.write(",".join(map(str, by_row[number].indices)) + " ")
-                out.write(" ".join(f"{term}:{value:.5g}" for term, value in terms) + "\n")
+        file.write_text("".join(omikuji_lines(problem.rows, problem.gold)))
         model = package.Model.train_on_data(str(file), package.Model.default_hyper_param())
         model.save(str(Path(folder) / "model"))
         weights = sum(file.stat().st_size for file in (Path(folder) / "model").rglob("*")) // 6
@@ -170,6 +163,17 @@ def omikuji(problem: Problem) -> tuple[Decide, int]:
         return scores
 
     return decisions, weights
+
+
+def omikuji_lines(rows: Matrix, gold: Matrix) -> Iterator[str]:
+    """Write (N,V) rows and (N,L) labels as Omikuji reads them, without the documents that have no terms."""
+    filled, by_row = np.flatnonzero(np.diff(rows.indptr)), gold.tocsr()
+    yield f"{len(filled)} {rows.shape[1]} {gold.shape[1]}\n"
+    for number in filled:
+        begin, end = rows.indptr[number : number + 2]
+        terms = zip(rows.indices[begin:end], rows.data[begin:end], strict=True)
+        labels = ",".join(map(str, by_row[number].indices))
+        yield f"{labels} {' '.join(f'{term}:{value:.5g}' for term, value in terms)}\n"
 
 
 SOLVERS: dict[str, tuple[Solver, dict[str, bool]]] = {
