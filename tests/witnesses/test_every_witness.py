@@ -1,5 +1,6 @@
 """What every witness must do, and that a new one takes one file and one line."""
 
+import re
 import sys
 from pathlib import Path
 
@@ -7,8 +8,11 @@ import pytest
 import torch
 
 import denn
+from denn.build import Silent
 from denn.errors import ConfigError
 from denn.registry import WITNESSES
+from denn.report.gather import gather
+from denn.report.page import render
 from denn.witnesses.texts import Texts
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -87,6 +91,8 @@ def test_a_label_that_a_witness_does_not_know_is_left_to_the_others(model, tiny_
     said = [one.parts[label] for one in model.predict(texts) if label in one.parts]
     assert said and all(set(heard) == set(NAMES) - {"words"} for heard in said)
     assert model.evaluate(tiny_corpus.test).systems["words"]["tuned"]["micro_f1"] > 0
+    found = gather(model, tiny_corpus.test, tiny_corpus.valid, Silent())
+    assert not re.search(r"\bnan\b", render(found, model.card, "model"), re.IGNORECASE)
 
 
 def test_one_file_and_one_line_add_a_witness(model, tiny_corpus):
