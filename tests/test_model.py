@@ -29,8 +29,13 @@ def texts(tiny_corpus) -> list[str]:
     return [document.text for document in tiny_corpus.test]
 
 
-@pytest.mark.parametrize("value", [float("nan"), float("inf"), -0.5])
-@pytest.mark.parametrize("where", ["scores", "classifier scores", "confidence"])
+@pytest.mark.parametrize(
+    ("where", "value"),
+    [
+        *((where, value) for where in ("scores", "confidence") for value in (float("nan"), float("inf"), -0.5)),
+        *(("classifier scores", value) for value in (float("inf"), -0.5)),
+    ],
+)
 def test_what_is_no_score_is_refused_wherever_it_is(where, value):
     def tensor(name: str, *shape: int) -> torch.Tensor:
         return torch.full(shape, value if name == where else 0.5)
@@ -38,15 +43,20 @@ def test_what_is_no_score_is_refused_wherever_it_is(where, value):
     parts = {name: tensor(f"{name} scores", 2, 3) for name in ("neighbours", "classifier")}
     scores = Scores(tensor("scores", 2, 3), ("a", "b", "c"), parts, tensor("confidence", 2))
     with pytest.raises(BundleError, match=f"The model gives {where} from .*, expected 0 to 1"):
-        checked(scores, 3)
+        checked(scores)
 
 
-def test_of_later_labels_a_witness_may_have_no_idea():
-    half, none = torch.full((2, 3), 0.5), torch.tensor([[0.5, 0.5, float("nan")]] * 2)
-    scores = Scores(half, ("a", "b", "later"), {"neighbours": half, "classifier": none})
-    assert checked(scores, 2) is scores
-    with pytest.raises(BundleError, match="classifier"):
-        checked(scores, 3)
+def test_of_some_labels_a_witness_may_have_no_idea():
+    half, some = torch.full((2, 3), 0.5), torch.tensor([[0.5, float("nan"), 0.5]] * 2)
+    scores = Scores(half, ("a", "b", "c"), {"neighbours": half, "words": some})
+    assert checked(scores) is scores
+
+
+def test_a_classifier_that_gives_no_number_is_damaged(model, texts):
+    with torch.no_grad():
+        model.method.network.head.bias[0] = float("nan")
+    with pytest.raises(BundleError, match="classifier gives scores that are not finite"):
+        model.predict(texts)
 
 
 def test_device_and_precision_can_be_chosen(tiny_model, texts):

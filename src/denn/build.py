@@ -30,13 +30,13 @@ from denn.model import Model, load
 from denn.protocols import Progress
 from denn.stores.address import ELSEWHERE, FILE
 from denn.stores.embedded.sqlite import version
+from denn.training import unfinished
 from denn.types import Calibrated, Corpus, Document, LabelSpace, Scores, Stage
-from denn.untrusted import first_line, read_object
+from denn.untrusted import first_line
 
 log = logging.getLogger(__name__)
 
 STOPPERS = {"epochs", "patience", "time_budget", "checkpoint_seconds"}  # may change when a run is taken up again
-
 
 FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
@@ -123,17 +123,14 @@ def _train(
 ) -> Model:
     """Train and write; nobody else writes to the folder meanwhile."""
     workdir = folder.with_name(folder.name + ".training")
-    _open_workdir(workdir, _fingerprint(corpus, recipe), restart)
-    built = recipe.build()
-    with ExitStack() as failed:
-        failed.callback(_discard_if_empty, workdir)
+    unfinished.open_folder(workdir, _fingerprint(corpus, recipe), restart)
+    built, staging = recipe.build(), workdir / "bundle"
+    shutil.rmtree(staging, ignore_errors=True)
+    with unfinished.keeping_what_is_learnt(workdir):
         facts, used = built.fit(corpus, workdir, shown, clock)
-        recipe = Recipe(recipe.method, built.parameters)  # less than was asked for, where the time did not suffice
-        failed.pop_all()
-    staging = workdir / "bundle"
+    recipe = Recipe(recipe.method, built.parameters)  # less than was asked for, where the time did not suffice
     with ExitStack() as failed:
         failed.callback(shutil.rmtree, staging, ignore_errors=True)  # half a model helps nobody, and takes room
-        shutil.rmtree(staging, ignore_errors=True)
         staging.mkdir()
         shown.start(Stage("writing the model"))
         with _usable():
@@ -141,11 +138,12 @@ def _train(
             bundle.write_labels(staging, corpus.labels)
             poor = _finish(staging, used, recipe, facts, shown)
         if poor and not (allow_poor or getattr(built, "is_baseline", False)):
-            _discard_if_empty(workdir)  # a checkpoint is kept: to train on, or to write the model anyway
+            if not unfinished.has_checkpoint(workdir):  # to train on, or to write the model anyway
+                unfinished.discard(workdir)
             raise TrainingError(poor)
         bundle.replace(staging, folder)
         failed.pop_all()
-    _discard(workdir)
+    unfinished.discard(workdir)
     return load(folder)
 
 
@@ -220,43 +218,6 @@ def _fingerprint(corpus: Corpus, recipe: Recipe) -> str:
         for document in part:
             digest.update(json.dumps([document.id, document.text, document.labels]).encode())
     return digest.hexdigest()
-
-
-def _open_workdir(workdir: Path, fingerprint: str, restart: bool) -> None:
-    """Make the folder of resumable state, or take up the one that belongs to this very run."""
-    file, beside = workdir / "run.json", workdir / "run.json.part"
-    if workdir.exists() and not file.exists() and any(path != beside for path in workdir.iterdir()):
-        raise TrainingError(f"{workdir} exists and is no unfinished training. Move it away or give another --out.")
-    if restart:
-        _discard(workdir)
-    if file.exists():
-        if read_object(file, TrainingError).get("fingerprint") != fingerprint:
-            raise TrainingError(
-                f"{workdir} holds an unfinished training of other data or other settings. Repeat that one's command "
-                "to finish it, or pass --restart to throw it away."
-            )
-        return
-    workdir.mkdir(exist_ok=True)
-    with ExitStack() as failed:
-        failed.callback(_discard, workdir)
-        beside.write_text(json.dumps({"fingerprint": fingerprint}))
-        beside.replace(file)
-        failed.pop_all()
-
-
-def _discard(workdir: Path) -> None:
-    """Remove the folder of resumable state, moved aside first, so that a kill leaves all of it or nothing."""
-    aside = workdir.with_name(f".{workdir.name}.discarded")
-    shutil.rmtree(aside, ignore_errors=True)
-    if workdir.exists():
-        workdir.rename(aside)
-        shutil.rmtree(aside, ignore_errors=True)
-
-
-def _discard_if_empty(workdir: Path) -> None:
-    """Remove the folder of a training that never came to a checkpoint: there is nothing to take up again."""
-    if not any(workdir.glob("*.safetensors")):
-        _discard(workdir)
 
 
 def _finish(staging: Path, corpus: Corpus, recipe: Recipe, facts: Mapping[str, object], shown: Progress) -> str | None:

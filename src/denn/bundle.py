@@ -16,7 +16,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt, ValidationError
 
 from denn import __version__
-from denn.durable import sync
+from denn.durable import sync, sync_all
 from denn.errors import BundleError, TrainingError
 from denn.strict_json import dumps, not_finite
 from denn.types import LabelSpace
@@ -224,8 +224,7 @@ def _check_digests(folder: Path, card: Card, found: Mapping[str, int]) -> None:
 
 def replace(new: Path, target: Path) -> None:
     """Put a finished folder in the place of an older one; `recover` mends a crash between the two renames."""
-    for path in filter(Path.is_file, new.rglob("*")):
-        sync(path)
+    sync_all(new)
     old = _old(target)
     if target.exists():
         target.rename(old)

@@ -13,3 +13,9 @@ def sync(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def sync_all(folder: Path) -> None:
+    """Make all files in a folder durable, with their names."""
+    for path in (*folder.rglob("*"), folder):
+        sync(path)

@@ -109,7 +109,7 @@ class Model:
 
     def score(self, texts: Sequence[str], own_ids: Sequence[str | None] | None = None) -> Scores:
         """Score texts in one batch."""
-        return checked(self.method.scores(texts, own_ids), len(self.labels))
+        return checked(self.method.scores(texts, own_ids))
 
     def later_thresholds(self, scores: Scores) -> dict[str, Tensor]:
         """Return each part's thresholds for the labels of these scores that came after training, in their order."""
@@ -237,14 +237,14 @@ class Model:
         return {str(document.id): document.text for document in self.store.get(sorted(ids), missing_ok=True)}
 
 
-def checked(scores: Scores, known: int) -> Scores:
+def checked(scores: Scores) -> Scores:
     """Return scores; any that are not numbers from 0 to 1, its parts and λ among them, come from damaged weights.
 
-    Of labels behind the `known` ones a witness may have no idea.
+    Of some labels a witness may have no idea: NaN.
     """
     found = {"scores": scores.final, **{f"{name} scores": part for name, part in scores.alternatives.items()}}
     for name, part in scores.parts.items():
-        found |= {f"{name} scores": part[:, :known], f"{name} scores of later labels": part[:, known:].nan_to_num(0)}
+        found[f"{name} scores"] = part.where(~part.isnan(), 0.0)
     if scores.confidence is not None:
         found["confidence"] = scores.confidence
     for name, values in found.items():

@@ -208,8 +208,16 @@ class Witness(Protocol):
         """Learn the training documents before the encoder does; None, with a note, if the seconds do not suffice."""
         return cls.load(Path(), method)
 
+    @property
+    def is_complete(self) -> bool:
+        """Whether the time sufficed for every label; if not, a resumed training learns again."""
+        return True
+
     def scores(self, texts: Texts) -> Tensor:
-        """Score texts: (n,L) in [0,1], in the order of the labels; those at the end that it cannot know are missing."""
+        """Score texts: (n,L) in [0,1], in the order of the labels; NaN for any that it cannot know.
+
+        Those at the end, which came after the training, may also be missing.
+        """
 
     def support(self, texts: Sequence[str], columns: Sequence[Sequence[int]]) -> Support:
         """Return the words that speak for each of some labels of each text, the strongest first, with their weight."""

@@ -43,6 +43,20 @@ def test_held_out_scores_come_from_models_that_never_saw_the_document():
     assert not torch.equal(combiner.held_out, combiner.combine(parts, context))
 
 
+@pytest.mark.parametrize("optimise", ["micro_f1", "macro_f1", "precision_at_k"])
+def test_labels_that_one_witness_does_not_know_get_the_mean_of_the_others(optimise):
+    parts, gold, context = made(300)
+    parts["words"][:, [1, 4, 11]] = float("nan")
+    combiner = Learnt(optimise)
+    facts = combiner.fit(parts, gold, context)
+    final = combiner.combine(parts, context)
+    assert combiner.chosen == "learnt" and bool(combiner.held_out.isfinite().all())
+    mean = (parts["classifier"] + parts["neighbours"]) / 2
+    torch.testing.assert_close(final[:, [1, 4, 11]], mean[:, [1, 4, 11]])
+    assert bool(final.isfinite().all()) and facts["scores"]["words"] > 0
+    json.dumps(facts, allow_nan=False)
+
+
 def test_pure_noise_promises_nothing_on_held_out_documents():
     parts, gold, context = made(300)
     draw = torch.Generator().manual_seed(3)

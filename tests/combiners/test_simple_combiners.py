@@ -36,6 +36,13 @@ def test_the_mean_of_those_who_know():
     torch.testing.assert_close(mean_known(parts), torch.tensor([[0.5, 0.5, 0.0]]))
 
 
+def test_labels_unknown_to_the_classifier_get_the_votes_wherever_they_are():
+    classifier, votes = torch.tensor([[NAN, 0.9, NAN, 0.2]]), torch.tensor([[0.4, 0.5, 0.3, 0.1]])
+    parts = {"classifier": classifier, "neighbours": votes}
+    final = Confidence().combine(parts, Context(torch.ones(4), torch.ones(1, 1), gamma=0.7))
+    torch.testing.assert_close(final, torch.tensor([[0.4, 0.7, 0.3, 0.15]]))  # λ = 0.5
+
+
 def test_averages_are_their_own_held_out_scores(tmp_path):
     parts = {"classifier": torch.rand(4, 3), "neighbours": torch.rand(4, 3)}
     for kind in (Average, Confidence):

@@ -1,5 +1,6 @@
 """What every witness must do, and that a new one takes one file and one line."""
 
+import re
 import sys
 from pathlib import Path
 
@@ -7,8 +8,11 @@ import pytest
 import torch
 
 import denn
+from denn.build import Silent
 from denn.errors import ConfigError
 from denn.registry import WITNESSES
+from denn.report.gather import gather
+from denn.report.page import render
 from denn.witnesses.texts import Texts
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -74,6 +78,21 @@ def test_a_label_that_came_later_needs_the_neighbours(model, name, tmp_path):
         assert set(one.parts[next(label for label in one.scores if label in model.labels)]) == set(NAMES)
     finally:
         model.remove("airship")
+
+
+def test_a_label_that_a_witness_does_not_know_is_left_to_the_others(model, tiny_corpus, monkeypatch):
+    words, (label, *_) = model.method.witnesses["words"], tiny_corpus.labels.names
+    bias = words.bias.copy()
+    bias[0] = float("nan")
+    monkeypatch.setattr(words, "bias", bias)
+    texts = [document.text for document in tiny_corpus.test]
+    scores = model.scores(texts)
+    assert bool(scores.final.isfinite().all()) and bool(scores.parts["words"][:, 0].isnan().all())
+    said = [one.parts[label] for one in model.predict(texts) if label in one.parts]
+    assert said and all(set(heard) == set(NAMES) - {"words"} for heard in said)
+    assert model.evaluate(tiny_corpus.test).systems["words"]["tuned"]["micro_f1"] > 0
+    found = gather(model, tiny_corpus.test, tiny_corpus.valid, Silent())
+    assert not re.search(r"\bnan\b", render(found, model.card, "model"), re.IGNORECASE)
 
 
 def test_one_file_and_one_line_add_a_witness(model, tiny_corpus):

@@ -10,14 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from denn.witnesses import ngrams as module
-from denn.witnesses.ngrams import WORD, Ngrams, Tokens, affixes
+from denn.witnesses.ngrams import WORD, Ngrams, WordTokens, affixes
 
 TEXTS = ["Goal goals match", "goal match, match", "the goals!", "", "電車 x"]
 EVERYTHING = {"least": 1, "most_words": 99, "most_endings": 99, "most_pairs": 99}
 
 
 def made(texts, **options):
-    tokens = Tokens.of(texts)
+    tokens = WordTokens.of(texts)
     ngrams = Ngrams.of(tokens, **EVERYTHING | options)
     return ngrams, ngrams.learn(tokens)
 
@@ -45,7 +45,7 @@ def test_a_row_is_the_formula_written_out():
 
 
 def test_words_are_lower_case_and_every_ideograph_is_one():
-    tokens = Tokens.of(["Das C-Team, 電車a"])
+    tokens = WordTokens.of(["Das C-Team, 電車a"])
     assert tokens.words == ["das", "c", "team", "電", "車", "a"]
     assert affixes("goals") == ["goa-", "goal-", "-als", "-oals"]
     assert affixes("cat") == []
@@ -60,10 +60,10 @@ def test_rare_terms_and_those_beyond_the_most_are_left_out():
 @given(st.lists(st.text(alphabet="abcdé電 -", max_size=40), max_size=6), st.integers(1, 3))
 def test_rows_do_not_depend_on_the_texts_beside_them(texts, chunk):
     ngrams, _ = made(["abc abcd bcd", "abcd dcba abcd", "電 é"])
-    alone = [ngrams.rows(Tokens.of([text])).toarray()[0] for text in texts]
+    alone = [ngrams.rows(WordTokens.of([text])).toarray()[0] for text in texts]
     before, module.CHUNK = module.CHUNK, chunk
     try:
-        together = ngrams.rows(Tokens.of(texts)).toarray()
+        together = ngrams.rows(WordTokens.of(texts)).toarray()
     finally:
         module.CHUNK = before
     assert together.shape == (len(texts), ngrams.terms)
@@ -74,15 +74,15 @@ def test_rows_do_not_depend_on_the_texts_beside_them(texts, chunk):
 
 def test_no_pair_crosses_texts():
     ngrams, _ = made(["one two", "one two"])
-    assert ngrams.rows(Tokens.of(["", "one", "", "two"])).indices.max() < len(ngrams.words)
-    assert ngrams.rows(Tokens.of(["one two"])).indices.max() == ngrams.terms - 1
+    assert ngrams.rows(WordTokens.of(["", "one", "", "two"])).indices.max() < len(ngrams.words)
+    assert ngrams.rows(WordTokens.of(["one two"])).indices.max() == ngrams.terms - 1
 
 
 def test_the_memory_of_words_is_bounded(monkeypatch):
     monkeypatch.setattr(module, "CACHED", 3)
     ngrams, _ = made(TEXTS)
-    wanted = ngrams.rows(Tokens.of(TEXTS)).toarray()
+    wanted = ngrams.rows(WordTokens.of(TEXTS)).toarray()
     for number in range(20):
-        ngrams.rows(Tokens.of([f"word{number}"]))
+        ngrams.rows(WordTokens.of([f"word{number}"]))
         assert len(ngrams._known) <= 4
-    assert np.array_equal(ngrams.rows(Tokens.of(TEXTS)).toarray(), wanted)
+    assert np.array_equal(ngrams.rows(WordTokens.of(TEXTS)).toarray(), wanted)

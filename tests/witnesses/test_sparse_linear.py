@@ -1,10 +1,16 @@
 """Machines learnt from the documents that matter are those learnt from all; time, order, labels without documents."""
 
+import os
+import tracemalloc
+from threading import Event
+
 import numpy as np
+import pytest
 from scipy.sparse import csc_matrix, csr_matrix
 from sklearn.svm import LinearSVC
 
-from denn.witnesses.sparse_linear import NEVER, Learner
+from denn.witnesses import sparse_linear
+from denn.witnesses.sparse_linear import NEVER, Learner, available_cores
 
 
 def problem(documents=600, terms=120, labels=6, seed=0):
@@ -62,7 +68,7 @@ def test_labels_are_learnt_in_order_until_the_time_is_over(monkeypatch):
     left = iter([1.0] * 5)  # three rounds of one label, and two of the next
     found = learner(rows, gold, left=lambda: next(left, 0.0)).learn(np.array([3, 1, 0, 2, 4, 5]), ignore)
     assert found.learnt.nonzero()[0].tolist() == [1, 3]
-    assert (found.bias[~found.learnt] == NEVER).all() and found.weights[:, ~found.learnt].nnz == 0
+    assert np.isnan(found.bias[~found.learnt]).all() and found.weights[:, ~found.learnt].nnz == 0
     left = iter([1.0] * 4)  # the second label has not seen all documents
     found = learner(rows, gold, left=lambda: next(left, 0.0)).learn(np.array([3, 1, 0, 2, 4, 5]), ignore)
     assert found.learnt.nonzero()[0].tolist() == [3]
@@ -73,3 +79,43 @@ def test_progress_counts_labels():
     seen = []
     learner(rows, gold).learn(np.array([0, 2, 4]), seen.append)
     assert seen == [1, 2, 3]
+
+
+class FirstLast(Learner):
+    """Learns the first block last, so that all others wait for their turn."""
+
+    def _block(self, labels, sample):
+        found = super()._block(labels, sample)
+        if labels[0] == 0:
+            assert others_done.wait(60)
+        elif labels[-1] == 63:
+            others_done.set()
+        return found
+
+
+others_done = Event()
+
+
+def test_blocks_that_wait_for_others_are_small(monkeypatch):
+    monkeypatch.setattr(sparse_linear, "available_cores", lambda: 2)
+    monkeypatch.setattr(sparse_linear, "BLOCK", 4)
+    rows, gold = problem(documents=40, terms=50, labels=64)
+    rows.resize(40, 20_000)
+    dense = 20_000 * 64 * 4
+    tracemalloc.start()
+    try:
+        FirstLast(rows, gold, 1.0, 10, 0.05, 0, lambda: None).learn(np.arange(64), ignore)
+        assert tracemalloc.get_traced_memory()[1] < dense / 2
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="this system has no affinities")
+def test_only_cores_that_may_be_used_count():
+    before = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {min(before)})
+    try:
+        assert available_cores() == 1
+    finally:
+        os.sched_setaffinity(0, before)
+    assert available_cores() == len(before)

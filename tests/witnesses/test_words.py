@@ -167,23 +167,53 @@ def test_no_time_at_all_is_refused():
         fitted(left=lambda: 0.0)
 
 
-def test_labels_without_time_score_almost_nothing_and_that_is_said():
-    seen, calls = Seen(), iter(range(10**6))
+@pytest.mark.parametrize(("looks", "stage"), [(1, "reading words"), (12, "weighing words"), (22, "weighing words")])
+def test_the_clock_is_read_before_anything_is_learnt(monkeypatch, looks, stage):
+    monkeypatch.setattr("denn.witnesses.ngrams.CHUNK", 30)  # ten looks at 300 documents
+    seen, left = Seen(), iter([1.0] * looks)
+    with pytest.raises(TrainingError, match="time ran out"):
+        fitted(left=lambda: next(left, 0.0), seen=seen)
+    assert seen.stages[-1] == stage
+
+
+def test_the_choice_of_the_cost_leaves_time_to_learn():
+    left = iter(range(36, 0, -1))  # looks: each of three costs takes nine, and all labels take twelve
+    assert fitted(left=lambda: float(next(left, 0))).is_complete
+
+
+def cut_short(seen):
+    """Learn with time for one label."""
+    calls = iter(range(10**6))
 
     def left():
         enough = seen.stages[-1] != "learning the words of labels" or next(calls) < 1
         return 1.0 if enough else 0.0
 
-    model = fitted(left=left, seen=seen)
+    return fitted(left=left, seen=seen)
+
+
+def test_labels_without_time_are_unknown_and_that_is_said(tmp_path):
+    seen = Seen()
+    model = cut_short(seen)
     scores = model.scores(texts(TEST))
-    assert any("no time was left" in note for note in seen.notes)
-    assert float(scores.max()) > 0.5 and bool((scores.max(0).values < 0.1).any())
+    assert any("no time was left to learn the words of 3 of 4 labels" in note for note in seen.notes)
+    assert scores.isnan().all(0).tolist() == scores.isnan().any(0).tolist() == (~found_by(model)).tolist()
+    assert int(found_by(model).sum()) == 1 and float(scores.nan_to_num(0).max()) > 0.5
+    model.save(tmp_path / "words")
+    again = Words.load(tmp_path / "words", trained_on(len(LABELS)))
+    torch.testing.assert_close(again.scores(texts(TEST)), scores, equal_nan=True, atol=0, rtol=0)
+    assert again.support(["goal court bread"], [[0, 1, 2, 3]]) == model.support(["goal court bread"], [[0, 1, 2, 3]])
+
+
+def found_by(model):
+    """Return which labels have weights."""
+    return torch.from_numpy(model.weights.getnnz(axis=0) > 0)
 
 
 def _tokens(text):
-    from denn.witnesses.ngrams import Tokens
+    from denn.witnesses.ngrams import WordTokens
 
-    return Tokens.of([text])
+    return WordTokens.of([text])
 
 
 def change(folder, **tensors):
@@ -201,6 +231,7 @@ DAMAGE = {
     "a value that is not finite": lambda f, a: change(f, bias=a["bias"] * torch.nan),
     "weights of 0": lambda f, a: change(f, idf=a["idf"] * 0),
     "a huge weight": lambda f, a: change(f, idf=a["idf"] * 1e30),
+    "no word on what was learnt": lambda f, a: save_file({k: v for k, v in a.items() if k != "learnt"}, f / NUMBERS),
     "a huge slope": lambda f, a: change(f, curves=a["curves"] * 1e30),
     "weights of another type": lambda f, a: change(f, values=a["values"].double()),
     "weights of another rank": lambda f, a: change(f, idf=a["idf"][None].contiguous()),

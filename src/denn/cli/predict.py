@@ -56,7 +56,7 @@ def predict(
     if file == "-" and sys.stdin.isatty():
         log.info("Type or paste texts, one a line; end with Ctrl-D.")
     source = sys.stdin.buffer if file == "-" else file
-    texts = Texts(iterate_texts(source, text_column=text_column, id_column=id_column))
+    texts = TextsBeforeError(iterate_texts(source, text_column=text_column, id_column=id_column))
     limit = neighbours if evidence else 0
     with interruptible("interrupted"), load(model) as loaded, writing(output) as out:
         decided = loaded.stream(texts, threshold=threshold, per_label=per_label, min_labels=min_labels, evidence=limit)
@@ -69,7 +69,7 @@ def predict(
             raise texts.error
 
 
-class Texts:
+class TextsBeforeError:
     """Texts up to the first bad row, which is kept until those before it are answered; ids wait for their answers."""
 
     def __init__(self, rows: Iterable[tuple[str, str | None]]) -> None:

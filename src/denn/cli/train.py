@@ -147,7 +147,7 @@ def summary(out: Path, model: Model) -> list[str]:
         )
     if heard := combination_of(card):
         lines.append(heard.sentence)
-    if card.training.get("frozen"):
+    if card.training.get("frozen") and (heard is None or heard.needs_encoder):
         lines.append("The time budget was too short to train the encoder; with more time the model gets better.")
     if collapses := card.training.get("collapses"):
         times = "once" if len(collapses) == 1 else f"{len(collapses)} times"

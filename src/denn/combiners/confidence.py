@@ -6,14 +6,15 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Self
 
+import torch
 from torch import Tensor
 
-from denn.core.combine import combine_known, debiased_confidence
+from denn.core.combine import combine, debiased_confidence
 from denn.types import Context, Parts
 
 
 class Confidence:
-    """λ over the witnesses "classifier" and "neighbours"; labels of later documents are the last columns."""
+    """λ over the witnesses "classifier" and "neighbours"; the votes alone for labels unknown to the classifier."""
 
     hears: Collection[str] = ("classifier", "neighbours")
     held_out: Tensor | None = None
@@ -29,7 +30,9 @@ class Confidence:
     def combine(self, parts: Parts, context: Context) -> Tensor:
         """Return the (n,L) scores of Eq. 13; λ is 0 for a text without neighbours."""
         votes = parts["neighbours"].nan_to_num(0.0)  # of a text without neighbours
-        return combine_known(_known(parts), votes, confidence_of(parts, context))
+        classifier = parts["classifier"]
+        known = torch.where(classifier.isnan(), votes, classifier)  # any λ makes the vote of two equal ones
+        return combine(known, votes, confidence_of(parts, context))
 
     def save(self, folder: Path) -> None:
         """Write nothing."""
@@ -42,14 +45,7 @@ class Confidence:
 
 def confidence_of(parts: Parts, context: Context) -> Tensor:
     """Return λ (n,) of Eq. 11-12 over the labels that the classifier knows."""
-    known = _known(parts)
-    confidence = debiased_confidence(known, parts["neighbours"][:, : known.shape[1]], context.gamma)
+    confidence = debiased_confidence(parts["classifier"], parts["neighbours"], context.gamma)  # NaN reaches no γ
     if context.similarity is None:
         return confidence
     return confidence.where(context.similarity.isfinite().any(1), 0.0)
-
-
-def _known(parts: Parts) -> Tensor:
-    """Return the classifier's (n,L₀) scores of the labels that it knows."""
-    classifier = parts["classifier"]
-    return classifier[:, : int((~classifier.isnan().any(0)).sum())].contiguous()

@@ -1,4 +1,4 @@
-"""DENN: a classifier and the labels of the nearest documents, combined by a debiased confidence per text."""
+"""DENN: train an encoder, let witnesses score the labels of texts, and combine what they say into one score."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from denn.combiners.average import Average
 from denn.combiners.confidence import Confidence, confidence_of
 from denn.core import contrast
 from denn.core.combine import combine, debiased_confidence, vote_sparse
+from denn.durable import sync, sync_all
 from denn.encoders.packed import Layout
 from denn.encoders.transformer import TransformerEncoder
 from denn.errors import BundleError, ConfigError, TrainingError
@@ -193,6 +194,7 @@ class DENN(WithNeighbours):
         """Prepare the training on Eq. 7."""
         self.trained = DennTraining(self.network, corpus, self.parameters)
         self.trained.stores = True
+        self.trained.trains_encoder = not {"classifier", "neighbours"}.isdisjoint(self.witnesses)
         if corpus.valid and self.parameters.combination == "learnt":
             self.trained.combining = FIT_SECONDS + SECONDS_A_CELL * len(corpus.valid) * len(corpus.labels)
         return self.trained
@@ -211,19 +213,23 @@ class DENN(WithNeighbours):
         return super().fit(corpus, workdir, progress, clock)
 
     def _learn(self, name: str, corpus: Corpus, workdir: Path, progress: Progress, clock: Clock) -> Witness | None:
-        """Let a witness learn; what it learnt before an interruption is read again."""
+        """Let a witness learn; what it learnt before an interruption is read again if it had time for all of it."""
         kind, kept = lookup(WITNESSES, name, "witness"), workdir / HOME / name
-        unfinished = kept.with_name(f"{name}.part")
-        if kept.exists():
-            known: Witness = kind.load(kept, self)
+        known: Witness | None = kind.load(kept, self) if kept.exists() else None
+        if known and known.is_complete:
             return known
         witness: Witness | None = kind.fit(corpus, self, progress, WITNESS_SHARE * clock.left())
         if witness is None:
-            return None
+            return known
+        unfinished = kept.with_name(f"{name}.part")
         shutil.rmtree(unfinished, ignore_errors=True)
         witness.save(unfinished)
         if unfinished.exists():
+            sync_all(unfinished)
+            shutil.rmtree(kept, ignore_errors=True)
             unfinished.rename(kept)
+            sync(kept.parent)
+            sync(workdir)
         return witness
 
     def save(self, folder: Path) -> None:

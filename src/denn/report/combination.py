@@ -45,6 +45,11 @@ class Combination:
         return self.chosen not in {"average", "confidence", *self.witnesses}
 
     @property
+    def needs_encoder(self) -> bool:
+        """Whether a witness learns with the encoder."""
+        return not {"classifier", "neighbours"}.isdisjoint(self.witnesses)
+
+    @property
     def sentence(self) -> str:
         """Say who is heard, what was chosen and why."""
         alone = " alone" if self.chosen in self.witnesses else ""

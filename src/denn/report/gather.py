@@ -94,7 +94,7 @@ def gather(model: Model, documents: Sequence[Document], valid: Sequence[Document
     tuning = () if fitted else valid
     if method.store is not None and len(method.store):
         around = _Searched(cast(Retriever, method), documents, tuning, progress)
-    scores = _scores(model, documents, progress) if around is None else checked(around.scores, len(model.labels))
+    scores = _scores(model, documents, progress) if around is None else checked(around.scores)
     uses_lambda = heard is not None and heard.uses_lambda
     counts = dict(zip(model.labels.names, model.card.corpus["label_counts"], strict=True))
     progress.start(Stage("comparing scores and labels"))

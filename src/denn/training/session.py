@@ -41,6 +41,7 @@ class Training:
     def __init__(self, network: Network, corpus: Corpus, parameters: NeuralParameters) -> None:
         self.network, self.parameters = network, parameters
         self.stores = False  # whether all training documents are embedded in the end
+        self.trains_encoder = True  # False where nothing that is heard depends on it
         self.load_seconds = 0.0  # that the encoder took to load
         self.combining = 0.0  # seconds for what is learnt from the validation documents in the end
         self.embeddings: Tensor | None = None  # of the training documents, where the encoder stayed as it was
@@ -66,7 +67,7 @@ class Training:
         """
         p, resumed = self.parameters, (workdir / "last.safetensors").exists()
         self.seconds_a_token = self._time_reading() if clock.budget < math.inf else 0.0
-        scope = Scope() if resumed or clock.budget == math.inf else self._scope(clock, progress)
+        scope = self._scope(resumed, clock, progress)
         if truncated := self.train_tokens.truncated:
             progress.note(
                 f"{truncated} of {len(self.train_tokens)} documents are cut at {self.network.encoder.max_length} tokens"
@@ -119,8 +120,10 @@ class Training:
         begun = time.monotonic()
         rows, self.embeddings = self._embed_in_time(epochs, clock, progress)
         if len(rows) < len(self.train_tokens):
+            progress.note(f"there was time to read {len(rows):,} of {len(self.train_tokens):,} documents")
             self._read(self._part(rows))
-        progress.start(Stage("training the head"))
+        if epochs:
+            progress.start(Stage("training the head"))
         network.learn_head(self.embeddings, self.labels, self.parameters, epochs)
         return State(seconds=time.monotonic() - begun)
 
@@ -182,8 +185,13 @@ class Training:
             combining=self.combining,
         )
 
-    def _scope(self, clock: Clock, progress: Progress) -> Scope:
-        """Decide what the time suffices for, and say so before anything is done."""
+    def _scope(self, resumed: bool, clock: Clock, progress: Progress) -> Scope:
+        """Decide what to do in the time, and say so before anything is done."""
+        if not self.trains_encoder:
+            progress.note("no witness learns with the encoder: it stays as it is, and embeds the stored documents")
+            return Scope(frozen=True)
+        if resumed or clock.budget == math.inf:
+            return Scope()
         work = self._work()
         scope = scope_of(work, clock, self.network.can_freeze)
         progress.note(describe(scope, work, clock))

@@ -7,7 +7,9 @@ from typing import Self
 
 from torch import Tensor
 
+from denn.errors import BundleError
 from denn.protocols import Retriever, Witness
+from denn.untrusted import REMEDY
 from denn.witnesses.texts import Texts
 
 
@@ -27,4 +29,6 @@ class ClassifierWitness(Witness):
     def scores(self, texts: Texts) -> Tensor:
         """Return ŷ, Eq. 2: (n,L₀)."""
         scores: Tensor = self._method.network.probabilities(texts.embeddings)
+        if not bool(scores.isfinite().all()):  # NaN would mean labels that it does not know
+            raise BundleError(f"The classifier gives scores that are not finite: its weights are damaged. {REMEDY}")
         return scores

@@ -30,7 +30,7 @@ def affixes(word: str) -> list[str]:
 
 
 @dataclass(frozen=True)
-class Tokens:
+class WordTokens:
     """The words of n texts: `words[ids[offsets[i] : offsets[i + 1]]]` are those of text i, in order."""
 
     words: list[str]  # each once
@@ -54,10 +54,10 @@ class Tokens:
     def __len__(self) -> int:
         return len(self.offsets) - 1
 
-    def part(self, begin: int, end: int) -> Tokens:
+    def part(self, begin: int, end: int) -> WordTokens:
         """Return the words of some of the texts."""
         offsets = self.offsets[begin : end + 1]
-        return Tokens(self.words, self.ids[offsets[0] : offsets[-1]], offsets - offsets[0])
+        return WordTokens(self.words, self.ids[offsets[0] : offsets[-1]], offsets - offsets[0])
 
     def texts(self) -> Integers:
         """Return the text of each token."""
@@ -101,14 +101,27 @@ class Ngrams:
         self._known: dict[str, list[int]] = {}
 
     @classmethod
-    def of(cls, tokens: Tokens, *, least: int, most_words: int, most_endings: int, most_pairs: int) -> Self:
-        """Collect the most frequent terms of training texts that occur in at least `least` of them."""
-        having = _texts_having(tokens)
+    def of(
+        cls,
+        tokens: WordTokens,
+        *,
+        least: int,
+        most_words: int,
+        most_endings: int,
+        most_pairs: int,
+        watch: Callable[[], None] = lambda: None,
+    ) -> Self:
+        """Collect the most frequent terms of training texts that occur in at least `least` of them.
+
+        `watch` is called every now and then, and may raise an error to end the work.
+        """
+        having = _texts_having(tokens, watch)
         words = [tokens.words[number] for number in _most_frequent(having, least, most_words)]
         endings: dict[str, int] = {}
         for word, times in zip(tokens.words, having.tolist(), strict=True):
             for ending in affixes(word):
                 endings[ending] = endings.get(ending, 0) + times
+        watch()
         spelt = list(endings)
         chosen = [spelt[number] for number in _most_frequent(np.array([*endings.values()], int), least, most_endings)]
         self = cls(words, chosen, np.zeros(0, np.int64), np.zeros(0, np.float32))
@@ -117,9 +130,12 @@ class Ngrams:
             self.pairs = keys[_most_frequent(times, least, most_pairs)]
         return self
 
-    def learn(self, tokens: Tokens) -> Matrix:
+    def learn(self, tokens: WordTokens, watch: Callable[[], None] = lambda: None) -> Matrix:
         """Weigh the terms by how many of the training texts have them; return the (N,V) float32 rows of these texts."""
-        counted = list(self._counts(tokens))
+        counted = []
+        for part in self._counts(tokens):
+            watch()
+            counted.append(part)
         having = sum(np.bincount(columns, minlength=self.terms) for _, columns, _ in counted)
         self.idf = (1 + np.log((1 + len(tokens)) / (1 + having))).astype(np.float32)
         return self._stacked([self._weigh(*counted.pop(0)) for _ in range(len(counted))])
@@ -129,7 +145,7 @@ class Ngrams:
         """The number V of columns."""
         return len(self.words) + len(self.endings) + len(self.pairs)
 
-    def rows(self, tokens: Tokens) -> Matrix:
+    def rows(self, tokens: WordTokens) -> Matrix:
         """Return the (n,V) float32 rows of texts."""
         return self._stacked([self._weigh(*part) for part in self._counts(tokens)])
 
@@ -146,7 +162,7 @@ class Ngrams:
         own = [own[0] if own and own[0] < len(self.words) else -1 for own in found]
         return Columns(np.array([*chain.from_iterable(found)], np.int64), offsets, np.array(own, np.int64))
 
-    def entries(self, tokens: Tokens, columns: Columns) -> tuple[Integers, Integers, int]:
+    def entries(self, tokens: WordTokens, columns: Columns) -> tuple[Integers, Integers, int]:
         """Return the columns of everything that texts hold, the token each begins at, and where the pairs begin."""
         found, places = columns.of(tokens.ids)
         if not len(self.pairs):
@@ -162,7 +178,7 @@ class Ngrams:
         left, right = divmod(int(self.pairs[column - len(self.words) - len(self.endings)]), len(self.words))
         return f"{self.words[left]} {self.words[right]}"
 
-    def _pair_keys(self, tokens: Tokens, columns: Columns) -> tuple[Integers, Integers]:
+    def _pair_keys(self, tokens: WordTokens, columns: Columns) -> tuple[Integers, Integers]:
         """Return the keys of all pairs of neighbours that are known words, and the place of the first of each."""
         own = columns.own[tokens.ids]
         fits = (own[:-1] >= 0) & (own[1:] >= 0)
@@ -171,7 +187,7 @@ class Ngrams:
         places = np.flatnonzero(fits)
         return own[places] * len(self.words) + own[places + 1], places
 
-    def _counts(self, tokens: Tokens) -> Iterator[tuple[Floats, Integers, Integers]]:
+    def _counts(self, tokens: WordTokens) -> Iterator[tuple[Floats, Integers, Integers]]:
         """Count terms, some texts at a time: (entries,) counts, (entries,) columns and (texts + 1,) offsets."""
         columns = self.columns(tokens.words)
         for begin in range(0, len(tokens), CHUNK):
@@ -205,10 +221,11 @@ class Ngrams:
         return vstack(rows, format="csr") if rows else csr_matrix((0, self.terms), dtype=np.float32)
 
 
-def _texts_having(tokens: Tokens) -> Integers:
+def _texts_having(tokens: WordTokens, watch: Callable[[], None]) -> Integers:
     """Count the texts that have each word."""
     having = np.zeros(len(tokens.words), dtype=np.int64)
     for begin in range(0, len(tokens), CHUNK):
+        watch()
         part = tokens.part(begin, min(begin + CHUNK, len(tokens)))
         keys = np.unique(part.texts() * len(tokens.words) + part.ids)
         having += np.bincount(keys % len(tokens.words), minlength=len(tokens.words))

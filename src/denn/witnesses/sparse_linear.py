@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import warnings
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -11,6 +12,7 @@ from threading import Lock
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from denn.witnesses.ngrams import Floats, Integers, Matrix
 
@@ -27,8 +29,12 @@ class Machines:
     """Decision values x · W + b, yes above 0."""
 
     weights: Matrix  # (V,L) float32
-    bias: Floats  # (L,)
-    learnt: Any  # (L,) bool; False where the time did not suffice
+    bias: Floats  # (L,), NaN where the time did not suffice
+
+    @property
+    def learnt(self) -> NDArray[np.bool_]:
+        """Return which of the labels were learnt: (L,)."""
+        return ~np.isnan(self.bias)
 
 
 @dataclass(frozen=True)
@@ -51,14 +57,12 @@ class Learner:
 
     def learn(self, labels: Integers, report: Callable[[int], None]) -> Machines:
         """Learn some of the labels in this order, until the time is over."""
-        from scipy.sparse import csr_matrix
         from sklearn.exceptions import ConvergenceWarning
 
-        count, threads = self.gold.shape[1], min(THREADS, os.cpu_count() or 1)
+        threads = min(THREADS, available_cores())
         size = max(1, min(BLOCK, len(labels) // (4 * threads)))
         blocks = [labels[begin : begin + size] for begin in range(0, len(labels), size)]
-        bias, learnt = np.full(count, NEVER, dtype=np.float32), np.zeros(count, dtype=bool)
-        terms, columns, values = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)], [np.zeros(0, np.float32)]
+        bias, parts = np.full(self.gold.shape[1], np.nan, dtype=np.float32), []
         sample = np.random.default_rng(self.seed).permutation(self.rows.shape[0])[: self.negatives]
         done = 0
         with warnings.catch_warnings(), ThreadPoolExecutor(threads) as pool:  # scipy and liblinear release the GIL
@@ -66,18 +70,13 @@ class Learner:
             for block, found in zip(blocks, pool.map(lambda block: self._block(block, sample), blocks), strict=True):
                 if found is not None:
                     weights, bias[block] = found
-                    learnt[block] = True
-                    row, column = np.nonzero(np.abs(weights) > self.prune * self.cost**0.5)  # weights grow with C
-                    terms.append(row)
-                    columns.append(block[column])
-                    values.append(weights[row, column])
+                    parts.append((block, weights))
                 done += len(block)
                 report(done)
-        entries = (np.concatenate(values), (np.concatenate(terms), np.concatenate(columns)))
-        return Machines(csr_matrix(entries, shape=(self.rows.shape[1], count), dtype=np.float32), bias, learnt)
+        return Machines(_joined(parts, (self.rows.shape[1], len(bias))), bias)
 
-    def _block(self, labels: Integers, sample: Integers) -> tuple[Floats, Floats] | None:
-        """Learn a few labels: (V,B) weights and (B,) biases; None if there is no time to see all documents."""
+    def _block(self, labels: Integers, sample: Integers) -> tuple[Matrix, Floats] | None:
+        """Learn a few labels: (V,B) sparse weights and (B,) biases; None if there is no time to see all documents."""
         own = [self.gold.indices[self.gold.indptr[label] : self.gold.indptr[label + 1]] for label in labels]
         others = [np.setdiff1d(sample, positive) for positive in own]
         weights = np.zeros((self.rows.shape[1], len(labels)), dtype=np.float32)
@@ -86,14 +85,22 @@ class Learner:
             decisions = self.rows @ weights + bias if turn else None  # (N,B)
             for place, positive in enumerate(own):
                 if self._is_over():
-                    return (weights, bias) if turn > 1 or (turn and len(sample) == self.rows.shape[0]) else None
+                    has_seen_all = turn > 1 or (turn and len(sample) == self.rows.shape[0])
+                    return (self._pruned(weights), bias) if has_seen_all else None
                 if decisions is not None:
                     known = len(others[place])
                     others[place], added = self._within_margin(decisions[:, place], positive, others[place])
                     if added <= 0.01 * (known + len(positive)):
                         continue
                 weights[:, place], bias[place] = self._machine(positive, others[place])
-        return weights, bias
+        return self._pruned(weights), bias
+
+    def _pruned(self, weights: Floats) -> Matrix:
+        """Return dense weights as sparse ones, without those near 0, before the next block needs the memory."""
+        from scipy.sparse import csc_matrix
+
+        weights[np.abs(weights) <= self.prune * self.cost**0.5] = 0.0  # weights grow with C
+        return csc_matrix(weights)
 
     def _within_margin(self, decisions: Any, positive: Integers, others: Integers) -> tuple[Integers, int]:
         """Return the documents without a label that are near or within its margin, and how many of them are new."""
@@ -123,3 +130,20 @@ class Learner:
     def _is_over(self) -> bool:
         left = self.seconds_left()
         return left is not None and left <= 0
+
+
+def _joined(parts: list[tuple[Integers, Matrix]], shape: tuple[int, int]) -> Matrix:
+    """Put the weights of some labels, block by block, into one matrix of all labels."""
+    from scipy.sparse import csc_matrix, csr_matrix, hstack
+
+    if not parts:
+        return csr_matrix(shape, dtype=np.float32)
+    labels = np.concatenate([block for block, _ in parts])
+    places = csc_matrix((np.ones(len(labels), np.float32), (np.arange(len(labels)), labels)), (len(labels), shape[1]))
+    learnt = hstack([weights for _, weights in parts], format="csc")
+    return (learnt @ places).tocsr()
+
+
+def available_cores() -> int:
+    """Return how many cores this process may use."""
+    return len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -18,7 +19,7 @@ from denn.protocols import Progress, Retriever, Witness
 from denn.types import Corpus, Document, LabelSpace, Stage, Support
 from denn.untrusted import REMEDY, first_line, header, read_lines, read_tensors
 from denn.witnesses.calibration import Calibration
-from denn.witnesses.ngrams import CHUNK, Floats, Integers, Matrix, Ngrams, Tokens
+from denn.witnesses.ngrams import CHUNK, Floats, Integers, Matrix, Ngrams, WordTokens
 from denn.witnesses.sparse_linear import Learner
 
 TERMS, NUMBERS = "terms.txt", "words.safetensors"
@@ -40,7 +41,7 @@ class Words(Witness):
     def __init__(self, ngrams: Ngrams, weights: Matrix, bias: Floats, calibration: Calibration) -> None:
         self.ngrams = ngrams
         self.weights = weights  # (V,L) float32, each of them a float16
-        self.bias = bias  # (L,)
+        self.bias = bias  # (L,), NaN for labels that there was no time to learn
         self.calibration = calibration
 
     @classmethod
@@ -53,7 +54,7 @@ class Words(Witness):
                 seconds_left=lambda: deadline - time.monotonic(),
             )  # fmt: skip
         except (DataError, TrainingError) as reason:
-            progress.note(f"The model will not hear the words: {first_line(reason)}")
+            progress.note(f"The words could not be learnt: {first_line(reason)}")
             return None
 
     @classmethod
@@ -70,14 +71,22 @@ class Words(Witness):
         negatives: int = 1000,
         prune: float = 0.05,
     ) -> Self:
-        """Learn every label, the frequent ones first; those that the time does not suffice for score almost 0.
+        """Learn every label, the frequent ones first; those that the time does not suffice for stay unknown.
 
         `cost` is C of the machines, by default the one of `COSTS` that predicts held-out documents best; `least` are
         the documents that a term must occur in, `negatives` those without a label that it is first learnt from, and
         weights nearer 0 than `prune` are dropped.
         """
+
+        def watch(done: int | None = None) -> None:
+            if (left := seconds_left()) is not None and left <= 0:
+                raise _too_late()
+            if done is not None:
+                progress.advance(done)
+
         progress.start(Stage("reading words", len(documents)))
-        tokens = Tokens.of((document.text for document in documents), progress.advance)
+        tokens = WordTokens.of((document.text for document in documents), watch)
+        watch()
         progress.start(Stage("weighing words"))
         every = len(tokens.ids) <= EVERY_KIND
         ngrams = Ngrams.of(
@@ -86,13 +95,14 @@ class Words(Witness):
             most_words=MOST_WORDS,
             most_endings=MOST_ENDINGS if every else 0,
             most_pairs=MOST_PAIRS if every else 0,
+            watch=watch,
         )
         if not ngrams.words:
             raise DataError(
                 f"Got {len(documents)} training documents without a word that {least} of them share, expected texts "
                 "with common words. Give more documents."
             )
-        rows, gold = ngrams.learn(tokens), gold_matrix(documents, labels)
+        rows, gold = ngrams.learn(tokens, watch), gold_matrix(documents, labels)
         learner = Learner(rows, gold, COSTS[0], negatives, prune, seed, seconds_left)
         share = np.maximum(np.diff(gold.indptr), 0.5) / len(documents)
         order = np.argsort(-share, kind="stable")
@@ -109,10 +119,15 @@ class Words(Witness):
         weights.data = weights.data.astype(np.float16).astype(np.float32)  # as they are saved
         return cls(ngrams, weights, found.bias, calibration)
 
+    @property
+    def is_complete(self) -> bool:
+        """Whether there was time to learn every label."""
+        return not np.isnan(self.bias).any()
+
     def scores(self, texts: Sequence[str]) -> Tensor:
-        """Return (n,L) float32 scores in [0,1]."""
+        """Return (n,L) float32 scores in [0,1]; NaN for labels that there was no time to learn."""
         parts = [texts[begin : begin + CHUNK] for begin in range(0, len(texts), CHUNK)]
-        found = [self._decisions(self.ngrams.rows(Tokens.of(part))) for part in parts]
+        found = [self._decisions(self.ngrams.rows(WordTokens.of(part))) for part in parts]
         decisions = np.concatenate(found) if found else np.zeros((0, len(self.bias)), np.float32)
         return torch.sigmoid(torch.from_numpy(self.calibration(decisions)))
 
@@ -133,7 +148,7 @@ class Words(Witness):
         return found
 
     def _support(self, text: str, asked: Integers, most: int) -> list[list[tuple[str, float]]]:
-        tokens = Tokens.of([text])
+        tokens = WordTokens.of([text])
         row = self.ngrams.rows(tokens)
         terms, places, pairs_from = self.ngrams.entries(tokens, self.ngrams.columns(tokens.words))
         found, where, times = np.unique(terms, return_inverse=True, return_counts=True)  # `found` is row.indices
@@ -148,7 +163,7 @@ class Words(Witness):
             answers.append([(self._name(tokens, int(names[at])), float(sums[at])) for at in best if sums[at] > 0])
         return answers
 
-    def _name(self, tokens: Tokens, group: int) -> str:
+    def _name(self, tokens: WordTokens, group: int) -> str:
         if group < len(tokens.words):
             return tokens.words[group]
         return self.ngrams.pair(group - len(tokens.words))
@@ -161,7 +176,8 @@ class Words(Witness):
         arrays = {
             "idf": n.idf,
             "pairs": n.pairs,
-            "bias": self.bias,
+            "bias": np.nan_to_num(self.bias),
+            "learnt": ~np.isnan(self.bias),
             "curves": self.calibration.curves,
             "values": w.data.astype(np.float16),
             "labels": w.indices.astype(np.int32),
@@ -177,7 +193,7 @@ class Words(Witness):
         pairs, terms = (shapes.get(name, ("", (0,)))[1] for name in ("pairs", "idf"))
         lines = read_lines(folder / TERMS, BundleError, (terms[0] or 0) - (pairs[0] or 0) if terms and pairs else 0)
         count = len(lines) + int(pairs[0] or 0)
-        by_label = {"bias": ("F32", (labels,)), "curves": ("F32", (3, labels))}
+        by_label = {"bias": ("F32", (labels,)), "learnt": ("BOOL", (labels,)), "curves": ("F32", (3, labels))}
         sparse = {"values": ("F16", (None,)), "labels": ("I32", (None,)), "ends": ("I64", (count + 1,))}
         expected = {"idf": ("F32", (count,)), "pairs": ("I64", (None,)), **by_label, **sparse}
         arrays = {name: tensor.numpy() for name, tensor in read_tensors(file, expected, BundleError).items()}
@@ -192,7 +208,8 @@ class Words(Witness):
             raise BundleError(f"{file} is damaged: it holds numbers that no training gives. {REMEDY}")
         weights = _weights(arrays, (count, labels), file)
         ngrams = Ngrams(lines[:words], lines[words:], keys, arrays["idf"])
-        return cls(ngrams, weights, arrays["bias"], Calibration(arrays["curves"]))
+        bias = np.where(arrays["learnt"], arrays["bias"], np.float32(np.nan))
+        return cls(ngrams, weights, bias, Calibration(arrays["curves"]))
 
 
 def gold_matrix(documents: Sequence[Document], labels: LabelSpace) -> Matrix:
@@ -214,7 +231,8 @@ def _calibrated(
     supported = order[share[order] * count >= 2]
     chosen = supported[:: max(1, min(5, len(supported) // 10), -(-len(supported) // HELD_OUT_LABELS))]
     gold = learner.gold[held][:, chosen].toarray()
-    part = replace(learner, rows=learner.rows[kept], gold=learner.gold[kept].tocsc())
+    clock = _half_of(learner.seconds_left)
+    part = replace(learner, rows=learner.rows[kept], gold=learner.gold[kept].tocsc(), seconds_left=clock)
     best, least = None, np.inf
     progress.start(Stage("choosing the cost of words", len(costs) * len(chosen), "labels"))
     done = 0
@@ -234,6 +252,12 @@ def _calibrated(
     if best is None:
         raise _too_late()
     return best
+
+
+def _half_of(seconds_left: Callable[[], float | None]) -> Callable[[], float | None]:
+    """Return a clock that runs out when half of the time is used up that is left now."""
+    half = (seconds_left() or 0.0) / 2
+    return lambda: None if (left := seconds_left()) is None or math.isinf(left) else left - half
 
 
 def _weights(arrays: dict[str, Any], shape: tuple[int, int], file: Path) -> Matrix:

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import time
 from pathlib import Path
 from typing import Any
@@ -21,6 +20,7 @@ from denn.build import Silent
 from denn.config import parse_settings
 from denn.core.metrics import all_scores
 from denn.core.thresholds import decide
+from denn.witnesses.sparse_linear import available_cores
 from denn_bench.studies.machine import machine
 from denn_bench.systems.br import BR
 
@@ -36,7 +36,7 @@ class Notes(Silent):
 def svm(corpus: denn.Corpus) -> dict[str, dict[str, float]]:
     """Return the SVM's scores on the test part, at its own zero and at the threshold tuned on validation."""
     texts = [document.text for document in (*corpus.valid, *corpus.test)]
-    scores = BR.decision_scores(corpus.train, texts, corpus.labels, jobs=os.cpu_count() or 1)
+    scores = BR.decision_scores(corpus.train, texts, corpus.labels, jobs=available_cores())
     valid, test = scores[: len(corpus.valid)], scores[len(corpus.valid) :]
     tuned = BR.tune_decision(valid, corpus.labels.matrix(corpus.valid))
     gold = corpus.labels.matrix(corpus.test)

@@ -2,10 +2,10 @@
 
 python -m denn_bench.studies.teaching MODEL TEST [--count 100] [--seed 0] [--out FILE]
 
-Works on a copy of the model. Every text is taught alone and forgotten before the next one, and asked for again as it is,
-written otherwise (line breaks, a typo, without its end) and told otherwise (its second half, its sentences in another
-order, every other sentence). A label moves the wrong way if its score falls though the document has it, or rises though
-it has not.
+Works on a copy of the model. Every text is taught alone and removed before the next one. It is asked for again as it
+is, written otherwise (line breaks, a typo, without its end) and told otherwise (its second half, its sentences in
+another order, every other sentence). A label moves the wrong way if its score falls though the document has it, or
+rises though it has not.
 """
 
 from __future__ import annotations

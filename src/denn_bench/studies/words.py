@@ -12,7 +12,7 @@ import argparse
 import json
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
@@ -27,7 +27,7 @@ from denn.core.calibration import calibration_error
 from denn.core.metrics import multilabel_scores
 from denn.core.thresholds import decide, tune_global
 from denn.types import Corpus
-from denn.witnesses.ngrams import Matrix, Ngrams, Tokens
+from denn.witnesses.ngrams import Matrix, Ngrams, WordTokens
 from denn.witnesses.sparse_linear import Learner
 from denn.witnesses.words import MOST_ENDINGS, MOST_PAIRS, MOST_WORDS, Words, gold_matrix
 from denn_bench.studies.machine import report
@@ -48,7 +48,7 @@ class Problem:
     """The rows of a corpus with some kinds of terms."""
 
     def __init__(self, corpus: Corpus, seed: int, *, endings: bool = True, pairs: bool = True) -> None:
-        tokens = Tokens.of(document.text for document in corpus.train)
+        tokens = WordTokens.of(document.text for document in corpus.train)
         most = {"most_endings": MOST_ENDINGS * endings, "most_pairs": MOST_PAIRS * pairs}
         self.ngrams = Ngrams.of(tokens, least=2, most_words=MOST_WORDS, **most)
         self.rows, self.gold, self.seed = self.ngrams.learn(tokens), gold_matrix(corpus.train, corpus.labels), seed
@@ -150,14 +150,7 @@ def omikuji(problem: Problem) -> tuple[Decide, int]:
 
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "train.txt"
-        by_row = problem.gold.tocsr()
-        with file.open("w") as out:
-            out.write(f"{problem.rows.shape[0]} {problem.rows.shape[1]} {len(problem.labels)}\n")
-            for number in range(problem.rows.shape[0]):
-                begin, end = problem.rows.indptr[number : number + 2]
-                terms = zip(problem.rows.indices[begin:end], problem.rows.data[begin:end], strict=True)
-                out.write(",".join(map(str, by_row[number].indices)) + " ")
-                out.write(" ".join(f"{term}:{value:.5g}" for term, value in terms) + "\n")
+        file.write_text("".join(omikuji_lines(problem.rows, problem.gold)))
         model = package.Model.train_on_data(str(file), package.Model.default_hyper_param())
         model.save(str(Path(folder) / "model"))
         weights = sum(file.stat().st_size for file in (Path(folder) / "model").rglob("*")) // 6
@@ -171,6 +164,17 @@ def omikuji(problem: Problem) -> tuple[Decide, int]:
         return scores
 
     return decisions, weights
+
+
+def omikuji_lines(rows: Matrix, gold: Matrix) -> Iterator[str]:
+    """Write (N,V) rows and (N,L) labels as Omikuji reads them, without the documents that have no terms."""
+    filled, by_row = np.flatnonzero(np.diff(rows.indptr)), gold.tocsr()
+    yield f"{len(filled)} {rows.shape[1]} {gold.shape[1]}\n"
+    for number in filled:
+        begin, end = rows.indptr[number : number + 2]
+        terms = zip(rows.indices[begin:end], rows.data[begin:end], strict=True)
+        labels = ",".join(map(str, by_row[number].indices))
+        yield f"{labels} {' '.join(f'{term}:{value:.5g}' for term, value in terms)}\n"
 
 
 SOLVERS: dict[str, tuple[Solver, dict[str, bool]]] = {
@@ -230,7 +234,7 @@ def solve(corpus: Corpus, name: str, seed: int) -> dict[str, Any]:
     problem, reading = measured(lambda: Problem(corpus, seed, **kinds))
     (decisions, weights), learning = measured(lambda: solver(problem))
     valid, test = (
-        decisions(problem.ngrams.rows(Tokens.of(document.text for document in part)))
+        decisions(problem.ngrams.rows(WordTokens.of(document.text for document in part)))
         for part in (corpus.valid, corpus.test)
     )
     facts = {"reading_seconds": reading["seconds"], "terms": problem.ngrams.terms, "weights": weights}
@@ -248,7 +252,7 @@ def witness(corpus: Corpus, seed: int) -> dict[str, Any]:
     valid = model.scores([document.text for document in corpus.valid])
     some = texts[:500]
     _, alone = measured(lambda: [model.scores([text]) for text in some])
-    _, features = measured(lambda: [model.ngrams.rows(Tokens.of([text])) for text in some])
+    _, features = measured(lambda: [model.ngrams.rows(WordTokens.of([text])) for text in some])
     _, naming = measured(lambda: model.support(some, [[0, 1, 2, 3, 4]] * len(some)))
     with tempfile.TemporaryDirectory() as folder:
         model.save(Path(folder) / "words")
@@ -262,7 +266,7 @@ def witness(corpus: Corpus, seed: int) -> dict[str, Any]:
         "weights": int(model.weights.nnz),
         "megabytes": round(size / 1e6, 1),
         "load_seconds": loading["seconds"],
-        "words_per_text": round(len(Tokens.of(some).ids) / len(some)),
+        "words_per_text": round(len(WordTokens.of(some).ids) / len(some)),
         "ms_per_text": {
             "together": round(1000 * scoring["cpu_seconds"] / len(texts), 3),
             "alone": round(1000 * alone["cpu_seconds"] / len(some), 3),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -15,6 +14,7 @@ from torch import Tensor
 
 from denn.errors import BundleError, DataError
 from denn.untrusted import REMEDY, first_line, header, read_lines, read_tensors
+from denn.witnesses.sparse_linear import available_cores
 
 Matrix = Any  # a scipy.sparse.csr_matrix; scipy comes with an extra and has no types
 WORDS, WEIGHTS = "vocabulary.txt", "idf.safetensors"
@@ -91,7 +91,7 @@ def in_threads(task: Callable[[int], Any], count: int, jobs: int | None) -> Iter
 
     Threads do: liblinear and scipy let go of the interpreter while they work, and the rows are shared.
     """
-    with ThreadPoolExecutor(jobs or os.cpu_count() or 1) as pool:
+    with ThreadPoolExecutor(jobs or available_cores()) as pool:
         yield from pool.map(task, range(count))
 
 

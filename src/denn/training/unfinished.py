@@ -1,0 +1,77 @@
+"""The folder of an unfinished training: whose it is, what of it is worth keeping, and how it goes away."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+from denn.durable import sync
+from denn.errors import TrainingError
+from denn.untrusted import read_object
+
+RUN = "run.json"  # says which training it is
+
+
+def open_folder(workdir: Path, fingerprint: str, restart: bool) -> None:
+    """Make the folder of resumable state, or take up the one that belongs to this very run."""
+    file, beside = workdir / RUN, workdir / f"{RUN}.part"
+    if workdir.exists() and not file.exists() and any(path != beside for path in workdir.iterdir()):
+        raise TrainingError(f"{workdir} exists and is no unfinished training. Move it away or give another --out.")
+    if restart:
+        discard(workdir)
+    if file.exists():
+        if read_object(file, TrainingError).get("fingerprint") != fingerprint:
+            raise TrainingError(
+                f"{workdir} holds an unfinished training of other data or other settings. Repeat that one's command "
+                "to finish it, or pass --restart to throw it away."
+            )
+        return
+    workdir.mkdir(exist_ok=True)
+    with ExitStack() as failed:
+        failed.callback(discard, workdir)
+        beside.write_text(json.dumps({"fingerprint": fingerprint}))
+        sync(beside)
+        beside.replace(file)
+        failed.pop_all()
+
+
+def discard(workdir: Path) -> None:
+    """Remove the folder of resumable state, moved aside first, so that a kill leaves all of it or nothing."""
+    aside = workdir.with_name(f".{workdir.name}.discarded")
+    shutil.rmtree(aside, ignore_errors=True)
+    if workdir.exists():
+        workdir.rename(aside)
+        shutil.rmtree(aside, ignore_errors=True)
+
+
+@contextmanager
+def keeping_what_is_learnt(workdir: Path) -> Iterator[None]:
+    """Keep what an interrupted training learnt, and remove the folder if there is nothing to resume.
+
+    An error leaves the folder only if it holds a checkpoint, or held something before.
+    """
+    resumed = _has_learnt(workdir)
+    try:
+        yield
+    except Exception:
+        if not (resumed or has_checkpoint(workdir)):
+            discard(workdir)
+        raise
+    except BaseException:
+        if not _has_learnt(workdir):
+            discard(workdir)
+        raise
+
+
+def has_checkpoint(workdir: Path) -> bool:
+    """Say whether the folder holds weights to train on."""
+    return any(workdir.glob("*.safetensors"))
+
+
+def _has_learnt(workdir: Path) -> bool:
+    """Say whether the folder holds a checkpoint, or what a witness learnt, in any kind of finished file."""
+    files = (file.relative_to(workdir) for file in workdir.rglob("*") if file.is_file())
+    return any(file != Path(RUN) and not any(part.endswith(".part") for part in file.parts) for file in files)
