@@ -9,6 +9,7 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 import json
 import pty
 import random
+import shutil
 import signal
 import subprocess
 from collections.abc import Callable, Sequence
@@ -188,6 +189,16 @@ def tiny_model(
     """The folder of a DENN model of the tiny corpus; copy it before changing it."""
     folder = tmp_path_factory.mktemp("models") / "tiny"
     denn.train(tiny_corpus, out=folder, **tiny_settings).close()
+    return folder
+
+
+@pytest.fixture
+def deaf_model(tiny_model: Path, tmp_path: Path) -> Path:
+    """A copy of the tiny model that does not hear the neighbours."""
+    folder = Path(shutil.copytree(tiny_model, tmp_path / "deaf"))
+    card = json.loads((folder / "bundle.json").read_text(encoding="utf-8"))
+    card["parameters"] |= {"witnesses": ["classifier", "words"], "combination": "average"}
+    (folder / "bundle.json").write_text(json.dumps(card), encoding="utf-8")
     return folder
 
 

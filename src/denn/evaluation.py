@@ -133,7 +133,7 @@ def evaluate(
 
 def systems_of(scores: Scores) -> dict[str, Tensor]:
     """Return what can decide by itself: each witness, each way to combine them, then the final score."""
-    witnesses = {name: part.nan_to_num(0.0) for name, part in scores.parts.items()}
+    witnesses = {name: part.nan_to_num(0.0) if part.isnan().any() else part for name, part in scores.parts.items()}
     return {**witnesses, **scores.alternatives, "final": scores.final}
 
 

@@ -162,6 +162,19 @@ class Model:
         """
         return self.store.add(documents, self.embed([document.text for document in documents]), source=source)
 
+    def never_given(self, labels: Iterable[str]) -> str | None:
+        """Say so of labels that came after training where the neighbours, who alone know such labels, are not heard."""
+        if "neighbours" in self.card.parameters.get("witnesses", ("neighbours",)):
+            return None
+        new = [label for label in dict.fromkeys(labels) if label not in self.labels]
+        if not new:
+            return None
+        more = f" (and {len(new) - 1:,} more)" if len(new) > 1 else ""
+        return (
+            f"The model will never give the new label {new[0]!r}{more}: it does not hear the witness 'neighbours'. "
+            "Train again with that witness, or with documents of the label."
+        )
+
     def embed(self, texts: Sequence[str]) -> Tensor:
         """Embed texts as the datastore keeps them: (n,d); an error where the method keeps none."""
         _ = self.store

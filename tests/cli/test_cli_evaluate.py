@@ -54,7 +54,7 @@ def test_tables_fit_80_columns_and_show_the_same_numbers(run, tiny_model, files)
     metrics += ["p_at_1", "p_at_3", "p_at_5", "empty_predictions"]
     tuned = [line[1:] for line in lines if line[:1] == ["tuned"] and len(line) == 1 + len(metrics)]
     assert tuned[-1] == [f"{100 * found[metric]:.1f}" for metric in metrics]
-    assert "Combination: average." in ran.out and "Mean λ" not in ran.out  # 20 documents are too few to learn from
+    assert "Combination: learnt." in ran.out and "Mean λ" not in ran.out
     empty = round(20 * found["empty_predictions"])
     assert f"{empty} of 20 documents are given no label" in ran.out
     assert "unknown to the model" not in ran.out

@@ -40,7 +40,7 @@ def test_a_training_ends_with_what_one_wants_to_know(run, files, tmp_path, tiny_
     assert f"micro F1 {100 * metrics['micro_f1']:.1f}, macro F1 {100 * metrics['macro_f1']:.1f}" in scores
     assert f"threshold {threshold:.2f}" in scores
     facts = card(out)["training"]["combination"]
-    assert heard.startswith("Witnesses: classifier") and heard.endswith(f"Combination: average. {facts['why']}")
+    assert heard.startswith("Witnesses: classifier") and heard.endswith(f"Combination: learnt. {facts['why']}")
     assert cut.startswith("0 of 60 documents were cut at 64 tokens")
     assert following == f"Next: denn predict '{out}' texts.txt --evidence"
 

@@ -29,6 +29,13 @@ def test_the_papers_system_gives_the_scores_that_it_gave_before(model):
         torch.testing.assert_close(found[name], torch.tensor(THEN[name]), atol=1e-6, rtol=0)
 
 
+def test_without_stored_documents_the_average_is_the_classifier(model):
+    """Unlike then, when the neighbours that it has not got counted as half a no."""
+    model.remove(model.store.ids())
+    scores = model.scores(THEN["texts"])
+    torch.testing.assert_close(scores.alternatives["average"], scores.parts["classifier"])
+
+
 def test_it_gives_the_same_labels(model):
     assert [list(one.labels) for one in model.predict(THEN["texts"])] == THEN["labels"]
 

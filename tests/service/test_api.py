@@ -42,6 +42,16 @@ def model(service) -> Iterator[denn.Model]:
         yield model
 
 
+def test_labels_that_the_model_will_never_give_are_warned_of(serving, deaf_model):
+    new = {"text": "zeppelin", "labels": ["airships"]}
+    with serving(deaf_model) as running, running.writer() as writer:
+        answer = writer.post("/v1/documents", json={"documents": [new]})
+        assert answer.status_code == 201
+        assert answer.json()["warning"].startswith("The model will never give the new label 'airships': it does not")
+        answer = writer.post("/v1/documents", json={"documents": [{**new, "labels": ["sport"]}]})
+        assert answer.json().keys() == {"ids"}
+
+
 def at(id: str) -> str:
     return "/v1/documents/" + quote(id, safe="").replace(".", "%2E")
 

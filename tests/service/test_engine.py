@@ -95,6 +95,14 @@ def test_requests_that_come_together_are_scored_together(model, gate):
         assert as_predicted(model, decided, [text, text.upper()])
 
 
+def test_long_texts_are_not_all_scored_in_one_batch(model, gate):
+    """The encoder reads their beginnings alone, but the words are read to the end, while others wait."""
+    texts = ["goal oven " * 10_000] * 20
+    found = working(model, lambda engine: engine.predict(texts, DecisionOptions(evidence=1)))
+    assert len(found) == 20
+    assert 1 < max(map(len, gate.batches)) < 16
+
+
 @pytest.mark.parametrize(
     "options",
     [

@@ -22,7 +22,11 @@ def report(
         Literal["test", "valid"], typer.Option(help="Which part of a corpus known by name to report on.")
     ] = "test",
     valid: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Documents to tune thresholds on where k and γ are tried.")
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Documents to tune thresholds on where k and γ are tried; not used if the combination is learnt.",
+        ),
     ] = None,
     out: Annotated[Path, typer.Option(metavar="FILE", help="The page to write.")] = Path("report.html"),
     data_dir: DataDir = None,

@@ -72,6 +72,8 @@ def add(
         log.info(f"The datastore holds {len(store)} documents; {replaced} of those added replaced older ones.")
         if fresh := store.labels[known:]:
             log.info(f"New labels: {_some(fresh)}.")
+        if warning := loaded.never_given(label for document in documents for label in document.labels):
+            log.warning(warning)
 
 
 @app.command()

@@ -69,11 +69,12 @@ class Learnt:
         self.held_out = scores if self.chosen == "learnt" else _simple(self.chosen, parts, context)
         self.model = Additive.fit(parts, gold, context, self.seed) if self.chosen == "learnt" else None
         metric = self.optimise.replace("at_k", f"at_{self.k}").replace("_", " ")
+        chance = ", which may be chance" if ahead < 0 and self.chosen == "learnt" else ""
         return {
             "chosen": self.chosen,
             "why": f"On unseen validation documents the learnt combination is {100 * abs(ahead):.2f} points of "
             f"{metric} {'worse' if ahead < 0 else 'better'} than the best simpler one, {best}, with a standard error "
-            f"of {100 * error:.2f}.",
+            f"of {100 * error:.2f}{chance}.",
             "documents": documents,
             "optimise": self.optimise,
             "scores": {name: round(float(found[0]), 5) for name, found in judged.items()},

@@ -30,6 +30,7 @@ Compute = Callable[[list[str]], Any]  # texts → what is known of all of them
 Finish = Callable[[Any, int, int], Any]  # that, and the places of one job's texts → the job's result
 
 CHARACTERS_PER_TOKEN = 4
+CHARACTERS_READ = 200  # by witnesses of words, in about the time that the encoder takes for a token
 READERS = 4  # at once, of what reads little of the datastore
 LONG_READS = 2  # of one kind, of what may read much of it: one at work, which may take a whole core, and one that waits
 ESTIMATES = (1.0, 0.1)  # seconds at a stretch, and the share of the time, that predictions spend on thresholds
@@ -173,7 +174,9 @@ class Engine:
         return self._settings.batch_tokens // self.model.batch()
 
     def _weight(self, text: str) -> int:
-        return max(self._least, min(len(text) // CHARACTERS_PER_TOKEN + 1, self._longest))
+        """Return about how many tokens take as long: the encoder reads no more than its longest text, words all."""
+        tokens = min(len(text) // CHARACTERS_PER_TOKEN + 1, self._longest)
+        return max(self._least, tokens + len(text) // CHARACTERS_READ)
 
     def _parts(self, texts: Sequence[str]) -> Iterator[list[str]]:
         """Cut the texts of a request so that each part fits into a batch; others come in between two parts."""

@@ -103,7 +103,10 @@ async def add(body: AddRequest, service: Running, author: Writer) -> Response:
     """Learn documents, all or none; they are safe when this is answered, and the next prediction knows them."""
     check_texts(service.settings, [document.text for document in body.documents])
     new = [Document(document.text, tuple(document.labels), document.id) for document in body.documents]
-    return JSONResponse({"ids": await service.engine.add(new, author.source(body.source))}, 201)
+    answer: dict[str, Any] = {"ids": await service.engine.add(new, author.source(body.source))}
+    if warning := service.model.never_given(label for document in new for label in document.labels):
+        answer["warning"] = warning
+    return JSONResponse(answer, 201)
 
 
 @router.get("/documents/{id:id}", response_model=DocumentOut, responses=responses(404, 409))

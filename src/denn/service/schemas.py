@@ -210,6 +210,7 @@ class IdsOut(BaseModel):
     """The ids of what was added, in order."""
 
     ids: list[str]
+    warning: str | None = Field(None, description="If predictions will never show some of the labels.")
 
 
 class ChangeOut(BaseModel):
