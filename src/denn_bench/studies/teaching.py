@@ -109,7 +109,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=Path)
     a = parser.parse_args()
-    documents = read_documents(a.test)
+    documents, _ = read_documents(a.test)
     chosen = random.Random(a.seed).sample(documents, min(a.count, len(documents)))
     with tempfile.TemporaryDirectory() as folder:
         copy = shutil.copytree(a.model, Path(folder) / "model")
