@@ -62,6 +62,9 @@ def run(
         ),
     ] = 1.0,
     sweeps: Annotated[bool, typer.Option("--sweeps", help="Try other k, γ and datastore sizes too.")] = False,
+    scores: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Save the witnesses' scores here, for `denn bench combine`.")
+    ] = None,
     keep_models: Annotated[bool, typer.Option("--keep-models", help="Leave the models in the work folder.")] = False,
     restart: Annotated[bool, typer.Option("--restart", help="Throw unfinished trainings of these runs away.")] = False,
     take_turns: Annotated[
@@ -89,6 +92,8 @@ def run(
     folder = work or data_folder(None) / "bench"
     check_folder(results, "--results")
     check_folder(folder, "--work")
+    if scores:
+        check_folder(scores, "--scores")
     for one in runs if restart else ():
         clear(one, folder)
     failures: dict[str, str | None] = {}  # None: a fault of ours
@@ -103,7 +108,7 @@ def run(
             for one in members:
                 try:
                     _perform(
-                        one, corpus, checksum, results, folder, keep_models,
+                        one, corpus, checksum, results, folder, keep_models, scores,
                         sweeps=sweeps, take_turns=take_turns, shared=shared,
                     )  # fmt: skip
                 except FAILURES as error:
@@ -158,6 +163,7 @@ def _perform(
     results: Path,
     work: Path,
     keep_models: bool,
+    scores: Path | None,
     **options: bool,
 ) -> None:
     """Do one run, unless it is done, and say how it went."""
@@ -169,12 +175,16 @@ def _perform(
     if done is not None:
         lacking = options["sweeps"] and done.data["recipe"]["method"] == "denn" and "sweeps" not in done.data
         log.info(f"{run.name} is in {results} already{', without sweeps; move it away to have them' * lacking}")
+        if scores and len(done.data["thresholds"]) > 1 and not (scores / run.name).is_dir():
+            log.info(f"{run.name} has no scores in {scores}; move its result away to have them")
         if not keep_models:
             clear(run, work)
         return
     log.info(f"{run.name} begins")
     with watching() as progress:
-        result = perform(run, corpus, checksum, results, work, progress, keep_model=keep_models, **options)
+        result = perform(
+            run, corpus, checksum, results, work, progress, keep_model=keep_models, scores=scores, **options
+        )
     micro, macro = (100 * value for value in result.f1("final", "tuned"))
     log.info(
         f"{run.name}: micro/macro F1 {micro:.1f}/{macro:.1f} on {len(corpus.test)} test documents at the tuned "
@@ -302,3 +312,29 @@ def compare(
             known = sorted({f"{result.recipe} on {result.corpus}" for result in select(found, corpus) or found})
             raise DataError(f"There is no result of {recipe} on {corpus} in {results}; there are: {', '.join(known)}.")
     typer.echo(compared(sides[0], sides[1], parts[0], parts[1]))
+
+
+@app.command()
+def combine(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="What `denn bench run --scores` saved.")],
+    out: Annotated[Path | None, typer.Option(metavar="FILE", help="Write all figures as JSON here.")] = None,
+    by_seed: Annotated[bool, typer.Option("--by-seed", help="Print each seed instead of the mean over seeds.")] = False,
+    quiet: Quiet = False,
+    verbose: Verbose = False,
+) -> None:
+    """Compare combinations of witnesses on saved scores without training, and print a table in Markdown.
+
+    Combinations are fitted and thresholds are tuned on validation; the table shows test micro- / macro-F1 in per cent.
+    A folder words-CORPUS-SEED adds the witness of words to runs of that corpus that lack it.
+    """
+    from denn.cli.output import check_file, writing
+    from denn.strict_json import dumps
+    from denn_bench.combine import compare_all
+    from denn_bench.combine import table as rendered
+
+    check_file(out, "--out")
+    found = compare_all(folder, log.info)
+    if out:
+        with writing(out) as file:
+            file.write((dumps(found, f"The comparison {out}", indent=1) + "\n").encode())
+    typer.echo(rendered(found["runs"], by_seed), nl=False)

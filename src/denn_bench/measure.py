@@ -6,7 +6,8 @@ import math
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import Any, cast
+from dataclasses import replace
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
@@ -27,14 +28,31 @@ from denn_bench.machine import peak_memory
 FIXED = (0.4, 0.45, 0.5)  # those of the paper's code
 GROUPS = {">4500": (4501, math.inf), "1701-4500": (1701, 4500), "871-1700": (871, 1700), "<=870": (0, 870)}
 DIGITS = 6
-BATCH = 1024  # documents between two reports of progress
 TIMED = 1000  # documents
 
 
-def measure(model: Model, corpus: Corpus, progress: Progress) -> dict[str, Any]:
-    """Return all of a result that the model itself decides: thresholds, scores, decisions."""
-    valid = _score(model, corpus.valid, progress) if corpus.valid else None
-    scores = _score(model, corpus.test, progress)
+class Scored(NamedTuple):
+    """What a model thinks of the documents of one part."""
+
+    scores: Scores
+    similarity: Tensor | None  # (n,k) cosines of the neighbours; None without a datastore
+
+
+def score(model: Model, documents: Sequence[Document], progress: Progress) -> Scored:
+    """Score documents and say how far it is."""
+    progress.start(Stage("scoring", len(documents)))
+    batches, near, size = [], [], model.batch()
+    for start in range(0, len(documents), size):
+        scores = model.score([document.text for document in documents[start : start + size]])
+        batches.append(replace(scores, alternatives=model.method.alternatives(scores), neighbours=None))
+        if scores.neighbours is not None:
+            near.append(scores.neighbours.similarity)
+        progress.advance(min(start + size, len(documents)))
+    return Scored(concatenate(batches), torch.cat(near) if near else None)
+
+
+def measure(model: Model, corpus: Corpus, scores: Scores, valid: Scores | None) -> dict[str, Any]:
+    """Return all of a result that the scores of test and validation decide: thresholds, metrics, decisions."""
     counts = Counter(label for document in corpus.train for label in document.labels)
     thresholds = model.card.thresholds
     used = {part: thresholds[part].overall for part in systems_of(scores)}
@@ -130,16 +148,6 @@ def rounded(value: Any, digits: int = DIGITS) -> Any:
     if isinstance(value, Mapping):
         return {key: rounded(inner, digits) for key, inner in value.items()}
     return [rounded(inner, digits) for inner in value] if isinstance(value, list | tuple) else value
-
-
-def _score(model: Model, documents: Sequence[Document], progress: Progress) -> Scores:
-    """Score documents and say how far it is."""
-    progress.start(Stage("scoring", len(documents)))
-    batches = []
-    for start in range(0, len(documents), BATCH):
-        batches.append(model.scores([document.text for document in documents[start : start + BATCH]]))
-        progress.advance(min(start + BATCH, len(documents)))
-    return concatenate(batches)
 
 
 def _test(found: Evaluation, decided: Mapping[str, Tensor], gold: Tensor, counts: Mapping[str, int]) -> dict[str, Any]:

@@ -24,11 +24,12 @@ from denn.model import Model, load
 from denn.protocols import Progress
 from denn.registry import CORPORA, did_you_mean, lookup
 from denn.strict_json import dumps
-from denn.types import Corpus, Stage
+from denn.types import Context, Corpus, Stage
 from denn_bench.machine import commit, machine, matrix_rate, peak_memory, reset_peak_memory
-from denn_bench.measure import cost, measure, rounded, speed, sweeps_of
+from denn_bench.measure import Scored, cost, measure, rounded, score, speed, sweeps_of
 from denn_bench.result import SCHEMA, Result, completed, read
 from denn_bench.turns import Turns
+from denn_bench.witness_scores import WitnessScores
 
 
 @dataclass(frozen=True)
@@ -118,13 +119,17 @@ def finished(run: Run, checksum: str, results: Path) -> Result | None:
 def perform(
     run: Run, corpus: Corpus, checksum: str, results: Path, work: Path, progress: Progress,
     *, keep_model: bool = False, sweeps: bool = False, take_turns: bool = False, shared: bool = False,
+    scores: Path | None = None,
 ) -> Result:  # fmt: skip
     """Train what is not trained yet, evaluate on test, and write the result's file.
 
-    `shared` says that others use the accelerator at the same time, so that the times are not this run's own.
+    `shared` says that others use the accelerator at the same time, so that the times are not this run's own. `scores`
+    is a folder for the witnesses' scores of all runs.
     """
     if not corpus.test:
         raise DataError(f"The corpus {run.corpus} has no test part to evaluate on.")
+    if scores and not corpus.valid:
+        raise DataError(f"The corpus {run.corpus} has no validation part to fit combinations on. Omit --scores.")
     results.mkdir(parents=True, exist_ok=True)
     work.mkdir(parents=True, exist_ok=True)
     reset_peak_memory()
@@ -132,7 +137,11 @@ def perform(
         turns = Turns(progress, work / "turns.lock" if take_turns else None, diary.measure_rate)
         stack.callback(turns.close)
         model = stack.enter_context(_model(run, corpus, work / run.name, turns))
-        measured = measure(model, corpus, progress)
+        valid = score(model, corpus.valid, progress) if corpus.valid else None
+        test = score(model, corpus.test, progress)
+        measured = measure(model, corpus, test.scores, valid and valid.scores)
+        if scores and valid:
+            save_witnesses(run, model, corpus, {"valid": valid, "test": test}, scores / run.name)
         with nullcontext() if shared else turns.alone():  # times that are not its own are not worth a wait
             timed = speed(model, corpus.test)
         spent = cost(model, corpus, diary.seconds() - turns.waited, diary.peak, diary.content["matrix_rate"], timed)
@@ -147,6 +156,16 @@ def perform(
     if not keep_model:
         clear(run, work)
     return Result(run.name, run.corpus, run.recipe, run.seed, data)
+
+
+def save_witnesses(run: Run, model: Model, corpus: Corpus, scored: Mapping[str, Scored], folder: Path) -> None:
+    """Save what each witness says of validation and test; a method without witnesses writes nothing."""
+    counts, gamma = torch.tensor(model.card.corpus["label_counts"]), getattr(model.method.parameters, "gamma", None)
+    for part, (scores, similarity) in scored.items():
+        if scores.parts:
+            context = Context(counts, similarity, Context.gamma if gamma is None else gamma)
+            gold = corpus.labels.matrix(getattr(corpus, part))
+            WitnessScores(run.corpus, run.seed, scores.parts, gold, context).save(folder / f"{part}.npz")
 
 
 def clear(run: Run, work: Path) -> None:

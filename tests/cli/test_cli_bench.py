@@ -85,6 +85,36 @@ def test_sweeps_that_a_result_lacks_are_said(bench):
     assert said == [", without sweeps; move it away to have them", ""]
 
 
+def test_combinations_are_compared_on_the_scores_of_runs(bench, run, tmp_path):
+    scores, out = tmp_path / "scores", tmp_path / "combine.json"
+    assert bench("tiny", "good,dummy", "--seeds", "0,1", "--scores", scores).code == 0
+    assert sorted(path.name for path in scores.iterdir()) == ["tiny-good-0", "tiny-good-1"]  # dummy has no witnesses
+    ran = run("bench", "combine", scores, "--out", out)
+    assert ran.code == 0 and "tiny-good-1, 3 witnesses: " in ran.err
+    assert [row.split(" | ")[:2] for row in ran.out.splitlines()[2:]] == [["| tiny-good", "2"]] * 2
+    for one in json.loads(out.read_text())["runs"]:
+        result = json.loads((tmp_path / "results" / f"tiny-good-{one['seed']}.json").read_text())
+        assert result["recipe"]["parameters"]["gamma"] == 0.5
+        for name in one["witnesses"]:
+            assert one["systems"][name]["threshold"] == result["thresholds"][name]
+            expected = result["test"]["systems"][name]["tuned"]
+            assert one["systems"][name]["micro_f1"] == pytest.approx(expected["micro_f1"], abs=0.01)
+
+
+def test_scores_that_a_result_lacks_are_said(bench, tmp_path):
+    assert bench("tiny", "good,dummy").code == 0
+    ran = bench("tiny", "good,dummy", "--scores", tmp_path / "scores")
+    assert ran.code == 0 and "tiny-good-0 has no scores in" in ran.err and "tiny-dummy-0 has no" not in ran.err
+
+
+def test_combine_says_what_is_wrong_with_scores(run, tmp_path):
+    ran = run("bench", "combine", tmp_path / "nowhere")
+    assert ran.code == 2 and "There are no witness scores in" in ran.err
+    (tmp_path / "scores" / "tiny-good-0").mkdir(parents=True)
+    ran = run("bench", "combine", tmp_path / "scores")
+    assert ran.code == 2 and "valid.npz cannot be read: No such file or directory" in " ".join(ran.err.split())
+
+
 def test_another_recipe_under_the_name_of_a_result_is_an_error(bench):
     assert bench("tiny", "good").code == 0
     ran = bench("tiny", "good", "--set", "k=3")

@@ -8,8 +8,8 @@ r"""Whether trainings are stable: many of them, with their validations and colla
 
 Trains DENN's network by its defaults, or by a recipe, and scores validation and test by the classifier; with
 `--neighbours` also by the nearest training documents, by λ, and by half and half. A line is written when one ends.
-A training whose line is there already is not run again. `--scores FOLDER` keeps what each text got: the classifier's
-highest scores and the nearest documents.
+A training whose line is there already is not run again. `--scores FOLDER` keeps the scores of both witnesses for
+`denn bench combine`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,6 @@ import time
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -35,12 +34,12 @@ from denn.core.metrics import multilabel_scores
 from denn.core.thresholds import decide, tune_global
 from denn.methods.denn import DENN
 from denn.registry import CORPORA, lookup
-from denn.types import Corpus
+from denn.types import Context, Corpus
 from denn_bench.studies.machine import machine
+from denn_bench.witness_scores import WitnessScores
 
 RECIPES = Path(__file__).parents[3] / "recipes"
 FOLDERS = {"aapd": "aapd_recon", "aapd-extra": "aapd_recon", "amazon531": "amazon531_subset"}  # others: their own name
-NEAREST, HIGHEST = 50, 100  # documents and labels of a text whose scores are kept
 METRICS = ("micro_f1", "macro_f1")
 KEY = ("corpus", "recipe", "encoder", "settings", "seed")
 
@@ -61,20 +60,16 @@ def train(
     scores = {part: {"classifier": method.network.probabilities(embeddings[part])} for part in parts}
     gold = {part: corpus.labels.matrix(documents) for part, documents in parts.items()}
     if neighbours or kept:
-        stored = corpus.labels.matrix(corpus.train)
+        stored, p = corpus.labels.matrix(corpus.train), method.parameters
         keys = method.network.encode(method.network.tokenize([d.text for d in corpus.train]))
         for part in parts:
-            similarity, rows = nearest(embeddings[part], keys, method.network.device)
+            similarity, rows = nearest(embeddings[part], keys, p.k, method.network.device)
+            known, votes = scores[part]["classifier"], votes_of(similarity, rows, stored, p.vote_temperature)
+            scores[part]["neighbours"] = votes
             if kept:
-                keep(kept / f"{part}.npz", scores[part]["classifier"], similarity, rows)
-            p, known = method.parameters, scores[part]["classifier"]
-            votes = torch.stack(
-                [
-                    vote(one[None, : p.k], stored[row[: p.k]][None].float(), p.vote_temperature)[0]
-                    for one, row in zip(similarity, rows, strict=True)
-                ]
-            )
-            scores[part] |= {"neighbours": votes, "average": (known + votes) / 2}
+                context = Context(stored.sum(0), similarity, p.gamma)
+                WitnessScores(name, p.seed, dict(scores[part]), gold[part], context).save(kept / f"{part}.npz")
+            scores[part]["average"] = (known + votes) / 2
             scores[part]["confidence"] = combine(known, votes, debiased_confidence(known, votes, p.gamma))
     found: dict[str, dict[str, Any]] = {}
     for system in scores["valid"]:
@@ -94,23 +89,19 @@ def train(
     }
 
 
-def nearest(queries: Tensor, keys: Tensor, device: torch.device) -> tuple[Tensor, Tensor]:
-    """Return the cosines and the rows of the nearest keys, nearest first."""
+def nearest(queries: Tensor, keys: Tensor, k: int, device: torch.device) -> tuple[Tensor, Tensor]:
+    """Return the cosines and the rows of the k nearest keys, nearest first."""
     keys = F.normalize(keys.to(device), dim=1)
-    some = min(NEAREST, len(keys))
+    some = min(k, len(keys))
     starts = range(0, len(queries), 500)
     found = [(F.normalize(queries[i : i + 500].to(device), dim=1) @ keys.T).topk(some) for i in starts]
     return torch.cat([one.values for one in found]).cpu(), torch.cat([one.indices for one in found]).cpu()
 
 
-def keep(path: Path, classifier: Tensor, similarity: Tensor, rows: Tensor) -> None:
-    """Write the highest scores of each text and its nearest documents."""
-    best = classifier.topk(min(HIGHEST, classifier.shape[1]))
-    path.parent.mkdir(parents=True, exist_ok=True)
-    np.savez_compressed(
-        path, logit=torch.logit(best.values, 1e-6).half().numpy(), label=best.indices.to(torch.int16).numpy(),
-        similarity=similarity.half().numpy(), row=rows.to(torch.int32).numpy(),
-    )  # fmt: skip
+def votes_of(similarity: Tensor, rows: Tensor, stored: Tensor, temperature: float) -> Tensor:
+    """Return the (n,L) votes of the training documents in these rows, whose labels are `stored`."""
+    pairs = zip(similarity, rows, strict=True)
+    return torch.cat([vote(one[None], stored[row][None].float(), temperature) for one, row in pairs])
 
 
 def run(a: argparse.Namespace) -> None:
