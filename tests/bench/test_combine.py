@@ -6,11 +6,15 @@ from dataclasses import replace
 import pytest
 import torch
 
+from denn import registry
 from denn.core.metrics import multilabel_scores
 from denn.core.thresholds import decide, tune_global
+from denn.data.corpus import read_corpus
 from denn.errors import DataError
 from denn.types import Context
 from denn_bench.combine import compare_all, read_run, table
+from denn_bench.studies import combine as study
+from denn_bench.studies import stability
 from denn_bench.witness_scores import WitnessScores
 
 TEXTS, LABELS = 80, 6
@@ -94,3 +98,25 @@ def test_files_that_do_not_belong_together_are_refused(tmp_path):
     words.save(tmp_path / "tiny-denn-0" / "test.npz")
     with pytest.raises(DataError, match=r"valid\.npz and test\.npz in .*tiny-denn-0 are not of the same run"):
         compare_all(tmp_path, str)
+
+
+def load(folder):
+    """Read the corpus that the next test registers."""
+    return read_corpus(folder / "train.jsonl", folder / "valid.jsonl", folder / "test.jsonl", name="tiny")
+
+
+def test_the_studies_write_what_is_compared(tiny_corpus, tiny_settings, tmp_path, monkeypatch):
+    monkeypatch.setitem(registry.CORPORA.own, "tiny", f"{__name__}:load")
+    (tmp_path / "data" / "tiny").mkdir(parents=True)
+    for part in ("train", "valid", "test"):
+        rows = [{"id": one.id, "text": one.text, "labels": one.labels} for one in getattr(tiny_corpus, part)]
+        (tmp_path / "data" / "tiny" / f"{part}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    scores = tmp_path / "scores"
+    settings = {**tiny_settings, "witnesses": ("classifier", "neighbours"), "seed": 1}
+    trained = stability.train(tiny_corpus, None, "tiny", settings, True, scores / "tiny-defaults-own-1")
+    study.words(tmp_path / "data", "tiny", 1, scores)
+    paper, all_three = compare_all(scores, str)["runs"]
+    assert (paper["run"], paper["seed"], len(all_three["witnesses"])) == ("tiny-defaults-own", 1, 3)
+    for name in ("classifier", "neighbours", "average", "confidence"):
+        assert paper["systems"][name]["micro_f1"] == trained["systems"][name]["test"]["micro_f1"]
+    assert all_three["systems"]["words"]["micro_f1"] > 0.5
