@@ -5,21 +5,14 @@ from __future__ import annotations
 import logging
 from itertools import groupby
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from denn.cli.options import DataDir, Quiet, Verbose, finite
 from denn.config import check_seed
-from denn.errors import DennError
-
-if TYPE_CHECKING:
-    from denn.types import Corpus
-    from denn_bench.run import Run
 
 log = logging.getLogger("denn.bench")  # below the logger that the command line shows
-# What data, settings and machines make of a run; torch says RuntimeError to most, memory included.
-FAILURES = (DennError, OSError, RuntimeError, ValueError, ArithmeticError, MemoryError)
 app = typer.Typer(no_args_is_help=True, help="Run experiments and render their results.")
 
 Results = Annotated[Path, typer.Option(metavar="DIR", help="The folder of the results.")]
@@ -86,6 +79,7 @@ def run(
     from denn.cli.sources import Reading, data_folder, open_corpus
     from denn.config import parse_settings
     from denn_bench.run import clear, digest, on_share, plan, take_share
+    from denn_bench.run_command import FAILURES, do_run, say_failure
 
     runs = plan(recipes_dir, _names(corpora), _names(recipes), _seeds(seeds), parse_settings(settings or []))
     runs = [on_share(one, share) for one in runs]
@@ -103,16 +97,16 @@ def run(
                 corpus = take_share(open_corpus(name, data_dir, Reading()), share)
                 checksum = digest(corpus)
             except FAILURES as error:  # the other runs go on
-                failures |= dict.fromkeys((one.name for one in members), _say(name, error))
+                failures |= dict.fromkeys((one.name for one in members), say_failure(name, error))
                 continue
             for one in members:
                 try:
-                    _perform(
+                    do_run(
                         one, corpus, checksum, results, folder, keep_models, scores,
                         sweeps=sweeps, take_turns=take_turns, shared=shared,
                     )  # fmt: skip
                 except FAILURES as error:
-                    failures[one.name] = _say(one.name, error)
+                    failures[one.name] = say_failure(one.name, error)
     if failures:
         complain(f"{len(failures)} of {len(runs)} runs failed: {', '.join(failures)}; the others have their results.")
         raise typer.Exit(1 if None in failures.values() else 2)
@@ -154,53 +148,6 @@ def time_recipes(
                 spent = measure_costs(one, corpus, checksum, results / "costs", seconds, progress)["cost"]
             epoch, text = spent["epoch_seconds"], spent["inference_ms_per_text"]
             log.info(f"{one.name}: {'no epochs' if epoch is None else f'{epoch:.1f} s an epoch'}, {text:.2f} ms a text")
-
-
-def _perform(
-    run: Run,
-    corpus: Corpus,
-    checksum: str,
-    results: Path,
-    work: Path,
-    keep_models: bool,
-    scores: Path | None,
-    **options: bool,
-) -> None:
-    """Do one run, unless it is done, and say how it went."""
-    from denn.cli.progress import watching
-    from denn.cli.show import span
-    from denn_bench.run import clear, finished, perform
-
-    done = finished(run, checksum, results)
-    if done is not None:
-        lacking = options["sweeps"] and done.data["recipe"]["method"] == "denn" and "sweeps" not in done.data
-        log.info(f"{run.name} is in {results} already{', without sweeps; move it away to have them' * lacking}")
-        if scores and len(done.data["thresholds"]) > 1 and not (scores / run.name).is_dir():
-            log.info(f"{run.name} has no scores in {scores}; move its result away to have them")
-        if not keep_models:
-            clear(run, work)
-        return
-    log.info(f"{run.name} begins")
-    with watching() as progress:
-        result = perform(
-            run, corpus, checksum, results, work, progress, keep_model=keep_models, scores=scores, **options
-        )
-    micro, macro = (100 * value for value in result.f1("final", "tuned"))
-    log.info(
-        f"{run.name}: micro/macro F1 {micro:.1f}/{macro:.1f} on {len(corpus.test)} test documents at the tuned "
-        f"threshold, after {span(result.data['cost']['seconds'])}"
-    )
-
-
-def _say(name: str, error: Exception) -> str | None:
-    """Say why a run failed, and return the sentence if the user can mend it."""
-    from denn.cli import mendable
-    from denn.cli.show import complain
-
-    sentence = mendable(error)
-    complain(f"{name} failed: {sentence or f'{type(error).__name__}: {error}'}")
-    log.debug("", exc_info=error)
-    return sentence
 
 
 @app.command()
