@@ -160,10 +160,12 @@ def perform(
 
 def save_witnesses(run: Run, model: Model, corpus: Corpus, scored: Mapping[str, Scored], folder: Path) -> None:
     """Save what each witness says of validation and test; a method without witnesses writes nothing."""
-    counts, gamma = torch.tensor(model.card.corpus["label_counts"]), getattr(model.method.parameters, "gamma", None)
+    counts, p = torch.tensor(model.card.corpus["label_counts"]), model.method.parameters
+    gamma = getattr(p, "gamma", Context.gamma)
+    temperature = getattr(p, "vote_temperature", Context.temperature)
     for part, (scores, similarity) in scored.items():
         if scores.parts:
-            context = Context(counts, similarity, Context.gamma if gamma is None else gamma)
+            context = Context(counts, similarity, gamma, temperature)
             gold = corpus.labels.matrix(getattr(corpus, part))
             WitnessScores(run.corpus, run.seed, scores.parts, gold, context).save(folder / f"{part}.npz")
 

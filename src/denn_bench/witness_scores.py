@@ -42,6 +42,7 @@ class WitnessScores:
             "corpus": self.corpus,
             "seed": self.seed,
             "gamma": self.context.gamma,
+            "temperature": self.context.temperature,
             "label_counts": self.context.label_counts.int().numpy(),
             "gold": self.gold.nonzero().int().numpy(),
         }
@@ -85,7 +86,8 @@ class WitnessScores:
         similarity = None
         if "similarity" in arrays:
             similarity = torch.from_numpy(_array(arrays, "similarity", "f", (texts, None)).astype(np.float32))
-        context = Context(torch.from_numpy(counts), similarity, float(_array(arrays, "gamma", "f", ())))
+        gamma, temperature = (float(_array(arrays, key, "f", ())) for key in ("gamma", "temperature"))
+        context = Context(torch.from_numpy(counts), similarity, gamma, temperature)
         corpus, seed = (_array(arrays, key, kind, ()).item() for key, kind in (("corpus", "U"), ("seed", "i")))
         return cls(corpus, seed, parts, gold, context)
 

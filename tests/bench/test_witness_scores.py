@@ -22,7 +22,7 @@ def make(labels=LABELS, seed=0, **parts):
     similarity[0] = -torch.inf
     counts = torch.randint(0, 50, (labels,), generator=draw)
     return WitnessScores(
-        "tiny", 3, parts or {"classifier": classifier, "neighbours": votes}, gold, Context(counts, similarity, 0.6)
+        "tiny", 3, parts or {"classifier": classifier, "neighbours": votes}, gold, Context(counts, similarity, 0.6, 0.1)
     )
 
 
@@ -39,7 +39,7 @@ def test_what_is_written_is_read_again(tmp_path):
     read = WitnessScores.load(tmp_path / "run" / "valid.npz")
     assert (read.corpus, read.seed, list(read.parts)) == ("tiny", 3, ["classifier", "neighbours"])
     assert read.has_same_texts(written) and not read.has_same_texts(make(seed=1))
-    assert read.context.gamma == pytest.approx(0.6)
+    assert (read.context.gamma, read.context.temperature) == (0.6, 0.1)
     torch.testing.assert_close(read.context.similarity, written.context.similarity, atol=1e-3, rtol=0)
     votes = written.parts["neighbours"]
     torch.testing.assert_close(read.parts["neighbours"], votes, atol=1e-3, rtol=0)

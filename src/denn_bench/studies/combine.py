@@ -60,8 +60,8 @@ def frozen(data: Path, name: str, seed: int, out: Path, length: int, epochs: int
         similarity, rows = nearest(embeddings[part], embeddings["train"], p.k, torch.device("cpu"))
         votes = votes_of(similarity, rows, stored, p.vote_temperature)
         parts, gold = {"classifier": scores, "neighbours": votes}, corpus.labels.matrix(getattr(corpus, part))
-        found = WitnessScores(name, seed, parts, gold, Context(stored.sum(0), similarity, p.gamma))
-        found.save(out / f"{name}-frozen-minilm-{seed}" / f"{part}.npz")
+        context = Context(stored.sum(0), similarity, p.gamma, p.vote_temperature)
+        WitnessScores(name, seed, parts, gold, context).save(out / f"{name}-frozen-minilm-{seed}" / f"{part}.npz")
 
 
 def words(data: Path, name: str, seed: int, out: Path) -> None:

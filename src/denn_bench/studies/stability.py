@@ -67,7 +67,7 @@ def train(
             known, votes = scores[part]["classifier"], votes_of(similarity, rows, stored, p.vote_temperature)
             scores[part]["neighbours"] = votes
             if kept:
-                context = Context(stored.sum(0), similarity, p.gamma)
+                context = Context(stored.sum(0), similarity, p.gamma, p.vote_temperature)
                 WitnessScores(name, p.seed, dict(scores[part]), gold[part], context).save(kept / f"{part}.npz")
             scores[part]["average"] = (known + votes) / 2
             scores[part]["confidence"] = combine(known, votes, debiased_confidence(known, votes, p.gamma))
