@@ -17,7 +17,7 @@ from denn.evaluation import Evaluation, concatenate, decision_thresholds, evalua
 from denn.methods.new_labels import NewLabels
 from denn.protocols import Datastore, Method, Retriever
 from denn.registry import METHODS, lookup
-from denn.types import Document, LabelSpace, Neighbour, Neighbours, Prediction, Scores, Which
+from denn.types import Document, LabelSpace, Neighbour, Prediction, Scores, Which
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -226,7 +226,7 @@ class Model:
         texts = self._texts({id for ids in found.ids for id in ids[:limit]})
         return [
             tuple(
-                Neighbour(id, similarity, _labels(found, row, place, scores.names), texts[id])
+                Neighbour(id, similarity, found.labels_at(row, place), texts[id], found.rejected_at(row, place))
                 for place, (id, similarity) in enumerate(zip(ids, found.similarity[row].tolist(), strict=False))
                 if similarity != float("-inf") and id in texts
             )[:limit]
@@ -326,9 +326,3 @@ def _parts(scores: Scores, row: int, columns: Sequence[int]) -> dict[str, dict[s
         scores.names[column]: {name: given[place] for name, given in values.items() if given[place] == given[place]}
         for place, column in enumerate(columns)
     }
-
-
-def _labels(found: Neighbours, row: int, place: int, names: Sequence[str]) -> tuple[str, ...]:
-    entry = row * found.k + place
-    columns = found.label_columns[int(found.offsets[entry]) : int(found.offsets[entry + 1])]
-    return tuple(names[column] for column in columns.tolist())

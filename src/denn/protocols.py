@@ -73,10 +73,14 @@ class Datastore(Protocol):
         *,
         add: Sequence[str] = (),
         drop: Sequence[str] = (),
+        reject: Sequence[str] = (),
         source: str = "",
         everything: bool = False,
     ) -> int:
-        """Give documents these labels, or those they have, without `drop` and with `add`. Return how many changed."""
+        """Give documents these labels, or those they have, without `drop` and with `add`. Return how many changed.
+
+        `reject` takes labels away and stores that they were rejected, until they are given again or dropped.
+        """
 
     def forget(self, which: Which, *, source: str = "", everything: bool = False) -> int:
         """Remove documents and all that the history knows of them but their ids, which cannot come back.
@@ -94,7 +98,7 @@ class Datastore(Protocol):
         """List the changes, newest first; with an id those that touched this document and can be told."""
 
     def vacuum(self, keep: timedelta | None = None) -> None:
-        """Give back the space of what was removed, drop labels that nothing carries and that came after the creation.
+        """Give back the space of what was removed, drop labels that nothing carries or rejects and that came later.
 
         With `keep` the history before that age becomes unable to be undone, and what it kept for that goes too.
         """

@@ -6,8 +6,10 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from functools import cached_property
+from functools import cache, cached_property
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+
+from denn.errors import DataError
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -30,11 +32,23 @@ class Document:
     text: str
     labels: tuple[str, ...] = ()
     id: str | None = None
+    rejected: tuple[str, ...] = ()  # labels that a person decided against; of all others nothing is known
 
     def __post_init__(self) -> None:
         if isinstance(self.labels, str):
             raise TypeError(f"labels must be a list of strings, got the string {self.labels!r}")
         object.__setattr__(self, "labels", tuple(dict.fromkeys(self.labels)))
+        if self.rejected != ():
+            self._check_rejected()
+
+    def _check_rejected(self) -> None:
+        if isinstance(self.rejected, str):
+            raise TypeError(f"rejected must be a list of strings, got the string {self.rejected!r}")
+        object.__setattr__(self, "rejected", tuple(dict.fromkeys(self.rejected)))
+        if both := [label for label in self.rejected if label in self.labels]:
+            raise DataError(
+                f"the label {both[0]!r} is both given and rejected, expected only one of these. Remove one."
+            )
 
 
 @dataclass(frozen=True)
@@ -92,13 +106,21 @@ class Corpus:
             object.__setattr__(self, "labels", LabelSpace.of(self.train, self.valid, self.test))
 
 
+@cache
+def _no_columns() -> Tensor:
+    import torch
+
+    return torch.empty(0, dtype=torch.int64)
+
+
 @dataclass(frozen=True)
 class Neighbours:
     """What a datastore finds for n queries, nearest first; fewer than k where it holds fewer documents.
 
     The labels are sparse: those of neighbour j of query i are
     `label_columns[offsets[i * k + j] : offsets[i * k + j + 1]]`, places in `names`. The store's own `labels` may have
-    other columns by the time they are read: a vacuum renumbers them.
+    other columns by the time they are read: a vacuum renumbers them. Rejected labels are given in the same way, but
+    both tensors are empty if nothing is rejected.
     """
 
     ids: tuple[tuple[str, ...], ...]  # n × at most k
@@ -106,6 +128,8 @@ class Neighbours:
     offsets: Tensor  # (n·k + 1,) int64
     label_columns: Tensor  # (number of label entries,) int64
     names: tuple[str, ...]  # all labels of the store at the moment of the search, in column order
+    rejected_offsets: Tensor = field(default_factory=_no_columns)  # (n·k + 1,) int64, or empty
+    rejected_columns: Tensor = field(default_factory=_no_columns)  # (number of rejections,) int64
 
     @property
     def k(self) -> int:
@@ -114,9 +138,10 @@ class Neighbours:
 
     def rows(self, begin: int, end: int) -> Neighbours:
         """Return the neighbours of some of the queries."""
-        offsets = self.offsets[begin * self.k : end * self.k + 1]
-        columns = self.label_columns[int(offsets[0]) : int(offsets[-1])]
-        return Neighbours(self.ids[begin:end], self.similarity[begin:end], offsets - offsets[0], columns, self.names)
+        part = slice(begin * self.k, end * self.k + 1)
+        labels = _cut(self.offsets[part], self.label_columns)
+        rejected = _cut(self.rejected_offsets[part], self.rejected_columns) if len(self.rejected_columns) else ()
+        return Neighbours(self.ids[begin:end], self.similarity[begin:end], *labels, self.names, *rejected)
 
     def nearest(self, k: int) -> Neighbours:
         """Return the first k neighbours of each query, as a search for k would have found them."""
@@ -124,11 +149,37 @@ class Neighbours:
 
         n, width = self.similarity.shape
         kept = (torch.arange(width) < k).repeat(n)  # (n·width,)
-        sizes = self.offsets.diff()
-        offsets = torch.cat([self.offsets.new_zeros(1), sizes[kept].cumsum(0)])
-        columns = self.label_columns[kept.repeat_interleave(sizes)]
+        labels = _kept(self.offsets, self.label_columns, kept)
+        rejected = _kept(self.rejected_offsets, self.rejected_columns, kept) if len(self.rejected_columns) else ()
         ids = tuple(ids[:k] for ids in self.ids)
-        return Neighbours(ids, self.similarity[:, :k], offsets, columns, self.names)
+        return Neighbours(ids, self.similarity[:, :k], *labels, self.names, *rejected)
+
+    def labels_at(self, query: int, place: int) -> tuple[str, ...]:
+        """Return the labels of one neighbour."""
+        return self._names_at(self.offsets, self.label_columns, query, place)
+
+    def rejected_at(self, query: int, place: int) -> tuple[str, ...]:
+        """Return the rejected labels of one neighbour."""
+        if not len(self.rejected_columns):
+            return ()
+        return self._names_at(self.rejected_offsets, self.rejected_columns, query, place)
+
+    def _names_at(self, offsets: Tensor, columns: Tensor, query: int, place: int) -> tuple[str, ...]:
+        entry = query * self.k + place
+        return tuple(self.names[column] for column in columns[int(offsets[entry]) : int(offsets[entry + 1])].tolist())
+
+
+def _cut(offsets: Tensor, columns: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the columns that consecutive offsets point to, and the offsets counted from the first."""
+    return offsets - offsets[0], columns[int(offsets[0]) : int(offsets[-1])]
+
+
+def _kept(offsets: Tensor, columns: Tensor, kept: Tensor) -> tuple[Tensor, Tensor]:
+    """Return offsets and columns of the entries that are kept."""
+    import torch
+
+    sizes = offsets.diff()
+    return torch.cat([offsets.new_zeros(1), sizes[kept].cumsum(0)]), columns[kept.repeat_interleave(sizes)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,6 +190,7 @@ class Neighbour:
     similarity: float
     labels: tuple[str, ...]
     text: str
+    rejected: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,7 +22,10 @@ BATCH, DIMENSION = 20, 32
 
 def batch_of(name: str) -> tuple[list[Document], torch.Tensor]:
     """Return the documents and embeddings of a batch, the same for the same name."""
-    documents = [Document(f"{name} text {i} " * 40, (f"label {i % 5}", name), f"{name}/{i}") for i in range(BATCH)]
+    documents = [
+        Document(f"{name} text {i} " * 40, (f"label {i % 5}", name), f"{name}/{i}", (f"not {i % 3}",)[: i % 2])
+        for i in range(BATCH)
+    ]
     generator = torch.Generator().manual_seed(zlib.crc32(name.encode()))
     return documents, torch.randn(BATCH, DIMENSION, generator=generator)
 

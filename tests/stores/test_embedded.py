@@ -45,7 +45,7 @@ def test_file_says_what_it_holds(store, path):
     store.add([Document("long", ("y",), "d")], torch.tensor([[0.0, 3, 4]]))
     assert sql(path, "PRAGMA journal_mode") == [("wal",)]
     assert dict(sql(path, "SELECT key, value FROM meta")) == {
-        "format": 2, "dimension": 3, "version": 2, "epoch": 0, "given": 1,
+        "format": 3, "dimension": 3, "version": 2, "epoch": 0, "given": 1,
     }  # fmt: skip
     (embedding, labels), *_ = sql(path, "SELECT embedding, labels FROM documents WHERE id = 'd'")
     assert np.frombuffer(embedding, "<f4").tolist() == pytest.approx([0, 0.6, 0.8])
@@ -59,6 +59,7 @@ def test_info(store, path):
         "path": "store #1?.sqlite",
         "documents": 3,
         "labels": 4,
+        "rejections": 0,
         "dimension": 3,
         "bytes": on_disk,
         "search": "exact",
@@ -115,7 +116,7 @@ def test_open_what_is_not_a_store(tmp_path):
 def test_open_another_format(store, path):
     store.close()
     sql(path, "UPDATE meta SET value = 99 WHERE key = 'format'")
-    with pytest.raises(StoreError, match="format 99, expected 2"):
+    with pytest.raises(StoreError, match="format 99, expected 3"):
         EmbeddedStore.open(path)
 
 
@@ -251,6 +252,19 @@ def test_a_store_of_before_the_history_is_renewed(store, path):
         assert [change.source for change in renewed.history()] == ["me"]
         renewed.vacuum()
         assert renewed.labels == ("x", "a", "b", "c")  # those of before count as given
+
+
+def test_a_store_of_before_rejections_is_read_as_it_is_and_renewed_by_a_writer(store, path):
+    store.close()
+    sql(path, "UPDATE meta SET value = 2 WHERE key = 'format'")
+    with EmbeddedStore.open(path, read_only=True) as reader:
+        before = reader.get(["a", "b", "c"])
+        assert sql(path, "SELECT value FROM meta WHERE key = 'format'") == [(2,)]
+        with EmbeddedStore.open(path) as renewed:
+            assert sql(path, "SELECT value FROM meta WHERE key = 'format'") == [(3,)]
+            assert renewed.get(["a", "b", "c"]) == before and len(renewed.history()) == 1
+            renewed.relabel("a", reject=["x"])
+        assert reader.get(["a"])[0].rejected == ("x",)
 
 
 def everything_on_disk(path):

@@ -159,7 +159,7 @@ def test_a_long_selection_holds_up_no_search(path):
 
 DAMAGE = {
     "a column beyond the labels": "UPDATE documents SET labels = x'07000000' WHERE id = 'a'",
-    "a negative column": "UPDATE documents SET labels = x'ffffffff' WHERE id = 'a'",
+    "a negative column": "UPDATE documents SET labels = x'00ffffff' WHERE id = 'a'",
     "half a column": "UPDATE documents SET labels = x'0000' WHERE id = 'a'",
     "labels that are text": "UPDATE documents SET labels = 'abcd' WHERE id = 'a'",
     "an embedding of another width": "UPDATE documents SET embedding = x'0000803f' WHERE id = 'a'",

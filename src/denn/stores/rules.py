@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
+from dataclasses import dataclass, replace
 from datetime import timedelta
 
 from denn.errors import ConflictError, StoreError, UnknownError
@@ -46,6 +47,14 @@ def check_labels(names: Iterable[str]) -> None:
             raise StoreError(f"got the label {name!r}, expected a name with at least one visible character.")
 
 
+def fresh_labels(documents: Sequence[Document], known: Container[str]) -> list[str]:
+    """Return the labels that documents bring or reject and that are not known; a blank one is an error."""
+    names = (name for document in documents for name in (*document.labels, *document.rejected))
+    fresh = list(dict.fromkeys(name for name in names if name not in known))
+    check_labels(fresh)
+    return fresh
+
+
 def checked_age(keep: timedelta) -> timedelta:
     """Return for how long the past is kept, at most a century; a negative time is an error."""
     if keep < timedelta():
@@ -53,12 +62,32 @@ def checked_age(keep: timedelta) -> timedelta:
     return min(keep, CENTURY)
 
 
-def relabelled(
-    has: Sequence[str], labels: Sequence[str] | None, add: Sequence[str], drop: Sequence[str]
-) -> tuple[str, ...]:
-    """Return the labels of a document that gets these, or keeps those it has, without `drop` and with `add`."""
-    kept = [label for label in (has if labels is None else labels) if label not in drop]
-    return label_names((*kept, *add))
+@dataclass(frozen=True)
+class Relabelling:
+    """Other labels for documents; see `Datastore.relabel`."""
+
+    labels: tuple[str, ...] | None  # None: those that each one has
+    add: tuple[str, ...]
+    drop: tuple[str, ...]
+    reject: tuple[str, ...]
+
+    @classmethod
+    def of(
+        cls, labels: Sequence[str] | None, add: Sequence[str], drop: Sequence[str], reject: Sequence[str]
+    ) -> Relabelling:
+        """Check what was asked; a label that is to be given and rejected is an error."""
+        new = None if labels is None else label_names(labels)
+        asked = cls(new, label_names(add), label_names(drop), label_names(reject))
+        Document("", (*(new or ()), *asked.add), rejected=asked.reject)
+        return asked
+
+    def apply(self, document: Document) -> Document:
+        """Return a document with the labels that it is to have."""
+        has, gone = document.labels if self.labels is None else self.labels, {*self.drop, *self.reject}
+        labels = (*(label for label in has if label not in gone), *self.add)
+        decided = {*labels, *self.drop}
+        kept = (label for label in document.rejected if label not in decided)
+        return replace(document, labels=labels, rejected=(*kept, *self.reject))
 
 
 def given_ids(documents: Sequence[Document]) -> list[str]:

@@ -336,14 +336,27 @@ def test_migrations(store, address, monkeypatch):
     step = "ALTER TABLE documents ADD COLUMN extra vector({dimension})"
     with monkeypatch.context() as newer:
         newer.setattr(schema_module, "MIGRATIONS", (*MIGRATIONS, step))
-        with pytest.raises(StoreError, match=r"older version of denn \(step 1 of 2\).*PostgresStore.migrate"):
+        with pytest.raises(StoreError, match=r"older version of denn \(step 2 of 3\).*PostgresStore.migrate"):
             PostgresStore.open(address)
         assert PostgresStore.migrate(address) == 1 and PostgresStore.migrate(address) == 0
         with PostgresStore.open(address) as opened:
             assert opened.ids() == ["a", "b", "c"]
     with pytest.raises(StoreError, match=r"newer version of denn.*Update denn"):
         PostgresStore.open(address)
-    assert sql(f"SELECT number FROM {quoted(store)}.migrations ORDER BY number") == [(1,), (2,)]
+    assert sql(f"SELECT number FROM {quoted(store)}.migrations ORDER BY number") == [(1,), (2,), (3,)]
+
+
+def test_a_store_of_before_rejections_is_migrated(address, monkeypatch):
+    with monkeypatch.context() as older:
+        older.setattr(schema_module, "MIGRATIONS", MIGRATIONS[:1])
+        with PostgresStore.create(address, 3) as store:
+            store.add([Document("a", ("x",), "a")], torch.eye(3)[:1])
+    with pytest.raises(StoreError, match=r"older version of denn \(step 1 of 2\)"):
+        PostgresStore.open(address)
+    assert PostgresStore.migrate(address) == 1
+    with PostgresStore.open(address) as store:
+        store.relabel("a", reject=["y"])
+        assert store.get(["a"]) == [Document("a", ("x",), "a", ("y",))]
 
 
 def test_a_migration_that_fails_leaves_nothing_behind(store, address, monkeypatch):
@@ -351,7 +364,7 @@ def test_a_migration_that_fails_leaves_nothing_behind(store, address, monkeypatc
     monkeypatch.setattr(schema_module, "MIGRATIONS", steps)
     with pytest.raises(StoreError, match="already exists"):
         PostgresStore.migrate(address)
-    assert sql(f"SELECT number FROM {quoted(store)}.migrations") == [(1,)]
+    assert sql(f"SELECT number FROM {quoted(store)}.migrations ORDER BY number") == [(1,), (2,)]
     assert sql("SELECT to_regclass(%s)", f"{quoted(store)}.half") == [(None,)]
 
 

@@ -136,17 +136,18 @@ def prune(writer: sqlite3.Connection, until: datetime) -> None:
 
 
 def drop_unused_labels(writer: sqlite3.Connection, given: int) -> None:
-    """Take out the labels after the first `given` that no document carries or carried, and close the gaps."""
+    """Take out the labels after the first `given` that no document has or had, rejected or not; close the gaps."""
     used = set(range(given))
     for table in ("documents", "past"):
         for (blob,) in writer.execute(f"SELECT labels FROM {table} WHERE labels IS NOT NULL"):
-            used.update(np.frombuffer(blob, "<i4").tolist())
+            used.update(max(column, ~column) for column in np.frombuffer(blob, "<i4").tolist())
     columns = [column for (column,) in writer.execute("SELECT column FROM labels ORDER BY column")]
     kept = [column for column in columns if column in used]
     if kept == columns:
         return
     new = np.full(len(columns), -1, "<i4")
     new[kept] = np.arange(len(kept))
+    new = np.concatenate([new, ~new[::-1]]).astype("<i4")  # ~column counts from the end
     writer.create_function("renumbered", 1, lambda blob: new[np.frombuffer(blob, "<i4")].tobytes(), deterministic=True)
     for table in ("documents", "past"):
         writer.execute(f"UPDATE {table} SET labels = renumbered(labels) WHERE labels IS NOT NULL")

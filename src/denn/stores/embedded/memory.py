@@ -11,6 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from denn.stores.rejections import told_apart
 from denn.types import Neighbours
 
 if TYPE_CHECKING:
@@ -37,7 +38,8 @@ class Snapshot:
     rows: Integers  # (N,) row numbers by slot, which break ties
     ids: Sequence[str]  # at least N
     offsets: Integers  # (N + 1,) into columns
-    columns: NDArray[np.int32]  # of labels
+    columns: NDArray[np.int32]  # of labels, and the complements of those of rejected labels
+    rejecting: bool  # whether there are any rejected labels
 
     def search(self, queries: Tensor, k: int, names: tuple[str, ...]) -> Neighbours:
         """Find the k nearest by cosine for each of the (n,d) unit queries, or all where fewer can be found.
@@ -59,7 +61,8 @@ class Snapshot:
         ids = tuple(tuple([self.ids[slot] for slot in places]) for places in slots.tolist())
         columns = columns.astype(np.int64)
         tensors = torch.from_numpy(similarity), torch.from_numpy(offsets), torch.from_numpy(columns)
-        return Neighbours(ids, *tensors, names)
+        neighbours = Neighbours(ids, *tensors, names)
+        return told_apart(neighbours) if self.rejecting else neighbours
 
     def _nearest(self, queries: Tensor, k: int, exact: int) -> tuple[Matrix, Integers]:
         """Return similarities and slots, both (n,k), by similarity descending, then row ascending."""
@@ -104,6 +107,7 @@ class MemoryIndex:
         self._changed = torch.empty(0, dtype=torch.int64)
         self._offsets = torch.zeros(1, dtype=torch.int64)
         self._columns = torch.empty(0, dtype=torch.int32)
+        self._rejecting = False
         self._matrix = torch.empty(0, dimension, device=device)
         self._owners = torch.empty(0, dtype=torch.int64)  # the slot of each row of the matrix, ascending
         self._filled = 0  # rows of the matrix in use
@@ -149,8 +153,15 @@ class MemoryIndex:
         lengths = self._offsets[1 : len(self._ids) + 1] - self._offsets[: len(self._ids)]
         alive = torch.zeros(len(self._ids), dtype=torch.bool).index_fill_(0, self._live(), True)
         columns = self._columns[: int(lengths.sum())][alive.repeat_interleave(lengths)]
-        counts: list[int] = columns.bincount(minlength=width).tolist()
+        counts: list[int] = columns[columns >= 0].bincount(minlength=width).tolist()
         return counts
+
+    def rejections(self) -> int:
+        """Count the labels that documents reject."""
+        if not self._rejecting:
+            return 0
+        _, columns = gathered(self._offsets.numpy(), self._columns.numpy(), self._live().numpy())
+        return int((columns < 0).sum())
 
     def reserve(self, documents: int) -> None:
         """Make room for the vectors of this many more documents at once."""
@@ -167,7 +178,8 @@ class MemoryIndex:
     ) -> None:
         """Append n documents with (n,d) unit vectors; `lengths` says how many of the label columns each one owns.
 
-        An id that is known is replaced. Documents without vectors can be searched after `adopt` only.
+        Rejected labels are the complements of their columns. An id that is known is replaced. Documents without
+        vectors can be searched after `adopt` only.
         """
         count, used = len(self._ids), int(self._offsets[len(self._ids)])
         end, self._latest = count + len(ids), None
@@ -175,6 +187,7 @@ class MemoryIndex:
         self._changed = _appended(self._changed, count, torch.zeros_like(rows) if changed is None else changed)
         self._offsets = _appended(self._offsets, count + 1, used + lengths.cumsum(0))
         self._columns = _appended(self._columns, used, columns)
+        self._rejecting = self._rejecting or bool((columns < 0).any())
         if vectors is not None:
             self._owners = _appended(self._owners, self._filled, torch.arange(count, end))
             self._matrix = _appended(self._matrix, self._filled, vectors)
@@ -224,6 +237,7 @@ class MemoryIndex:
                 self._ids,
                 self._offsets[: count + 1].numpy(),
                 self._columns.numpy(),
+                self._rejecting,
             )
         if not exclude:
             return self._latest

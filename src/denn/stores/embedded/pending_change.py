@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 
 from denn.stores.embedded import ledger
 from denn.stores.embedded.replica import Replica
-from denn.stores.rules import check_labels, given_ids, place
+from denn.stores.rejections import signed_columns
+from denn.stores.rules import fresh_labels, given_ids, place
 from denn.types import Document
 
 
@@ -34,7 +35,7 @@ class PendingChange:
         placed = place(documents, last, index.row, self._is_taken)
         ledger.keep(self.writer, self.number, (row for row, id in placed if id in index))
         ledger.keep_absent(self.writer, self.number, ((row, id) for row, id in placed if id not in index))
-        columns = self._columns([document.labels for document in documents])
+        columns = self._columns(documents)
         self.writer.executemany(
             "INSERT OR REPLACE INTO documents(row, id, changed, labels, embedding, text) VALUES (?, ?, ?, ?, ?, ?)",
             (
@@ -51,8 +52,8 @@ class PendingChange:
         ledger.take_out(self.writer, self.number, rows)
         self.documents = len(rows)
 
-    def relabel(self, wanted: Mapping[int, Sequence[str]]) -> None:
-        """Give the documents of these rows other labels."""
+    def relabel(self, wanted: Mapping[int, Document]) -> None:
+        """Give the documents of these rows the labels that these have."""
         columns = self._columns(list(wanted.values()))
         ledger.keep(self.writer, self.number, wanted)
         self.writer.executemany(
@@ -75,12 +76,11 @@ class PendingChange:
     def _is_taken(self, id: str) -> bool:
         return id in self.replica.index or ledger.is_past(self.writer, id) or ledger.is_forgotten(self.writer, id)
 
-    def _columns(self, labels: Sequence[Sequence[str]]) -> list[bytes]:
+    def _columns(self, documents: Sequence[Document]) -> list[bytes]:
         """Return the label columns of each document as stored, appending the labels that are new."""
         known = self.replica.columns
-        check_labels(name for names in labels for name in names if name not in known)
-        fresh = dict.fromkeys(name for names in labels for name in names if name not in known)
+        fresh = fresh_labels(documents, known)
         new = {name: column for column, name in enumerate(fresh, len(known))}
         self.writer.executemany("INSERT INTO labels(name, column) VALUES (?, ?)", new.items())
         lookup: Mapping[str, int] = ChainMap(new, known)
-        return [np.array([lookup[name] for name in names], "<i4").tobytes() for names in labels]
+        return [np.array(signed_columns(document, lookup), "<i4").tobytes() for document in documents]

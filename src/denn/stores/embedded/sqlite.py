@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 from denn.errors import StoreError, UnavailableError
 from denn.stores.rules import check_dimension, check_labels
 
-FORMAT = 2
+FORMAT = 3
+READABLE = (2, FORMAT)  # before 3 nothing was rejected; all else is the same
 CLOCK_GRAIN = 0.05  # seconds; file systems keep times to a few milliseconds
 
 # A row number is given once and never again. `changed` is the number of the last change of a row, so a reader takes in
@@ -27,7 +28,7 @@ CREATE TABLE documents(
   row INTEGER PRIMARY KEY AUTOINCREMENT,
   id TEXT NOT NULL UNIQUE,
   changed INTEGER NOT NULL,
-  labels BLOB NOT NULL,     -- int32 columns, little-endian, in the document's order
+  labels BLOB NOT NULL,     -- int32 columns, little-endian, in the document's order, then ~column of rejected ones
   embedding BLOB NOT NULL,  -- float32, little-endian, length 1 or all zero
   text TEXT NOT NULL
 );
@@ -156,10 +157,13 @@ def prepare_writer(writer: sqlite3.Connection) -> None:
     writer.execute("PRAGMA synchronous = FULL")
     writer.execute("PRAGMA secure_delete = ON")
     with transaction(writer):
-        if read_meta(writer)["format"] == 1:  # of before there was a history
+        written = read_meta(writer)["format"]
+        if written == 1:  # of before there was a history
             run_all(writer, HISTORY)
             known = writer.execute("SELECT count(*) FROM labels").fetchone()[0]
-            set_meta(writer, format=FORMAT, epoch=0, given=known)
+            set_meta(writer, epoch=0, given=known)
+        if written != FORMAT:
+            set_meta(writer, format=FORMAT)
 
 
 def version(path: Path) -> int:
@@ -189,7 +193,7 @@ def check_file(reader: sqlite3.Connection, path: Path, read_only: bool) -> int:
     meta = read_meta(reader)
     if meta.get("format") == 1 and read_only:
         raise StoreError(f"the datastore {path} is of an older version of denn. Open it once for writing to renew it.")
-    if meta.get("format") not in (1, FORMAT):
+    if meta.get("format") not in (1, *READABLE):
         raise StoreError(
             f"the datastore {path} has the format {meta.get('format')}, expected {FORMAT}. "
             "Open it with the version of denn that wrote it, or build it again from the corpus."
@@ -202,11 +206,14 @@ def check_file(reader: sqlite3.Connection, path: Path, read_only: bool) -> int:
 
 
 def label_columns(stored: Sequence[bytes], width: int) -> NDArray[np.int32]:
-    """Return the stored label columns of documents end to end; all must be among the first `width`."""
+    """Return the stored label columns of documents end to end, rejected ones as complements.
+
+    All must be among the first `width`.
+    """
     check_types(stored, bytes)
     if not any(len(blob) % 4 for blob in stored):
         columns = np.frombuffer(bytearray().join(stored), "<i4")
-        if not len(columns) or 0 <= columns.min() <= columns.max() < width:
+        if not len(columns) or -width <= columns.min() <= columns.max() < width:
             return columns
     raise StoreError("the datastore is damaged: a document has a label that there is not. Restore it from a copy.")
 
@@ -221,7 +228,7 @@ def read_meta(connection: sqlite3.Connection) -> dict[str, int]:
     """Return the store's numbers: format, dimension, version, epoch (counts vacuums), given (labels at creation)."""
     meta = dict(connection.execute("SELECT key, value FROM meta"))
     check_types(meta.values(), int)
-    needed = {"format", "dimension", "version"} | ({"epoch", "given"} if meta.get("format") == FORMAT else set())
+    needed = {"format", "dimension", "version"} | ({"epoch", "given"} if meta.get("format") in READABLE else set())
     if missing := needed - meta.keys():
         raise StoreError(f"the datastore is damaged: it lacks its {missing.pop()}. Restore it from a copy.")
     return meta

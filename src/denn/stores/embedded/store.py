@@ -34,7 +34,7 @@ from denn.stores.embedded.sqlite import (
     write_schema,
 )
 from denn.stores.embedded.vectors import matrix
-from denn.stores.rules import as_ids, check_dimension, check_meant, checked_age, label_names, relabelled
+from denn.stores.rules import Relabelling, as_ids, check_dimension, check_meant, checked_age
 from denn.stores.unit_vectors import unit_rows
 from denn.types import Change, Document, Neighbours, Where, Which
 
@@ -150,6 +150,7 @@ class EmbeddedStore:
             "path": self.path.name,
             "documents": len(self),
             "labels": len(self.labels),
+            "rejections": self._replica.index.rejections(),
             "dimension": self.dimension,
             "bytes": sum(file.stat().st_size for file in files if file.exists()),
             **(self._keeper.facts() if self._keeper else {"search": "exact"}),
@@ -242,17 +243,20 @@ class EmbeddedStore:
         *,
         add: Sequence[str] = (),
         drop: Sequence[str] = (),
+        reject: Sequence[str] = (),
         source: str = "",
         everything: bool = False,
     ) -> int:
-        """Give documents these labels, or those they have, without `drop` and with `add`. Return how many changed."""
+        """Give documents these labels, or those they have, without `drop` and with `add`. Return how many changed.
+
+        `reject` takes labels away and stores that they were rejected, until they are given again or dropped.
+        """
         check_meant(which, everything)
-        new, more, less = None if labels is None else label_names(labels), label_names(add), label_names(drop)
+        asked = Relabelling.of(labels, add, drop, reject)
         with self._changing("relabel", source) as change:
             rows = self._rows(which)
-            pairs = zip(rows, self.get(list(rows.values())), strict=True)
-            wanted = ((row, document.labels, relabelled(document.labels, new, more, less)) for row, document in pairs)
-            change.relabel({row: names for row, has, names in wanted if names != has})
+            before = zip(rows, self.get(list(rows.values())), strict=True)
+            change.relabel({row: new for row, document in before if (new := asked.apply(document)) != document})
         return change.documents
 
     def forget(self, which: Which, *, source: str = "", everything: bool = False) -> int:
@@ -342,4 +346,6 @@ class EmbeddedStore:
 
 def _document(id: str, text: str, columns: bytes, names: Sequence[str]) -> Document:
     check_types((id, text), str)
-    return Document(text, tuple(names[column] for column in label_columns([columns], len(names))), id)
+    signed = label_columns([columns], len(names)).tolist()
+    labels = tuple(names[column] for column in signed if column >= 0)
+    return Document(text, labels, id, tuple(names[~column] for column in signed if column < 0))

@@ -21,7 +21,8 @@ from denn.stores.postgres.link import (
 )
 from denn.stores.postgres.read import digests
 from denn.stores.postgres.search import State
-from denn.stores.rules import check_labels, given_ids, place
+from denn.stores.rejections import signed_columns
+from denn.stores.rules import fresh_labels, given_ids, place
 from denn.types import Document
 
 LABELS = "ARRAY(SELECT label FROM document_labels l WHERE l.row = d.row ORDER BY place)"
@@ -135,12 +136,9 @@ class Writing:
                 )
         return {id.decode(): row for id, row, _ in found}
 
-    def numbered(self, labels: Sequence[Sequence[str]]) -> list[list[int]]:
-        """Return the numbers of label names, appending the labels that are new."""
-        known = self.state.labels.number_of
-        check_labels(name for names in labels for name in names if name not in known)
-        fresh = list(dict.fromkeys(name for names in labels for name in names if name not in known))
-        if fresh:
+    def numbered(self, documents: Sequence[Document]) -> list[list[int]]:
+        """Return the label numbers of documents, with complements for rejected ones; append the labels that are new."""
+        if fresh := fresh_labels(documents, self.state.labels.number_of):
             self.connection.execute(
                 "INSERT INTO labels(name, given) SELECT name, false FROM unnest(%b::bytea[]) WITH ORDINALITY "
                 "AS new(name, place) ORDER BY place",
@@ -148,11 +146,11 @@ class Writing:
             )
             self.state = self.state.reread(self.connection)
         number_of = self.state.labels.number_of
-        return [[number_of[name] for name in names] for names in labels]
+        return [signed_columns(document, number_of) for document in documents]
 
     def put(self, placed: Sequence[tuple[int, str]], documents: Sequence[Document], vectors: Any) -> None:
         """Store documents with their (n,d) unit vectors in rows that are free."""
-        labels = self.numbered([document.labels for document in documents])
+        labels = self.numbered(documents)
         rows = [row for row, _ in placed]
         self._insert(
             "documents",
@@ -206,12 +204,12 @@ class Writing:
             self.connection.execute("UPDATE meta SET swept = false")
             self.more -= len(rows)
 
-    def relabel(self, labels: dict[int, Sequence[str]]) -> None:
-        """Give other labels to the documents of some rows."""
-        rows = list(labels)
+    def relabel(self, wanted: dict[int, Document]) -> None:
+        """Give the documents of some rows the labels that these have."""
+        rows = list(wanted)
         self.keep(rows, whole=False)
         self.connection.execute("DELETE FROM document_labels WHERE row = ANY(%s)", (rows,))
-        self.put_labels(rows, self.numbered(list(labels.values())))
+        self.put_labels(rows, self.numbered(list(wanted.values())))
         self.connection.execute("UPDATE documents SET changed = %s WHERE row = ANY(%s)", (self.number, rows))
 
     def _insert(self, table: str, columns: dict[str, str], rows: Iterable[tuple[Any, ...]]) -> None:

@@ -16,7 +16,8 @@ from denn.stores.postgres.link import Address, Connection
 from denn.stores.rules import as_ids
 from denn.types import Change, Document, Where, Which
 
-NAMES = "ARRAY(SELECT name FROM document_labels l JOIN labels ON number = l.label WHERE l.row = d.row ORDER BY place)"
+NAMES = "ARRAY(SELECT name FROM document_labels l JOIN labels ON number = {} WHERE l.row = d.row ORDER BY place)"
+CONTENT = f"d.id, d.text, {NAMES.format('l.label')}, {NAMES.format('~l.label')}"  # with labels and rejected labels
 BY_DIGEST = "sha256(d.id) = ANY(%b::bytea[])"
 
 
@@ -38,7 +39,7 @@ def check_known(address: Address, ids: Sequence[str], known: Iterable[str]) -> N
 
 def documents(connection: Connection, address: Address, ids: Sequence[str], missing_ok: bool = False) -> list[Document]:
     """Return stored documents in the order of the ids; unknown ones are left out if `missing_ok`."""
-    statement = f"SELECT d.id, d.text, {NAMES} FROM documents d WHERE {BY_DIGEST}"
+    statement = f"SELECT {CONTENT} FROM documents d WHERE {BY_DIGEST}"
     rows = connection.execute(statement, (digests(ids),), binary=True).fetchall()
     found = {row[0].decode(): document_of(row) for row in rows}
     if not missing_ok:
@@ -47,9 +48,10 @@ def documents(connection: Connection, address: Address, ids: Sequence[str], miss
 
 
 def document_of(row: Sequence[Any]) -> Document:
-    """Make a document of id, text and label names as they are stored."""
-    id, text, names = row
-    return Document(text.decode(), tuple(name.decode() for name in names), id.decode())
+    """Make a document of what CONTENT selects."""
+    id, text, *names = row
+    labels, rejected = (tuple(name.decode() for name in some) for some in names)
+    return Document(text.decode(), labels, id.decode(), rejected)
 
 
 def vectors(connection: Connection, address: Address, ids: Sequence[str], dimension: int) -> Tensor:
@@ -97,22 +99,23 @@ def select(connection: Connection, where: Where) -> dict[str, int]:
 
 
 def parts(connection: Connection, size: int) -> Iterator[list[tuple[Any, ...]]]:
-    """Read id, text, label names and vector of all documents of one moment, oldest first, in parts of `size`."""
+    """Read CONTENT and vector of all documents of one moment, oldest first, in parts of `size`."""
     if size < 1:
         raise StoreError(f"got parts of {size} documents, expected at least one.")
     with connection.transaction(), connection.cursor("export") as cursor:  # the server keeps its place in the rows
         cursor.execute(
-            f"SELECT d.id, d.text, {NAMES}, v.embedding FROM documents d JOIN vectors v USING (row) ORDER BY d.row",
+            f"SELECT {CONTENT}, v.embedding FROM documents d JOIN vectors v USING (row) ORDER BY d.row",
             binary=True,
         )
         while rows := cursor.fetchmany(size):
             yield rows
 
 
-def facts(connection: Connection, address: Address) -> tuple[str, int, str]:
-    """Return where the store is in fact, the bytes of its tables and indexes, and the server's version."""
+def facts(connection: Connection, address: Address) -> tuple[str, int, str, int]:
+    """Return where the store is in fact, its bytes with indexes, the server's version, and the number of rejections."""
     query = (
-        "SELECT sum(pg_total_relation_size(c.oid))::bigint, current_setting('server_version') FROM pg_class c "
+        "SELECT sum(pg_total_relation_size(c.oid))::bigint, current_setting('server_version'), "
+        "(SELECT count(*) FROM document_labels WHERE label < 0) FROM pg_class c "
         "JOIN pg_namespace n ON n.oid = relnamespace WHERE nspname = %s AND relkind = 'r'"
     )
     row: Any = connection.execute(query, (address.schema,)).fetchone()

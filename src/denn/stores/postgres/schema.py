@@ -72,7 +72,12 @@ ALTER TABLE past ALTER id SET STATISTICS 0, ALTER text SET STATISTICS 0, ALTER e
 INSERT INTO meta(dimension) VALUES ({dimension});
 """
 
-MIGRATIONS = (TABLES,)  # step n brings a store from n - 1 to n; steps are added at the end and never changed
+REJECTIONS = """
+COMMENT ON COLUMN document_labels.label IS 'the number of a label, or its complement (~) where the label is rejected';
+COMMENT ON COLUMN past.labels IS 'as in document_labels';
+"""
+
+MIGRATIONS = (TABLES, REJECTIONS)  # step n brings a store from n - 1 to n; steps are added at the end and never changed
 
 
 def create_tables(connection: Connection, address: Address, dimension: int, labels: Sequence[str]) -> None:

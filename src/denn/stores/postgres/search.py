@@ -15,6 +15,7 @@ import torch
 
 from denn.stores.postgres.link import Connection, Vector
 from denn.stores.postgres.schema import INDEX_FROM
+from denn.stores.rejections import told_apart
 from denn.types import Neighbours
 
 OVERFETCH = 4  # the index has half precision: so many times k are taken from it and ranked again by their full vectors
@@ -158,13 +159,14 @@ def _statement(dimension: int, k: int, exact: bool) -> str:
 def _neighbours(found: Sequence[tuple[Any, ...]], n: int, width: int, labels: Labels) -> Neighbours:
     # Without torch's operations, which cost more than the work on so few numbers.
     column_of = labels.column_of
-    columns = [column_of[number] for row in found for number in row[5]]
+    columns = [column_of[number] if number >= 0 else ~column_of[~number] for row in found for number in row[5]]
     distances = np.array([row[3] for row in found], np.float32)
     ids = [row[4].decode() for row in found]
-    return Neighbours(
+    neighbours = Neighbours(
         tuple(tuple(ids[place * width : (place + 1) * width]) for place in range(n)),
         torch.from_numpy(np.clip(-distances, -1, 1).reshape(n, width)),
         torch.tensor([0, *accumulate(len(row[5]) for row in found)]),
         torch.tensor(columns, dtype=torch.int64),
         labels.names,
     )
+    return told_apart(neighbours) if min(columns, default=0) < 0 else neighbours

@@ -24,7 +24,7 @@ from denn.stores.postgres.schema import (
     migrate_tables,
 )
 from denn.stores.postgres.search import State, by_index, nearest
-from denn.stores.rules import check_meant, checked_age, label_names, relabelled
+from denn.stores.rules import Relabelling, check_meant, checked_age
 from denn.stores.unit_vectors import unit_rows
 from denn.types import Change, Document, Neighbours, Where, Which
 
@@ -118,12 +118,13 @@ class PostgresStore:
     def info(self) -> dict[str, object]:
         """Return what a person would ask first; no part of it is a secret."""
         state = self._renew()
-        place, size, server = self._link.run(lambda connection: read.facts(connection, self._where))
+        place, size, server, rejections = self._link.run(lambda connection: read.facts(connection, self._where))
         return {
             "kind": "postgres",
             "address": place,
             "documents": state.documents,
             "labels": len(state.labels.names),
+            "rejections": rejections,
             "dimension": self.dimension,
             "bytes": size,
             "search": self._search_kind(),
@@ -146,8 +147,8 @@ class PostgresStore:
         """Go through all documents of one moment, oldest first, with their (n,d) unit vectors, in parts of `size`."""
         with explained(self._where), self._link.connection() as connection:
             for rows in read.parts(connection, size):
-                documents = [read.document_of(row[:3]) for row in rows]
-                yield documents, read.stacked([row[3] for row in rows], self._dimension)
+                documents = [read.document_of(row[:-1]) for row in rows]
+                yield documents, read.stacked([row[-1] for row in rows], self._dimension)
 
     def search(self, queries: Tensor, k: int, exclude: Collection[str] = ()) -> Neighbours:
         """Find the k nearest documents by cosine for each of the (n,d) queries, leaving out excluded ids.
@@ -219,19 +220,21 @@ class PostgresStore:
         *,
         add: Sequence[str] = (),
         drop: Sequence[str] = (),
+        reject: Sequence[str] = (),
         source: str = "",
         everything: bool = False,
     ) -> int:
-        """Give documents these labels, or those they have, without `drop` and with `add`. Return how many changed."""
+        """Give documents these labels, or those they have, without `drop` and with `add`. Return how many changed.
+
+        `reject` takes labels away and stores that they were rejected, until they are given again or dropped.
+        """
         check_meant(which, everything)
-        new, more, less = None if labels is None else label_names(labels), label_names(add), label_names(drop)
+        asked = Relabelling.of(labels, add, drop, reject)
 
         def work(writing: Writing) -> int:
             rows = read.rows_of(writing.connection, self._where, which)
-            wanted: dict[int, Sequence[str]] = {}
-            for document in read.documents(writing.connection, self._where, list(rows)):
-                if (given := relabelled(document.labels, new, more, less)) != document.labels:
-                    wanted[rows[str(document.id)]] = given
+            before = read.documents(writing.connection, self._where, list(rows))
+            wanted = {rows[str(old.id)]: new for old in before if (new := asked.apply(old)) != old}
             writing.relabel(wanted)
             return writing.touch(len(wanted))
 

@@ -93,15 +93,16 @@ def forget(writing: Writing, which: Which) -> int:
 
 
 def prune(connection: Connection, keep: timedelta | None, patience: float) -> None:
-    """Drop what is kept for undoing changes older than `keep`, and later labels that nothing carries or carried."""
+    """Drop what is kept for undoing changes older than `keep`, and later labels that nothing has or had."""
     wait_at_most(connection, patience)
     connection.execute("SELECT FROM meta FOR UPDATE")
     if keep is not None:
         old = "UPDATE changes SET undoable = false WHERE time < clock_timestamp() - %s RETURNING number"
         connection.execute(f"WITH old AS ({old}) DELETE FROM past WHERE number IN (SELECT number FROM old)", (keep,))
     gone = connection.execute(
-        "DELETE FROM labels WHERE NOT given AND NOT EXISTS(SELECT FROM document_labels WHERE label = labels.number) "
-        "AND number NOT IN (SELECT unnest(labels) FROM past WHERE labels IS NOT NULL)"
+        "DELETE FROM labels WHERE NOT given "
+        "AND NOT EXISTS(SELECT FROM document_labels WHERE label IN (labels.number, ~labels.number)) "
+        "AND number NOT IN (SELECT greatest(label, ~label) FROM past, unnest(past.labels) AS was(label))"
     )
     if gone.rowcount:
         connection.execute("UPDATE meta SET epoch = epoch + 1")
