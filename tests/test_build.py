@@ -3,7 +3,7 @@
 import json
 import logging
 import shutil
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
@@ -276,6 +276,25 @@ def test_the_model_that_train_returns_is_the_one_on_disk(tiny_corpus, brief, tmp
         texts = [document.text for document in tiny_corpus.test]
         with denn.load(tmp_path / "model") as loaded:
             assert model.predict(texts) == loaded.predict(texts)
+
+
+def test_rejected_labels_are_stored_and_not_learnt(tiny_corpus, brief, tmp_path):
+    texts = [document.text for document in tiny_corpus.test]
+    tiny_corpus = replace(tiny_corpus, valid=[*tiny_corpus.valid, *tiny_corpus.test])  # enough for the combiner
+    with denn.train(tiny_corpus, out=tmp_path / "plain", **brief) as model:
+        plain, thresholds = model.predict(texts, evidence=0), model.card.thresholds
+    rejecting = [replace(one, rejected=("nobody has this",)) for one in tiny_corpus.train]
+    corpus = replace(tiny_corpus, train=rejecting)
+    with denn.train(corpus, out=tmp_path / "rejecting", **brief) as model:
+        assert model.labels == tiny_corpus.labels and model.store.labels == (*model.labels.names, "nobody has this")
+        assert model.store.get([rejecting[0].id]) == rejecting[:1]
+        found = model.predict(texts, evidence=1)
+        assert model.card.thresholds == thresholds and model.card.training["combination"]["documents"] == 40
+        assert "learnt" in model.card.training["combination"]["scores"]
+    assert [one.labels for one in found] == [one.labels for one in plain]
+    for one, other in zip(found, plain, strict=True):
+        assert one.scores == pytest.approx(other.scores, abs=1e-6)
+        assert one.neighbours[0].rejected == ("nobody has this",)
 
 
 def test_a_path_relative_to_the_working_folder(tiny_corpus, tmp_path, monkeypatch):

@@ -211,6 +211,17 @@ def test_new_documents_and_labels_are_seen_at_once_and_survive(model, tmp_path):
         model.remove(ids[:1])
 
 
+def test_neighbours_show_what_was_rejected_and_scores_stay(model, tiny_corpus):
+    text, id = tiny_corpus.train[0].text, tiny_corpus.train[0].id
+    before = model.predict([text])[0]
+    model.store.relabel(id, reject=["unheard of"])
+    after = model.predict([text])[0]
+    assert [one.rejected for one in before.neighbours] == [()] * 5
+    assert {one.id: one.rejected for one in after.neighbours if one.rejected} == {id: ("unheard of",)}
+    assert [one.labels for one in after.neighbours] == [one.labels for one in before.neighbours]
+    assert after.scores == pytest.approx(before.scores) and after.labels == before.labels
+
+
 def test_changes_say_where_they_come_from(model):
     ids = model.add([denn.Document("goal", ("new",))], source="desk")
     model.remove(Where(labels=("new",)), source="cleaning")

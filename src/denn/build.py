@@ -30,6 +30,7 @@ from denn.model import Model, load
 from denn.protocols import Progress
 from denn.stores.address import ELSEWHERE, FILE
 from denn.stores.embedded.sqlite import version
+from denn.stores.first_labels import with_first_labels
 from denn.training import unfinished
 from denn.types import Calibrated, Corpus, Document, LabelSpace, Scores, Stage
 from denn.untrusted import first_line
@@ -241,6 +242,8 @@ def _finish(staging: Path, corpus: Corpus, recipe: Recipe, facts: Mapping[str, o
     )
     bundle.write_card(staging, card)
     with load(staging) as model:
+        if model.method.store is not None:
+            model.method.store = with_first_labels(model.method.store, len(corpus.labels))
         if corpus.valid:
             calibrated = model.method.calibrate(corpus.valid, staging, shown)
             if calibrated is None:

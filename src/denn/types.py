@@ -46,9 +46,7 @@ class Document:
             raise TypeError(f"rejected must be a list of strings, got the string {self.rejected!r}")
         object.__setattr__(self, "rejected", tuple(dict.fromkeys(self.rejected)))
         if both := [label for label in self.rejected if label in self.labels]:
-            raise DataError(
-                f"the label {both[0]!r} is both given and rejected, expected only one of these. Remove one."
-            )
+            raise DataError(f"the label {both[0][:40]!r} is both given and rejected. Keep one of the two.")
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ import sys
 import pytest
 
 import denn
+from denn.data.corpus import read_documents
 from denn.stores.address import open_store
 
 pytestmark = pytest.mark.slow  # whole commands on models
@@ -80,6 +81,27 @@ def test_relabelling_replaces_the_labels(run, model):
         assert loaded.method.store.get(["train-4"])[0].labels == ("music", "brand new")
     assert run("store", "relabel", model, "train-4", "two\nlines").code == 2
     assert run("store", "relabel", model, "nobody", "music").code == 2
+
+
+def test_rejected_labels_are_added_changed_and_shown(run, model, tmp_path):
+    text, file = "goal match team referee stadium", tmp_path / "more.csv"
+    file.write_text(f"id,text,labels,rejected\nmine,{text},sport,music|war\n")
+    assert run("store", "add", model, file).code == 0
+    ran = run("store", "relabel", model, "mine", "--reject", "sport", "--drop", "war")
+    assert ran.code == 0 and "mine has no labels and rejects music, sport" in ran.err
+    ran = run("store", "relabel", model, "mine", "--add", "sport", "--reject", "sport")
+    assert ran.code == 2 and "'sport' is both given and rejected" in ran.err
+    assert run("store", "relabel", model, "mine", "--reject", " ").code == 2
+    assert json.loads(run("store", "list", model, "mine").out) == {
+        "id": "mine", "labels": [], "text": text, "rejected": ["music", "sport"],
+    }  # fmt: skip
+    near = run("predict", model, "--evidence", "--neighbours", 2, stdin=text.encode()).rows[0]["neighbours"]
+    assert near[0]["rejected"] == ["music", "sport"] and "rejected" not in near[1]
+    assert info(run, model)["rejections"] == 2
+    exported = tmp_path / "all.jsonl"
+    exported.write_text(run("store", "list", model).out)
+    (document,) = (one for one in read_documents(exported)[0] if one.id == "mine")
+    assert document.rejected == ("music", "sport") and document.labels == ()
 
 
 @pytest.mark.parametrize("command", [["info"], ["remove", "x"], ["relabel", "x", "y"]])

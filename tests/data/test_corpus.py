@@ -144,3 +144,39 @@ def test_labels_may_be_missing_where_they_are_not_needed():
     assert read_documents([{"text": "x"}], needs_labels=False)[0] == [Document("x", (), "document-1")]
     with pytest.raises(DataError, match="no column 'labels'; found: 'text'"):
         read_documents([{"text": "x"}])
+
+
+@pytest.mark.parametrize(
+    ("row", "said"),
+    [
+        ({"labels": ["a"], "rejected": ["b", " a "]}, "row 2: the label 'a' is both given and rejected"),
+        ({"labels": "a|b", "rejected": "c|b"}, "row 2: the label 'b' is both given and rejected"),
+        ({"labels": ["a"], "rejected": True}, "row 2: rejected column of the wrong type: got a boolean"),
+        ({"labels": ["a"], "rejected": ["x\ny"]}, "row 2: the label .* has a line break"),
+    ],
+)
+def test_a_row_whose_rejected_labels_are_wrong_is_bad(row, said):
+    good = {"text": "one", "labels": ["a"], "rejected": ["b", "b", ""]}
+    with pytest.raises(DataError, match=said) as refused:
+        read_documents([good, {"text": "two"} | row])
+    assert ".. " not in str(refused.value)
+    (document,), report = read_documents([good, {"text": "two"} | row], skip_bad=True)
+    assert document.rejected == ("b",) and report.bad == 1
+
+
+def test_rejected_labels_are_split_at_the_separator_of_the_labels():
+    rows = [{"text": "one", "labels": "a", "rejected": "b;c, d"}, {"text": "two", "labels": "a, b"}]
+    documents, report = read_documents(rows)
+    assert [document.rejected for document in documents] == [("b", "c, d"), ()] and report.separator == ";"
+    assert documents[1].labels == ("a, b",)
+
+
+def test_a_column_called_rejected_may_hold_something_else():
+    rows = [{"text": "one", "rejected": ["a"]}]
+    (document,), _ = read_documents(rows, labels_column="rejected")
+    assert (document.labels, document.rejected) == (("a",), ())
+
+
+def test_rejected_labels_are_not_to_be_learnt():
+    corpus = read_corpus([Document("one", ("a",), "1", ("b",)), Document("two", ("c",), "2")], valid_share=0)
+    assert corpus.labels.names == ("a", "c") and corpus.train[0].rejected == ("b",)

@@ -19,10 +19,18 @@ from denn.types import Document
 
 DOCUMENTS = [
     Document("wheat and maize", ("grain", "wheat"), "a"),
-    Document('a "quoted", text\r\nin two lines', ("trade",), "b"),
-    Document("ünï\u2028cödé", (), "c"),
+    Document('a "quoted", text\r\nin two lines', ("trade",), "b", ("grain", "wheat")),
+    Document("ünï\u2028cödé", (), "c", ("trade",)),
 ]
-ROWS = [{"text": document.text, "labels": list(document.labels), "id": document.id} for document in DOCUMENTS]
+ROWS = [
+    {
+        "text": document.text,
+        "labels": list(document.labels),
+        "id": document.id,
+        "rejected": list(document.rejected),
+    }
+    for document in DOCUMENTS
+]
 
 
 def as_jsonl():
@@ -32,10 +40,10 @@ def as_jsonl():
 def as_table(delimiter):
     quoted = (f'"{row["text"].replace(chr(34), chr(34) * 2)}"' for row in ROWS)
     lines = [
-        delimiter.join((row["id"], text, f'"{"|".join(row["labels"])}"'))
+        delimiter.join((row["id"], text, f'"{"|".join(row["labels"])}"', "|".join(row["rejected"])))
         for row, text in zip(ROWS, quoted, strict=True)
     ]
-    return "\n".join([delimiter.join(("id", "text", "labels")), *lines, ""]).encode()
+    return "\n".join([delimiter.join(("id", "text", "labels", "rejected")), *lines, ""]).encode()
 
 
 def as_parquet():

@@ -1,5 +1,7 @@
 """Frames, datasets and lists: the same documents from each."""
 
+from dataclasses import asdict
+
 import pandas as pd
 import polars as pl
 import pytest
@@ -8,10 +10,11 @@ from denn.data.corpus import read_corpus, read_documents
 from denn.errors import DataError
 from denn.types import Document
 
-DOCUMENTS = [Document("one", ("a", "b"), "1"), Document("two", (), "2"), Document("three", ("b",), "3")]
+DOCUMENTS = [Document("one", ("a", "b"), "1"), Document("two", (), "2", ("a", "c")), Document("three", ("b",), "3")]
 LISTS = {"text": ["one", "two", "three"], "labels": [["a", "b"], [], ["b"]], "id": ["1", "2", "3"]}
-JOINED = LISTS | {"labels": ["a|b", "", "b"]}
-MISSING = LISTS | {"labels": [["a", "b"], None, ["b"]]}
+LISTS["rejected"] = [[], ["a", "c"], []]
+JOINED = LISTS | {"labels": ["a|b", "", "b"], "rejected": ["", "a|c", None]}
+MISSING = LISTS | {"labels": [["a", "b"], None, ["b"]], "rejected": [None, ["a", "c"], None]}
 
 
 @pytest.mark.parametrize("columns", [LISTS, JOINED, MISSING])
@@ -52,7 +55,7 @@ def test_number_labels_and_missing_columns_are_refused(frame):
 
 
 def test_lists_hold_documents_dicts_or_pairs():
-    rows = [{"text": document.text, "labels": document.labels, "id": document.id} for document in DOCUMENTS]
+    rows = [asdict(document) for document in DOCUMENTS]
     pairs = [(document.text, list(document.labels)) for document in DOCUMENTS]
     assert read_documents(DOCUMENTS)[0] == DOCUMENTS
     assert read_documents(rows)[0] == DOCUMENTS

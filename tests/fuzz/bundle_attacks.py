@@ -162,7 +162,8 @@ def change_rows(folder: Path, draw: Random) -> str:
     if not path.exists():
         return flip_bytes(folder, draw)
     statement = draw.choice((
-        "UPDATE documents SET labels = x'ff7f0000'", "UPDATE documents SET labels = x'ffffffff'",
+        "UPDATE documents SET labels = x'ff7f0000'", "UPDATE documents SET labels = x'00ffffff'",
+        "UPDATE documents SET labels = x'00000000ffffffff'",
         "UPDATE documents SET labels = x'010203'", "UPDATE documents SET embedding = x''",
         "UPDATE documents SET embedding = x'0000c07f' || substr(embedding, 5)",  # NaN
         "UPDATE documents SET embedding = zeroblob(length(embedding))",

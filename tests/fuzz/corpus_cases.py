@@ -44,8 +44,9 @@ def make_case(number: int) -> Case:
 @cache
 def rows() -> list[dict[str, object]]:
     paragraphs = [part.strip() for part in LICENSE.read_text(encoding="utf-8").split("\n\n") if part.strip()]
+    words = [sorted(set(re.findall(r"[a-z]+", text.lower())[:4])) for text in paragraphs]
     return [
-        {"id": f"p-{place}", "text": text, "labels": sorted(set(re.findall(r"[a-z]+", text.lower())[:3]))}
+        {"id": f"p-{place}", "text": text, "labels": words[place][:3], "rejected": words[place][3:]}
         for place, text in enumerate(paragraphs)
     ]
 
@@ -62,7 +63,7 @@ def plain(format: str) -> bytes:
     if format == ".txt":
         return "".join(str(row["text"]).replace("\n", " ") + "\n" for row in rows()).encode()
     mark = {".csv": ",", ".tsv": "\t"}[format]
-    lines = [["id", "text", "labels"], *([row["id"], row["text"], "|".join(row["labels"])] for row in rows())]  # type: ignore[arg-type]
+    lines = [list(rows()[0]), *([row["id"], row["text"], *map("|".join, list(row.values())[2:])] for row in rows())]  # type: ignore[arg-type]
     return "".join(
         mark.join(f'"{str(cell).replace(chr(34), chr(34) * 2)}"' for cell in line) + "\n" for line in lines
     ).encode()

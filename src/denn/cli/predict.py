@@ -102,6 +102,7 @@ def as_row(id: str | None, prediction: Prediction, evidence: bool) -> dict[str, 
         row["words"] = {label: [word for word, _ in words] for label, words in prediction.words.items()}
         row["neighbours"] = [
             {"id": n.id, "similarity": round(n.similarity, 4), "labels": n.labels, "text": n.text}
+            | ({"rejected": n.rejected} if n.rejected else {})
             for n in prediction.neighbours
         ]
     return row

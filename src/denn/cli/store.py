@@ -110,6 +110,9 @@ def relabel(
     labels: Annotated[list[str] | None, typer.Argument(metavar="[LABEL]...", help="All labels it shall have.")] = None,
     give: Annotated[list[str] | None, typer.Option("--add", metavar="LABEL", help="A label to give besides.")] = None,
     drop: Annotated[list[str] | None, typer.Option("--drop", metavar="LABEL", help="A label to take away.")] = None,
+    reject: Annotated[
+        list[str] | None, typer.Option("--reject", metavar="LABEL", help="A label to take away and store as rejected.")
+    ] = None,
     source_file: IdFile = None,
     label: Label = None,
     text: Text = None,
@@ -122,13 +125,13 @@ def relabel(
     quiet: Quiet = False,
     verbose: Verbose = False,
 ) -> None:
-    """Give documents other labels: all anew with LABEL..., or some more and some less with --add and --drop."""
+    """Replace all labels, or add, remove and reject some with --add, --drop and --reject."""
     from denn.data.rows import parse_labels
 
-    if any(not label.strip() for label in (*(labels or ()), *(give or ()), *(drop or ()))):
+    if any(not label.strip() for some in (labels, give, drop, reject) for label in some or ()):
         raise typer.BadParameter("a label is empty. Is a shell variable not set? Give a name, or leave it out")
-    if not labels and not give and not drop:
-        raise typer.BadParameter("give the labels after the ID, or --add LABEL, or --drop LABEL")
+    if not labels and not give and not drop and not reject:
+        raise typer.BadParameter("give the labels after the ID, or --add, --drop or --reject LABEL")
     which = chosen(None if id is None else [id], source_file, label, text, source, since, before)
     with opened(model) as store:
         if dry_run:
@@ -140,10 +143,14 @@ def relabel(
             parse_labels(labels) if labels else None,
             add=parse_labels(give or []),
             drop=parse_labels(drop or []),
+            reject=parse_labels(reject or []),
             source=whose(by),
         )
         if id is not None:
-            log.info(f"{id} has the labels {', '.join(store.get([id])[0].labels)}")
+            (document,) = store.get([id])
+            labels_now = f"the labels {', '.join(document.labels)}" if document.labels else "no labels"
+            rejected = f" and rejects {', '.join(document.rejected)}" if document.rejected else ""
+            log.info(f"{id} has {labels_now}{rejected}")
         log.info(f"relabelled {changed} documents")
         if fresh := store.labels[known:]:
             log.info(f"New labels: {_some(fresh)}.")
@@ -239,6 +246,7 @@ def _show_only(store: Any, which: Any) -> None:
     for start in range(0, len(ids), BATCH):
         for document in store.get(ids[start : start + BATCH]):
             row = {"id": document.id, "labels": list(document.labels), "text": document.text}
+            row |= {"rejected": list(document.rejected)} if document.rejected else {}
             typer.echo(json.dumps(row, ensure_ascii=False))
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from denn.config import check_seed
 from denn.data.files import read_table, read_text
 from denn.data.frames import read_rows
-from denn.data.rows import Columns, Table, find_separator, missing, parse_labels, short, split_labels
+from denn.data.rows import REJECTED, Columns, Table, find_separator, missing, parse_labels, short, split_labels
 from denn.data.split import stratified_split
 from denn.errors import DataError
 from denn.types import Corpus, Document, LabelSpace
@@ -76,7 +76,7 @@ def _read(
     rows = len(parsed) + bad.count
     if not rows:
         raise DataError(f"{table.name}: there are no rows, expected at least one document.")
-    joined = (row.labels for row in parsed if isinstance(row.labels, str))
+    joined = [labels for row in parsed for labels in (row.labels, row.rejected) if isinstance(labels, str)]
     mark = separator or usual_separator or find_separator(joined)
     documents = _finish(table, parsed, bad, part, lambda labels: split_labels(labels, mark, separator is not None))
     reasons = tuple(f"{table.place(number)}: {reason}" for number, reason in bad.first)
@@ -101,6 +101,7 @@ class _Parsed:
     ordinal: int  # among all rows, from 1
     text: str
     labels: tuple[str, ...] | str
+    rejected: tuple[str, ...] | str
     id: str | None
 
 
@@ -128,7 +129,8 @@ def _parse(table: Table, columns: Columns) -> tuple[list[_Parsed], _Bad]:
             if isinstance(row, DataError):
                 raise row
             text, identity = read_text(row, columns)
-            parsed.append(_Parsed(number, ordinal, text, parse_labels(row.get(columns.labels)), identity))
+            labels, rejected = parse_labels(row.get(columns.labels)), parse_labels(columns.rejected(row), REJECTED)
+            parsed.append(_Parsed(number, ordinal, text, labels, rejected, identity))
             found.update(dict.fromkeys(row))
         except DataError as error:
             bad.add(number, str(error))
@@ -146,16 +148,15 @@ def _finish(
     for row in parsed:
         identity = row.id or f"{part}-{row.ordinal}"
         try:
-            labels = split(row.labels) if isinstance(row.labels, str) else row.labels
+            labels, rejected = (split(some) if isinstance(some, str) else some for some in (row.labels, row.rejected))
             if identity in owner:
                 raise DataError(
                     f"the id {short(identity)} is that of {table.unit} {owner[identity]} already, ids must differ"
                 )
+            documents.append(Document(row.text, labels, identity, rejected))
+            owner[identity] = row.number
         except DataError as error:
-            bad.add(row.number, str(error))
-            continue
-        owner[identity] = row.number
-        documents.append(Document(row.text, labels, identity))
+            bad.add(row.number, str(error).rstrip("."))
     return documents
 
 

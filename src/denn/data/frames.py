@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from denn.data.rows import Columns, Row, Rows, Table, describe
+from denn.data.rows import REJECTED, Columns, Row, Rows, Table, describe
 from denn.errors import DataError
 from denn.types import Document
 
@@ -55,7 +55,8 @@ def _dataset_rows(dataset: Any, name: str, columns: Columns) -> Iterator[Row]:
 
 def _list_row(item: object, columns: Columns) -> Row:
     if isinstance(item, Document):
-        return {columns.text: item.text, columns.labels: item.labels, columns.id: item.id}
+        rejected = {REJECTED: item.rejected} if item.rejected else {}
+        return {**rejected, columns.text: item.text, columns.labels: item.labels, columns.id: item.id}
     if isinstance(item, dict):
         return item
     if isinstance(item, Sequence) and not isinstance(item, str) and len(item) == 2:

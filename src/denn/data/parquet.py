@@ -89,7 +89,7 @@ def _decoding(file: BinaryIO, columns: Columns) -> Iterator[subprocess.Popen[byt
     """Start the decoder on an open file, and end it at the latest when its rows are no longer wanted."""
     seconds = SECONDS + os.fstat(file.fileno()).st_size // 2**20
     order = {
-        "columns": [columns.text, columns.labels, columns.id],
+        "columns": columns.all,
         "memory": MEMORY,
         "seconds": seconds,
         "longest": LONGEST_ROW,

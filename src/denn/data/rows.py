@@ -11,6 +11,7 @@ from itertools import islice
 from denn.errors import DataError
 
 SEPARATORS = ("|", ";", ",")
+REJECTED = "rejected"  # the column of labels that a person decided against
 SHOWN = 40  # characters of a value in a message
 NAMES_SHOWN = 20
 
@@ -21,12 +22,24 @@ Rows = Iterator[tuple[int, Row]]
 
 @dataclass(frozen=True, slots=True)
 class Columns:
-    """The names of the columns to read; the id column may be missing where it has its usual name."""
+    """The names of the columns to read; the id column may be missing where it has its usual name.
+
+    A column `rejected` is read too, unless another of them has that name.
+    """
 
     text: str = "text"
     labels: str = "labels"
     id: str = "id"
     needs_labels: bool = True
+
+    @property
+    def all(self) -> list[str]:
+        """All columns that are read where they are found, each once."""
+        return list(dict.fromkeys((self.text, self.labels, self.id, REJECTED)))
+
+    def rejected(self, row: Mapping[str, object]) -> object:
+        """Return the rejected labels of a row as they are written, None where there are none."""
+        return None if REJECTED in (self.text, self.labels, self.id) else row.get(REJECTED)
 
     def among(self, found: Sequence[str], name: str) -> list[str]:
         """Return those of the wanted columns that were found; a missing or repeated one is an error."""
@@ -35,7 +48,7 @@ class Columns:
             if column in found or column in optional or column == "id":
                 continue
             raise DataError(f"{name}: {missing(column, found)}.")
-        wanted = [column for column in (self.text, self.labels, self.id) if column in found]
+        wanted = [column for column in self.all if column in found]
         if repeated := next((column for column in wanted if found.count(column) > 1), None):
             raise DataError(f"{name}: the column {repeated!r} occurs twice. Rename or remove one of them.")
         return wanted
@@ -92,16 +105,16 @@ def parse_text(value: object) -> str:
     return _storable(value, "the text")
 
 
-def parse_labels(value: object) -> tuple[str, ...] | str:
+def parse_labels(value: object, column: str = "label") -> tuple[str, ...] | str:
     """Accept a list of strings; a string is returned as it is, to be split once the separator is known."""
     if value is None:
         return ()
     if isinstance(value, str):
-        return _storable(value, "the label string")
+        return _storable(value, f"the {column} string")
     if not isinstance(value, list | tuple):
-        raise DataError(_wrong_labels(describe(value)))
+        raise DataError(_wrong_labels(describe(value), column))
     if wrong := [label for label in value if not isinstance(label, str)]:
-        raise DataError(_wrong_labels(f"a list with {describe(wrong[0])}"))
+        raise DataError(_wrong_labels(f"a list with {describe(wrong[0])}", column))
     return _clean(value)
 
 
@@ -138,9 +151,9 @@ def parse_id(value: object) -> str | None:
     return _storable(value, "the id")
 
 
-def _wrong_labels(got: str) -> str:
+def _wrong_labels(got: str, column: str) -> str:
     return (
-        f"label column of the wrong type: got {got}, expected a list of strings or one string. "
+        f"{column} column of the wrong type: got {got}, expected a list of strings or one string. "
         "Write label names instead of numbers or codes"
     )
 

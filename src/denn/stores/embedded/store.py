@@ -348,4 +348,7 @@ def _document(id: str, text: str, columns: bytes, names: Sequence[str]) -> Docum
     check_types((id, text), str)
     signed = label_columns([columns], len(names)).tolist()
     labels = tuple(names[column] for column in signed if column >= 0)
-    return Document(text, labels, id, tuple(names[~column] for column in signed if column < 0))
+    rejected = tuple(names[~column] for column in signed if column < 0)
+    if rejected and not set(rejected).isdisjoint(labels):
+        raise StoreError("the datastore is damaged: a label is both given and rejected. Restore it from a copy.")
+    return Document(text, labels, id, rejected)

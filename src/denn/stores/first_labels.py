@@ -1,0 +1,28 @@
+"""A datastore as a model in training sees it: without labels that its documents only reject."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Any, cast
+
+from torch import Tensor
+
+from denn.protocols import Datastore
+from denn.types import Neighbours
+
+
+def with_first_labels(store: Datastore, count: int) -> Datastore:
+    """Return the store, or one whose searches know only its first labels where no document carries any other."""
+    return cast(Datastore, _FirstLabels(store, count)) if len(store.labels) > count else store
+
+
+class _FirstLabels:
+    def __init__(self, store: Datastore, count: int) -> None:
+        self._store, self._count = store, count
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+    def search(self, queries: Tensor, k: int, exclude: Collection[str] = ()) -> Neighbours:
+        found = self._store.search(queries, k, exclude)
+        return Neighbours(found.ids, found.similarity, found.offsets, found.label_columns, found.names[: self._count])
