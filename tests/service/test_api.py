@@ -97,7 +97,7 @@ def test_the_shape_of_a_prediction(client):
     assert list(found) == ["labels", "scores", "confidence", "neighbours"]
     assert set(found["labels"]) == {"sport", "日本 旅行"} and 0 <= found["confidence"] <= 1
     assert all(list(one) == ["label", "score", "threshold", "chosen", "parts", "words"] for one in found["scores"])
-    assert all(list(one) == ["id", "similarity", "labels", "text"] for one in found["neighbours"])
+    assert all(list(one) == ["id", "similarity", "labels", "rejected", "text"] for one in found["neighbours"])
     assert len(found["neighbours"]) == 5  # k of the model
 
 
@@ -171,7 +171,8 @@ def test_what_is_taught_is_known_at_once(client, writer, model):
     ids = answer.json()["ids"]
     assert answer.status_code == 201 and len(set(ids)) == 3
     found = client.post("/v1/predict", json={"text": f"{text} one"}).json()
-    assert found["neighbours"][0] == {**documents[0], "id": ids[0], "similarity": pytest.approx(1, abs=1e-4)}
+    expected = {**documents[0], "id": ids[0], "rejected": [], "similarity": pytest.approx(1, abs=1e-4)}
+    assert found["neighbours"][0] == expected
     scores = {one["label"]: one for one in found["scores"]}
     assert "airships" in found["labels"] and "airships" in scores
     (row,) = client.get("/v1/labels", params={"query": "AIRSHIP"}).json()["labels"]
@@ -197,7 +198,7 @@ def test_the_life_of_a_document(client, writer, id):
     assert client.get(at(id)).status_code == writer.delete(at(id)).status_code == 404
     made = writer.put(at(id), json=put)
     assert made.status_code == 200
-    assert made.json() == {"id": id, "text": put["text"], "labels": ["sport", "<b>", "l" * 1000]}
+    assert made.json() == {"id": id, "text": put["text"], "labels": ["sport", "<b>", "l" * 1000], "rejected": []}
     assert client.get(at(id)).json() == made.json()
     assert writer.post("/v1/documents", json={"documents": [{**put, "text": "new", "id": id}]}).json() == {"ids": [id]}
     assert client.get(at(id)).json()["text"] == "new"
@@ -206,11 +207,36 @@ def test_the_life_of_a_document(client, writer, id):
         "l" * 1000,
         "music",
     ]
-    assert writer.patch(at(id), json={"labels": []}).json() == {"id": id, "text": "new", "labels": []}
+    assert writer.patch(at(id), json={"labels": []}).json() == {"id": id, "text": "new", "labels": [], "rejected": []}
     changes = client.get("/v1/history", params={"id": id, "limit": 5}).json()["changes"]
     assert [change["action"] for change in changes[:4]] == ["relabel", "relabel", "add", "add"]
     assert writer.delete(at(id)).status_code == 204
     assert client.get(at(id)).status_code == 404
+
+
+def test_rejected_labels(client, writer):
+    new = {"text": "goal match team", "labels": ["sport"], "rejected": ["music", "<i>", "music"], "id": "rejecting"}
+    assert writer.post("/v1/documents", json={"documents": [new]}).status_code == 201
+    stored = client.get(at("rejecting")).json()
+    assert (stored["labels"], stored["rejected"]) == (["sport"], ["music", "<i>"])
+    assert client.get("/v1/documents", params={"limit": 1}).json()["documents"] == [stored]
+    near = client.post("/v1/neighbours", json={"text": new["text"], "k": 1}).json()["neighbours"]
+    evidence = client.post("/v1/predict", json={"text": new["text"], "evidence": 1}).json()["neighbours"]
+    assert near[0]["rejected"] == evidence[0]["rejected"] == ["music", "<i>"]
+    changed = writer.patch(at("rejecting"), json={"add": ["music"], "drop": ["<i>"], "reject": ["sport"]}).json()
+    assert (changed["labels"], changed["rejected"]) == (["music"], ["sport"])
+    for answer in (
+        writer.patch(at("rejecting"), json={"add": ["war"], "reject": ["war"]}),
+        writer.put(at("rejecting"), json={"text": "x", "labels": ["war"], "rejected": ["war"]}),
+    ):
+        assert answer.status_code == 422
+        assert answer.json()["detail"] == "The label 'war' is both given and rejected. Keep one of the two."
+    assert client.get(at("rejecting")).json() == changed
+    assert writer.patch(at("rejecting"), json={"reject": []}).status_code == 422
+    put = writer.put(at("rejecting"), json={"text": "x", "labels": [], "rejected": ["war"]})
+    assert put.json() == client.get(at("rejecting")).json()
+    assert put.json() == {"id": "rejecting", "text": "x", "labels": [], "rejected": ["war"]}
+    assert writer.delete(at("rejecting")).status_code == 204
 
 
 def test_a_forgotten_document_cannot_come_back(client, writer):
@@ -274,7 +300,7 @@ def test_history_and_undo(client, writer):
     blocked = writer.post(f"/v1/history/{first['number']}/undo")
     assert blocked.status_code == 409 and "Undo that first" in blocked.json()["detail"]
     assert writer.post(f"/v1/history/{second['number']}/undo", params={"source": "eve"}).json() == {"documents": 1}
-    assert client.get(at("u")).json() == {"id": "u", "text": "one", "labels": ["sport"]}
+    assert client.get(at("u")).json() == {"id": "u", "text": "one", "labels": ["sport"], "rejected": []}
     assert client.get("/v1/history", params={"limit": 1}).json()["changes"][0]["source"] == "teach: eve"
     assert writer.post(f"/v1/history/{second['number']}/undo").status_code == 409
     assert writer.post("/v1/history/123456/undo").status_code == 404

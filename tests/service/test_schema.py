@@ -26,16 +26,26 @@ def lines(_, value):
 
 @schemathesis.hook
 def map_body(_, body):
-    """Give documents of one request different ids, which no JSON schema can ask for."""
+    """Give documents of one request different ids and no label that they reject, as no JSON schema can ask for that."""
+    _reject_nothing_given(body)
     if isinstance(body, dict) and isinstance(body.get("documents"), list):
         seen = set()
         for document in body["documents"]:
+            _reject_nothing_given(document)
             if isinstance(document, dict) and isinstance(document.get("id"), str):
                 if document["id"] in seen:
                     document.pop("id")
                 else:
                     seen.add(document["id"])
     return body
+
+
+def _reject_nothing_given(body):
+    if isinstance(body, dict):
+        lists = {name: value for name, value in body.items() if isinstance(value, list)}
+        given = [*lists.get("labels", []), *lists.get("add", [])]
+        for name in {"rejected", "reject"} & lists.keys():
+            body[name] = [label for label in lists[name] if label not in given]
 
 
 @pytest.mark.slow

@@ -73,10 +73,16 @@ def neighbour_json(neighbour: Neighbour, characters: int) -> dict[str, Any]:
         "id": neighbour.id,
         "similarity": neighbour.similarity,
         "labels": list(neighbour.labels),
+        "rejected": list(neighbour.rejected),
         "text": neighbour.text[:characters],
     }
 
 
 def document_json(document: Document) -> dict[str, Any]:
     """Write a stored document as the API shows it."""
-    return {"id": document.id, "text": document.text, "labels": list(document.labels)}
+    return {
+        "id": document.id,
+        "text": document.text,
+        "labels": list(document.labels),
+        "rejected": list(document.rejected),
+    }

@@ -102,7 +102,7 @@ def _shown(store: Datastore, ids: list[str]) -> list[dict[str, Any]]:
 async def add(body: AddRequest, service: Running, author: Writer) -> Response:
     """Learn documents, all or none; they are safe when this is answered, and the next prediction knows them."""
     check_texts(service.settings, [document.text for document in body.documents])
-    new = [Document(document.text, tuple(document.labels), document.id) for document in body.documents]
+    new = [Document(one.text, tuple(one.labels), one.id, tuple(one.rejected)) for one in body.documents]
     answer: dict[str, Any] = {"ids": await service.engine.add(new, author.source(body.source))}
     if warning := service.model.never_given(label for document in new for label in document.labels):
         answer["warning"] = warning
@@ -120,7 +120,7 @@ async def get(id: str, service: Running) -> Response:
 async def put(id: Annotated[Id, Path()], body: PutRequest, service: Running, author: Writer) -> Response:
     """Make or replace a document."""
     check_texts(service.settings, [body.text])
-    document = Document(body.text, tuple(body.labels), id)
+    document = Document(body.text, tuple(body.labels), id, tuple(body.rejected))
     await service.engine.add([document], author.source(body.source))
     return JSONResponse(document_json(document))
 
@@ -132,7 +132,7 @@ async def patch(id: str, body: PatchRequest, service: Running, author: Writer) -
 
     def change() -> Document:
         source = author.source(body.source)
-        store.relabel(id, body.labels, add=body.add, drop=body.drop, source=source)
+        store.relabel(id, body.labels, add=body.add, drop=body.drop, reject=body.reject, source=source)
         return store.get([id])[0]
 
     return JSONResponse(document_json(await service.engine.write(change)))

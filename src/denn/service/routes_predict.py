@@ -89,6 +89,7 @@ async def neighbours(body: NeighboursRequest, service: Running) -> Response:
                 "id": id,
                 "similarity": similarity,
                 "labels": list(documents[id].labels),
+                "rejected": list(documents[id].rejected),
                 "text": documents[id].text[: body.text_characters],
             }
             for id, similarity in zip(found.ids[0], found.similarity[0].tolist(), strict=False)  # the row may be wider

@@ -26,6 +26,10 @@ Source = Annotated[
 Shown = Annotated[
     int, Field(ge=0, le=100_000, description="Characters of each neighbour's text."), BeforeValidator(_whole)
 ]
+Rejected = Annotated[
+    list[Label],
+    Field(max_length=1000, description="Labels that a person decided against; none of them can be among the labels."),
+]
 FIELDS = 100  # of an object
 THRESHOLDS = 1000  # of a request
 LARGEST = 2**53 - 1  # integers that every reader of JSON keeps
@@ -99,6 +103,7 @@ class NewDocument(Request):
 
     text: str
     labels: list[Label] = Field(max_length=1000)
+    rejected: Rejected = []
     id: Id | None = None
 
 
@@ -114,11 +119,12 @@ class PutRequest(Request):
 
     text: str
     labels: list[Label] = Field(max_length=1000)
+    rejected: Rejected = []
     source: Source = ""
 
 
 class PatchRequest(Request):
-    """Other labels for a document: these, or some more and some less."""
+    """Other labels for a document: these, or some more and some less. Rejected ones stay so until given or dropped."""
 
     model_config = ConfigDict(
         json_schema_extra={
@@ -126,6 +132,7 @@ class PatchRequest(Request):
                 {"required": ["labels"], "properties": {"labels": {"type": "array"}}},
                 {"required": ["add"], "properties": {"add": {"minItems": 1}}},
                 {"required": ["drop"], "properties": {"drop": {"minItems": 1}}},
+                {"required": ["reject"], "properties": {"reject": {"minItems": 1}}},
             ]
         }
     )
@@ -133,12 +140,13 @@ class PatchRequest(Request):
     labels: list[Label] | None = Field(None, max_length=1000)
     add: list[Label] = Field(default_factory=list, max_length=1000)
     drop: list[Label] = Field(default_factory=list, max_length=1000)
+    reject: Rejected = []
     source: Source = ""
 
     @model_validator(mode="after")
     def _something(self) -> PatchRequest:
-        if self.labels is None and not self.add and not self.drop:
-            raise ValueError("expected labels, or add, or drop")
+        if self.labels is None and not self.add and not self.drop and not self.reject:
+            raise ValueError("expected labels, or add, or drop, or reject")
         return self
 
 
@@ -166,6 +174,7 @@ class NeighbourOut(BaseModel):
     id: str
     similarity: float
     labels: list[str]
+    rejected: list[str]
     text: str
 
 
@@ -197,6 +206,7 @@ class DocumentOut(BaseModel):
     id: str
     text: str
     labels: list[str]
+    rejected: list[str]
 
 
 class DocumentsOut(BaseModel):

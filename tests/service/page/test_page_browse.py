@@ -135,12 +135,13 @@ def test_map_points_by_mouse(opened) -> None:
 def test_script_in_labels_and_texts_is_text(opened, service) -> None:
     id, text = f"evil {EVIL}", f"{TEXT} {EVIL}"
     with service.writer() as client:
-        body = {"documents": [{"id": id, "text": text, "labels": [EVIL, "sport"]}]}
+        body = {"documents": [{"id": id, "text": text, "labels": [EVIL, "sport"], "rejected": ["<img src=y>"]}]}
         client.post("/v1/documents", json=body).raise_for_status()
     try:
         page = opened()
         tag(page, text)
         expect(page.locator("#neighbours .neighbour").first).to_contain_text(EVIL)
+        expect(page.locator("#neighbours .neighbour").first.locator(".rejected")).to_have_text("<img src=y>")
         page.fill("#add-label", "onerror")
         expect(page.locator("#add-options [role=option]")).to_contain_text(EVIL)
         page.fill("#add-label", EVIL)

@@ -5,7 +5,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from acting import TEXT, VIEWS, document_count, expect, marks, names, tag
+from acting import TEXT, VIEWS, document_count, expect, marks, names, remove, tag
 
 import denn
 from denn.service.keys import new_key
@@ -166,6 +166,44 @@ def test_teach_shows_the_difference_and_undoes_it(opened, service) -> None:
     assert taught not in page.locator("#neighbours .neighbour a").all_text_contents()
 
 
+def test_rejected_labels_are_taught_shown_and_taken_back(opened, service) -> None:
+    page = opened()
+    tag(page)
+    page.fill("#add-label", "brand new")
+    page.press("#add-label", "Enter")
+    other = names(page, "#others")[0]
+    page.locator("#others .reject").first.click()
+    page.locator("#others .reject").nth(1).click()
+    expect(page.locator("#teach-what")).to_have_text("1 label accepted, 2 rejected.")
+    expect(page.locator("#teach-labels .rejected li")).to_have_text([other, names(page, "#others")[1]])
+    page.click("#teach")
+    expect(page.locator("#difference")).to_be_visible()
+    nearest = page.locator("#neighbours .neighbour").first
+    struck = nearest.locator(".rejected li")
+    expect(struck).to_have_count(2)
+    assert struck.first.evaluate("one => getComputedStyle(one).textDecorationLine") == "line-through"
+    id = nearest.locator("a").first.text_content()
+    assert page.locator("#neighbours .neighbour").nth(1).locator(".rejected").count() == 0
+    nearest.locator("a").first.click()
+    expect(page.locator("#document .rejected li")).to_have_count(2)
+    expect(page.locator("text=Save labels")).to_be_disabled()
+    page.get_by_role("button", name=f"No longer reject {other}", exact=True).click()
+    second = page.locator("#document .rejected li a").text_content()
+    page.click("text=Save labels")
+    expect(page.locator("#notice")).to_contain_text("Saved")
+    with service.client() as client:
+        stored = client.get(f"/v1/documents/{id}").json()
+        assert (stored["labels"], stored["rejected"]) == (["brand new"], [second])
+        page.locator("#document .add input").fill(second)
+        page.locator("#document .add input").press("Enter")
+        expect(page.locator("#document .rejected")).to_be_hidden()
+        page.click("text=Save labels")
+        expect(page.locator("#document .chips a")).to_have_text(["brand new", second])
+        stored = client.get(f"/v1/documents/{id}").json()
+        assert (stored["labels"], stored["rejected"]) == (["brand new", second], [])
+    remove(service, id)
+
+
 def test_undo_asks_where_it_would_touch_many_documents(opened, service) -> None:
     before = document_count(service)
     page = opened()
@@ -277,7 +315,8 @@ def test_keyboard_only(opened, service) -> None:
     press("n")
     page.keyboard.type("jarring")
     press("Enter")
-    expect(page.locator("#teach-labels")).to_have_text(f"{names(page, '#chosen')[0]}rare: weatherjarring")
+    chosen, other = (names(page, where)[0] for where in ("#chosen", "#others"))
+    expect(page.locator("#teach-labels li")).to_have_text([chosen, "rare: weather", "jarring", other])
     press("t")
     expect(page.locator("#difference-summary")).to_contain_text("nearest neighbour")
     press("u")

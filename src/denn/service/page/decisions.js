@@ -41,7 +41,15 @@ export class Decisions extends EventTarget {
   }
 
   get accepted() {
-    return [...this.#states].filter(([, state]) => state === "accepted").map(([label]) => label);
+    return this.#in("accepted");
+  }
+
+  get rejected() {
+    return this.#in("rejected");
+  }
+
+  #in(wanted) {
+    return [...this.#states].filter(([, state]) => state === wanted).map(([label]) => label);
   }
 
   #tell() {

@@ -24,7 +24,7 @@ export async function openDocument(id, list) {
   }
 }
 
-function show({ id, text, labels }) {
+function show({ id, text, labels, rejected }) {
   const heading = el("h2", { id: "document-title", tabindex: "-1" }, id);
   place.dataset.id = id;
   place.hidden = false;
@@ -34,7 +34,7 @@ function show({ id, text, labels }) {
     el("div", { class: "text" }, text || "This document has no text."),
     el("p", { class: "note" }, `${counted(text.length, "character")}.`),
     el("h3", {}, "Labels"),
-    editor(id, labels),
+    editor(id, labels, rejected),
     el("div", { class: "actions apart" },
       button("Tag this text", () => tagThis(text)),
       session.may_write && button("Remove …", () => remove(id)),
@@ -50,32 +50,43 @@ function tagThis(text) {
   tagText(text);
 }
 
-/** Chips that can be taken away, a field that adds one, and a button that saves what is different. */
-function editor(id, before) {
+/** Chips of labels and rejected labels that can be taken away, a field that adds one, and a button that saves. */
+function editor(id, before, rejectedBefore) {
   const labels = new Set(before);
+  const rejected = new Set(rejectedBefore);
   const list = el("ul", { class: "chips editable" });
-  const save = button("Save labels", () => patch(id, before, [...labels]), "primary");
+  const struck = el("ul", { class: "chips editable rejected", "aria-label": "Rejected labels" });
+  const decided = [...before, ...rejectedBefore];
+  const save = button("Save labels", () => patch(id, before, labels, decided, rejected), "primary");
   const paint = () => {
-    list.replaceChildren(...[...labels].map(chip));
+    list.replaceChildren(...[...labels].map((label) => chip(label, `Take ${label} away`, labels)));
     if (!labels.size) list.append(el("li", { class: "note" }, "none"));
-    save.disabled = before.length === labels.size && before.every((label) => labels.has(label));
+    struck.replaceChildren(...[...rejected].map((label) => chip(label, `No longer reject ${label}`, rejected)));
+    struck.hidden = !rejected.size;
+    save.disabled = same(before, labels) && same(rejectedBefore, rejected);
   };
   const change = (work) => {
     work();
     paint();
   };
-  const chip = (label) => el("li", {},
+  const chip = (label, does, from) => el("li", {},
     el("a", { href: route("documents", { label }) }, label),
-    session.may_write && el("button", { type: "button", class: "quiet", on: { click: () => drop(label) } },
-      el("span", { "aria-hidden": "true" }, "✕"), hidden(`Take ${label} away`)));
-  const drop = (label) => {
-    change(() => labels.delete(label));
+    session.may_write && el("button", { type: "button", class: "quiet", on: { click: () => drop(label, from) } },
+      el("span", { "aria-hidden": "true" }, "✕"), hidden(does)));
+  const drop = (label, from) => {
+    change(() => from.delete(label));
     (list.querySelector("button") ?? save).focus();
   };
+  const add = (label) => change(() => {
+    rejected.delete(label);
+    labels.add(label);
+  });
   paint();
-  if (!session.may_write) return list;
-  return el("div", {}, list, adder((label) => change(() => labels.add(label))), el("div", { class: "actions" }, save));
+  if (!session.may_write) return el("div", {}, list, struck);
+  return el("div", {}, list, struck, adder(add), el("div", { class: "actions" }, save));
 }
+
+const same = (before, after) => before.length === after.size && before.every((label) => after.has(label));
 
 function adder(add) {
   const name = `document-add-${(fields += 1)}`;
@@ -97,10 +108,11 @@ function adder(add) {
     el("button", { type: "submit" }, "Add"));
 }
 
-async function patch(id, before, after) {
+/** Save the labels; those of `decided` that are neither given nor rejected any more are dropped. */
+async function patch(id, before, labels, decided, rejected) {
   const body = {
-    add: after.filter((label) => !before.includes(label)),
-    drop: before.filter((label) => !after.includes(label)),
+    add: [...labels].filter((label) => !before.includes(label)),
+    drop: decided.filter((label) => !labels.has(label) && !rejected.has(label)),
     source: SOURCE,
   };
   await changing(async () => {

@@ -2,7 +2,7 @@
 import { get } from "./api.js";
 import { suggestLabels } from "./complete.js";
 import { openDocument } from "./document.js";
-import { byId, chips, el, route } from "./dom.js";
+import { byId, chips, el, rejectedChips, route } from "./dom.js";
 import { count, counted, excerpt } from "./format.js";
 import { fail } from "./notice.js";
 import { news } from "./session.js";
@@ -92,11 +92,12 @@ function summary(total, here) {
   return `${part}${counted(total, "document")}, the newest first.`;
 }
 
-function row({ id, text, labels }) {
+function row({ id, text, labels, rejected }) {
   return el("li", { class: "row", data: { id } },
     el("a", { class: "row-id", href: route("documents", {}, id) }, id),
     el("p", { class: "snippet" }, excerpt(text)),
-    chips(labels));
+    chips(labels),
+    rejected.length > 0 && rejectedChips(rejected));
 }
 
 const opened = () => byId("document").dataset.id ?? null;

@@ -39,6 +39,12 @@ export function chips(labels, { linked = false } = {}) {
   return el("ul", { class: "chips" }, labels.map((label) => el("li", { data: { label } }, content(label))));
 }
 
+/** A list of labels that were rejected, struck through. */
+export function rejectedChips(labels) {
+  const properties = { class: "chips rejected", "aria-label": "Rejected labels" };
+  return el("ul", properties, labels.map((label) => el("li", {}, label)));
+}
+
 /** A table row of header cell and cells; numbers are set to the right. */
 export function tableRow(first, ...cells) {
   const cell = (value) => el("td", { class: typeof value === "number" ? "number" : null }, shown(value));

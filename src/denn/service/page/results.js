@@ -1,5 +1,5 @@
 /** A prediction on the page: labels with bars and buttons, neighbours, and what links the two. */
-import { byId, chips, el, hidden, route } from "./dom.js";
+import { byId, chips, el, hidden, rejectedChips, route } from "./dom.js";
 import { counted, excerpt, score } from "./format.js";
 
 const FEW = 10; // neighbours that are shown at first
@@ -122,13 +122,14 @@ function supporters(support, all) {
 }
 
 function neighbourItem(neighbour) {
-  const { id, similarity, labels, text } = neighbour;
+  const { id, similarity, labels, rejected, text } = neighbour;
   return el("li", { class: "neighbour", data: { id, labels: JSON.stringify(labels) } },
     el("div", { class: "neighbour-head" },
       el("a", { href: route("documents", {}, id) }, id),
       el("span", { class: "similarity", title: "cosine similarity" }, hidden("similarity "), score(similarity))),
     el("p", { class: "snippet" }, excerpt(text, 220)),
-    labels.length ? chips(labels) : el("p", { class: "note" }, "It carries no label."));
+    labels.length ? chips(labels) : el("p", { class: "note" }, "It carries no label."),
+    rejected.length > 0 && rejectedChips(rejected));
 }
 
 const nothing = (text) => el("li", { class: "note nothing" }, text);

@@ -1,7 +1,7 @@
-/** Teaching: the text with its accepted labels goes into the datastore, the text is asked again, both are compared. */
+/** Teaching: the text with its labels, accepted and rejected, is stored and asked again; both answers are compared. */
 import { lastChange, post, SOURCE } from "./api.js";
 import { undo } from "./confirm.js";
-import { byId, chips, el, hidden } from "./dom.js";
+import { byId, chips, el, hidden, rejectedChips } from "./dom.js";
 import { counted, score, signed } from "./format.js";
 import { fail, say } from "./notice.js";
 import { keyWouldHelp, news, stored, whyReadOnly } from "./session.js";
@@ -21,14 +21,14 @@ export function startTeach() {
   paint();
 }
 
-/** Teach the accepted labels and show what that changed. */
+/** Teach the accepted and the rejected labels and show what that changed. */
 export async function teach() {
   const reason = whyNot();
   if (reason) return say(reason);
   await alone(async () => {
     const { text, prediction: before } = asked;
-    const labels = decisions.accepted;
-    const { ids: [id] } = await post("documents", { documents: [{ text, labels }], source: SOURCE });
+    const { accepted: labels, rejected } = decisions;
+    const { ids: [id] } = await post("documents", { documents: [{ text, labels, rejected }], source: SOURCE });
     taught = { id, text, number: await lastChange(id) };
     stored();
     const after = await ask(text);
@@ -78,12 +78,14 @@ function whyNot() {
 
 function paint() {
   const reason = whyNot();
-  const accepted = decisions.accepted;
+  const { accepted, rejected } = decisions;
   byId("teach").setAttribute("aria-disabled", String(reason !== null)); // still in reach, so that its reason is read
   byId("teach-why").textContent = reason ?? "";
   byId("teach-key").hidden = !asked || !keyWouldHelp();
-  byId("teach-what").textContent = `${counted(accepted.length, "label")} accepted.`.replace(/^no/, "No");
-  byId("teach-labels").replaceChildren(...(accepted.length ? [chips(accepted)] : []));
+  const against = rejected.length ? `, ${rejected.length} rejected` : "";
+  byId("teach-what").textContent = `${counted(accepted.length, "label")} accepted${against}.`.replace(/^no/, "No");
+  byId("teach-labels").replaceChildren(
+    ...(accepted.length ? [chips(accepted)] : []), ...(rejected.length ? [rejectedChips(rejected)] : []));
 }
 
 function forgetTaught() {
