@@ -26,12 +26,10 @@ def lines(_, value):
 
 @schemathesis.hook
 def map_body(_, body):
-    """Give documents of one request different ids and no label that they reject, as no JSON schema can ask for that."""
-    _reject_nothing_given(body)
+    """Give documents of one request different ids, which no JSON schema can ask for."""
     if isinstance(body, dict) and isinstance(body.get("documents"), list):
         seen = set()
         for document in body["documents"]:
-            _reject_nothing_given(document)
             if isinstance(document, dict) and isinstance(document.get("id"), str):
                 if document["id"] in seen:
                     document.pop("id")
@@ -40,8 +38,13 @@ def map_body(_, body):
     return body
 
 
-def _reject_nothing_given(body):
-    if isinstance(body, dict):
+@schemathesis.hook
+def before_call(_, case, __):
+    """Reject no label that is given, which no JSON schema can ask for either."""
+    documents = case.body.get("documents") if isinstance(case.body, dict) else None
+    for body in (case.body, *(documents if isinstance(documents, list) else ())):
+        if not isinstance(body, dict):
+            continue
         lists = {name: value for name, value in body.items() if isinstance(value, list)}
         given = [*lists.get("labels", []), *lists.get("add", [])]
         for name in {"rejected", "reject"} & lists.keys():
