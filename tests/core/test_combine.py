@@ -7,7 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from denn.core.combine import combine, combine_known, debiased_confidence, vote, vote_sparse
+from denn.core.combine import combine, combine_known, debiased_confidence, less_rejected, vote, vote_sparse
 
 temperatures = st.sampled_from([0.01, 0.05, 1.0, 100.0])
 gammas = st.sampled_from([0.0, 0.25, 0.75, 1.0])
@@ -262,3 +262,12 @@ def test_new_documents_that_are_near_change_scores():
         queries, torch.cat([keys, torch.tensor([[4, 0]])]), with_new, classifier, 2, 0.05, 0.7
     )
     assert float(before) == 1 and float(after[0, 0]) < 0.9 and float(confidence) < 1 and float(after[0, 1]) > 0.5
+
+
+def test_a_rejection_counts_as_more_neighbours_without_the_label():
+    """Three neighbours of equal weight: one has the label, one lacks it, one rejects it and counts as four."""
+    similarity, has = torch.zeros(1, 3), torch.tensor([[[1.0], [0.0], [0.0]]])
+    rejects = torch.tensor([[[0.0], [0.0], [1.0]]])
+    votes, against = vote(similarity, has, 0.1), vote(similarity, rejects, 0.1)
+    torch.testing.assert_close(less_rejected(votes, against, 3.0), torch.tensor([[1 / 6]]))
+    torch.testing.assert_close(less_rejected(votes, torch.zeros_like(votes), 3.0), votes)

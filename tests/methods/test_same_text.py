@@ -124,3 +124,20 @@ def test_the_paper_s_own_system_has_no_memory_for_texts(model):
     model.add([Document(text, ("music",), "own")])
     model.method.parameters = replace(model.method.parameters, combination="confidence")
     assert not model.method.scores([text]).same_text
+
+
+def test_a_rejection_weighs_more_than_absence(model):
+    """Of a text that is merely similar: the label falls where a neighbour lacks it, and further where it rejects it."""
+    text, similar = (
+        "goal match team referee stadium coach",
+        "goal match team referee stadium of the old new sport in it",
+    )
+    before = float(model.scores([text]).final[0, model.labels.names.index("sport")])
+    model.add([Document(similar, (), "taught")])
+    lacking = model.scores([text])
+    model.add([Document(similar, (), "taught", ("sport",))])
+    rejecting = model.scores([text])
+    sport = model.labels.names.index("sport")
+    assert lacking.same_text == rejecting.same_text == [None]
+    assert rejecting.parts["neighbours"][0, sport] < lacking.parts["neighbours"][0, sport]
+    assert float(rejecting.final[0, sport]) < float(lacking.final[0, sport]) <= before

@@ -30,6 +30,14 @@ def vote_sparse(similarity: Tensor, offsets: Tensor, label_columns: Tensor, widt
     return votes.view(n, width).clamp(0, 1)
 
 
+def less_rejected(votes: Tensor, rejecting: Tensor, weight: float) -> Tensor:
+    """Return (n,L) votes where a neighbour that rejects a label counts as so many more that merely lack it.
+
+    `rejecting` is the (n,L) share of the neighbours that do:  Σ_i β_i y_i / (1 + w Σ_i β_i r_i)
+    """
+    return votes / (1 + weight * rejecting)
+
+
 def debiased_confidence(classifier: Tensor, neighbours: Tensor, gamma: float) -> Tensor:
     """Return λ (n,), the smallest vote among the labels the classifier gives γ or more; 1 where there is no such label.
 

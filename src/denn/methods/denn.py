@@ -17,7 +17,7 @@ from denn.clock import Clock
 from denn.combiners.average import Average
 from denn.combiners.confidence import Confidence, confidence_of
 from denn.core import contrast
-from denn.core.combine import combine, debiased_confidence, vote_sparse
+from denn.core.combine import combine, debiased_confidence, less_rejected, vote_sparse
 from denn.durable import sync, sync_all
 from denn.encoders.packed import Layout
 from denn.encoders.transformer import TransformerEncoder
@@ -56,6 +56,7 @@ WITNESS_SHARE = 0.2  # of the time left, that a witness may take to learn
 FIT_SECONDS, SECONDS_A_CELL = 2.0, 1.2e-6  # in which a combiner learns from (texts × labels)
 CALIBRATION_BYTES = 4 * 2**30  # bounds what the (texts × labels) matrices of validation documents take
 MATRICES = 13  # of float32: three witnesses, and up to ten while a combiner is fitted, tuned and evaluated
+REJECTION_WEIGHT = 3.0  # neighbours without a label that one more counts as that rejects it
 SEARCHED = 50_000  # training documents that the combined validation score looks for neighbours in
 
 
@@ -320,9 +321,13 @@ class DENN(WithNeighbours):
         return parts, Context(counts, found.similarity, p.gamma if gamma is None else gamma, p.vote_temperature)
 
     def votes(self, found: Neighbours, labels: int) -> Tensor:
-        """Let neighbours vote, Eq. 9-10: (n,L)."""
+        """Let neighbours vote, Eq. 9-10, and those that reject a label against it: (n,L)."""
         temperature = self.parameters.vote_temperature
-        return vote_sparse(found.similarity, found.offsets, found.label_columns, labels, temperature)
+        votes = vote_sparse(found.similarity, found.offsets, found.label_columns, labels, temperature)
+        if not len(found.rejected_columns):
+            return votes
+        columns = found.rejected_offsets, found.rejected_columns
+        return less_rejected(votes, vote_sparse(found.similarity, *columns, labels, temperature), REJECTION_WEIGHT)
 
     def support(self, texts: Sequence[str], columns: Sequence[Sequence[int]]) -> Support:
         """Return the words that speak for labels, from whichever witness names some."""

@@ -40,6 +40,7 @@ def decide_by_same_text(scores: Scores, texts: Sequence[str], store: Datastore) 
         given = torch.zeros(final.shape[1])
         given[[column_of[label] for label in document.labels if label in column_of]] = 1
         final[row] = (1 - SHARE_OF_UNDECIDED) * given + SHARE_OF_UNDECIDED * final[row]
+        final[row, [column_of[label] for label in document.rejected if label in column_of]] = 0
     return replace(scores, final=final, same_text=tuple(same))
 
 
