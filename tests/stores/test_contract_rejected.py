@@ -29,6 +29,15 @@ def of(store: Datastore, id: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
     return document.labels, document.rejected
 
 
+def test_a_document_rejects_nothing_that_it_has():
+    assert Document("d", ["x"], rejected=["y", "z", "y"]) == Document("d", ("x",), None, ("y", "z"))
+    assert Document("d", rejected=[]) == Document("d")
+    with pytest.raises(DataError, match="'x' is both given and rejected"):
+        Document("d", ("w", "x"), rejected=("x",))
+    with pytest.raises(TypeError, match="rejected must be a list"):
+        Document("d", rejected="x")
+
+
 def test_rejected_labels_are_kept_and_not_counted(make):
     filled(make)
     for store in (make.reopen(), make.open()):

@@ -17,7 +17,9 @@ from denn.stores.rules import as_ids
 from denn.types import Change, Document, Where, Which
 
 NAMES = "ARRAY(SELECT name FROM document_labels l JOIN labels ON number = {} WHERE l.row = d.row ORDER BY place)"
-CONTENT = f"d.id, d.text, {NAMES.format('l.label')}, {NAMES.format('~l.label')}"  # with labels and rejected labels
+CONTENT = (
+    f"d.id, d.text, {NAMES.format('l.label')}, {NAMES.format('~l.label AND l.label < 0')}"  # labels and rejected ones
+)
 BY_DIGEST = "sha256(d.id) = ANY(%b::bytea[])"
 
 
