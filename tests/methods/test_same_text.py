@@ -8,7 +8,7 @@ import torch
 
 import denn
 from denn.methods.same_text import is_nearly_same, is_typo, words_of
-from denn.types import Document
+from denn.types import Document, Where
 
 STORED = "The referee stopped the match after the goal, because a dog had run across the field of the stadium."
 
@@ -128,10 +128,8 @@ def test_the_paper_s_own_system_has_no_memory_for_texts(model):
 
 def test_a_rejection_weighs_more_than_absence(model):
     """Of a text that is merely similar: the label falls where a neighbour lacks it, and further where it rejects it."""
-    text, similar = (
-        "goal match team referee stadium coach",
-        "goal match team referee stadium of the old new sport in it",
-    )
+    *words, _ = model.store.get([model.store.select(Where(labels=("sport",)))[0]])[0].text.split()
+    text, similar = " ".join([*words, "violin"]), " ".join([*words, "truffle"])
     before = float(model.scores([text]).final[0, model.labels.names.index("sport")])
     model.add([Document(similar, (), "taught")])
     lacking = model.scores([text])
