@@ -88,7 +88,8 @@ function show() {
   const { prediction } = asked;
   byId("result-body").hidden = false;
   byId("result-summary").textContent =
-    `${counted(prediction.labels.length, "label")} suggested, ${counted(prediction.neighbours.length, "neighbour")}.`;
+    `${counted(prediction.labels.length, "label")} suggested, ${counted(prediction.neighbours.length, "neighbour")}.` +
+    (prediction.same_text === null ? "" : ` The document ${prediction.same_text} has the same text: its labels count.`);
   showPrediction(prediction, decisions);
   tagging.dispatchEvent(new Event("answer"));
 }
