@@ -15,7 +15,7 @@ if not torch.cuda.is_available() and not INTERPRETED:
     pytest.skip("no CUDA device; TRITON_INTERPRET=1 tries the kernels without", allow_module_level=True)
 
 from denn.encoders import flash, fused  # noqa: E402
-from denn.encoders.packed import Layout  # noqa: E402
+from denn.encoders.layout import Layout  # noqa: E402
 
 DEVICE = torch.device("cpu" if INTERPRETED else "cuda")
 HEADS, SIZE = 2, 16

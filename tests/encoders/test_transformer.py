@@ -14,7 +14,7 @@ from torch.nn import functional as F
 from transformers import AutoModel, BertTokenizerFast
 
 from denn.encoders import packed
-from denn.encoders.packed import Layout
+from denn.encoders.layout import Layout
 from denn.encoders.tokenizer_file import load_tokenizer
 from denn.encoders.transformer import TransformerEncoder
 from denn.encoders.weights import locate

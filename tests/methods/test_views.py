@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 
-from denn.encoders.packed import Layout
+from denn.encoders.layout import Layout
 from denn.errors import ConfigError
 from denn.methods.denn import VIEWS
 from denn.methods.views import mask_token

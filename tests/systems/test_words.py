@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
-from denn.encoders.packed import Layout
+from denn.encoders.layout import Layout
 from denn.errors import EncoderError
 from denn_bench.encoders.recurrent import Recurrent
 from denn_bench.encoders.words import PAD, UNKNOWN, WordEncoder, name_vectors, read_vectors, split

@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch.nn.modules.module import register_module_module_registration_hook
 
-from denn.encoders import packed
+from denn.encoders.layers import FIRST_POSITION
 from denn.errors import EncoderError
 from denn.untrusted import first_line, header, load_tensors, read_object
 
@@ -46,7 +46,7 @@ def load_model(folder: Path) -> Any:
         found |= header(file, EncoderError)
     content = read_object(folder / "config.json", EncoderError)
     _check_content(folder, content, len(found))
-    options = {"add_pooling_layer": False} if content.get("model_type") in packed.FIRST_POSITION else {}
+    options = {"add_pooling_layer": False} if content.get("model_type") in FIRST_POSITION else {}
     with _quiet():
         with _refused(folder, "config.json describes no model that can be built"):
             config = _config(content)

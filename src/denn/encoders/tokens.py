@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from tokenizers import Encoding, Tokenizer
 from torch import Tensor
 
-from denn.encoders.packed import Layout, send
+from denn.encoders.layout import Layout, send
 from denn.encoders.tokenizer_file import panicked
 from denn.errors import DataError, EncoderError
 from denn.untrusted import first_line

@@ -15,7 +15,8 @@ from torch import Tensor, nn
 
 from denn.encoders import packed
 from denn.encoders.checkpoint_folder import load_model
-from denn.encoders.packed import Layout
+from denn.encoders.layers import FIRST_POSITION, Layer, Parts, layers_of, parts_of
+from denn.encoders.layout import Layout
 from denn.encoders.tokenizer_file import load_tokenizer
 from denn.encoders.tokens import Tokens, tokenize
 from denn.encoders.weights import default_pooling, locate
@@ -43,11 +44,11 @@ class TransformerEncoder(nn.Module):
         self.model = model
         self.tokenizer = tokenizer
         self.pooling = pooling
-        self.first_position = packed.FIRST_POSITION.get(model.config.model_type)
+        self.first_position = FIRST_POSITION.get(model.config.model_type)
         places = getattr(model.config, "max_position_embeddings", None) or max_length  # some have no limit
         self.max_length = min(max_length, places - (self.first_position or 0))
         self.precision = precision
-        self._prepared: tuple[torch.dtype, list[packed.Layer]] | None = None
+        self._prepared: tuple[torch.dtype, list[Layer]] | None = None
         self._bias: tuple[object, Tensor] | None = None
         if model.config.model_type == "mpnet":
             if model.config.num_attention_heads * self.max_length**2 > MOST_BIAS:
@@ -136,7 +137,7 @@ class TransformerEncoder(nn.Module):
             return self._states(ids, layout, self._prepared_layers(), (0.0, 0.0), types=types)
         config = self.model.config
         dropouts = (config.hidden_dropout_prob, config.attention_probs_dropout_prob)
-        layers = packed.layers_of(self._parts(), self.dtype)
+        layers = layers_of(self._parts(), self.dtype)
         return self._states(ids, layout, layers, dropouts if self.training else (0.0, 0.0), seeds, types)
 
     def autocast(self) -> AbstractContextManager[None]:
@@ -172,22 +173,22 @@ class TransformerEncoder(nn.Module):
             self.train()
         return out
 
-    def _prepared_layers(self) -> list[packed.Layer]:
+    def _prepared_layers(self) -> list[Layer]:
         """Return weights prepared for inference, made once."""
         prepared = self._prepared  # read once: other threads may encode too
         if prepared is None or prepared[0] != self.dtype:
-            prepared = self._prepared = self.dtype, packed.layers_of(self._parts(), self.dtype)
+            prepared = self._prepared = self.dtype, layers_of(self._parts(), self.dtype)
         return prepared[1]
 
-    def _parts(self) -> list[packed.Parts]:
+    def _parts(self) -> list[Parts]:
         """Name the modules of every layer."""
-        return [packed.parts_of(layer, self.model.config.model_type) for layer in self.model.encoder.layer]
+        return [parts_of(layer, self.model.config.model_type) for layer in self.model.encoder.layer]
 
     def _states(
         self,
         ids: Tensor,
         layout: Layout,
-        layers: Sequence[packed.Layer],
+        layers: Sequence[Layer],
         dropouts: tuple[float, float],
         seeds: Tensor | None = None,
         types: Tensor | None = None,

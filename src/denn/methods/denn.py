@@ -19,7 +19,7 @@ from denn.combiners.confidence import Confidence, confidence_of
 from denn.core import contrast
 from denn.core.combine import combine, debiased_confidence, less_rejected, vote_sparse
 from denn.durable import sync, sync_all
-from denn.encoders.packed import Layout
+from denn.encoders.layout import Layout
 from denn.encoders.transformer import TransformerEncoder
 from denn.errors import BundleError, ConfigError, TrainingError
 from denn.methods import views

@@ -9,7 +9,7 @@ import torch
 from tokenizers import Tokenizer
 from torch import Tensor
 
-from denn.encoders.packed import Layout
+from denn.encoders.layout import Layout
 from denn.errors import ConfigError
 
 SHARE = 0.15  # of a text's tokens, [CLS] and [SEP] aside, that are masked

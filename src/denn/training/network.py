@@ -15,7 +15,7 @@ from pydantic import Field, PositiveFloat
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from denn.encoders.packed import Layout
+from denn.encoders.layout import Layout
 from denn.encoders.tokens import Tokens
 from denn.encoders.transformer import Pooling, Precision, TransformerEncoder
 from denn.errors import BundleError

@@ -17,7 +17,7 @@ from torch import Tensor
 from denn.clock import Clock
 from denn.core.metrics import micro_f1_error, multilabel_scores
 from denn.core.thresholds import decide, tune_global
-from denn.encoders.packed import Layout, send
+from denn.encoders.layout import Layout, send
 from denn.encoders.transformer import TransformerEncoder
 from denn.protocols import Progress
 from denn.training.budget import FEWEST_DOCUMENTS, Scope, Work, describe, scope_of

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence
 
-from denn.encoders.packed import Layout, send
+from denn.encoders.layout import Layout, send
 
 State = tuple[Tensor, ...]  # (m,h) outputs, and the cells of an LSTM
 

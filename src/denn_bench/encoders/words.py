@@ -12,7 +12,7 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from denn.encoders.packed import Layout
+from denn.encoders.layout import Layout
 from denn.encoders.tokens import CHARACTERS_PER_TOKEN, Tokens
 from denn.encoders.transformer import Precision
 from denn.errors import BundleError, EncoderError

@@ -9,7 +9,7 @@ import torch
 from pydantic import NonNegativeInt, PositiveInt
 from torch import Tensor, nn
 
-from denn.encoders.packed import Layout
+from denn.encoders.layout import Layout
 from denn.training.bounds import Layers
 from denn.training.network import Network
 from denn.training.neural import Neural

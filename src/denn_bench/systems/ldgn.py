@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from pydantic import Field, NonNegativeInt, PositiveInt
 from torch import Tensor, nn
 
-from denn.encoders.packed import Layout
+from denn.encoders.layout import Layout
 from denn.errors import ConfigError
 from denn.training.bounds import Length
 from denn.training.network import Network

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveInt
 from torch import Tensor, nn
 
-from denn.encoders.packed import Layout
+from denn.encoders.layout import Layout
 from denn.errors import ConfigError
 from denn.training.network import Batch, Network
 from denn.training.neural import Neural

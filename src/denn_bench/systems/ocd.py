@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 from torch import Tensor, nn
 
-from denn.encoders.packed import Layout
+from denn.encoders.layout import Layout
 from denn.errors import ConfigError
 from denn.training.bounds import Beam, Layers
 from denn.training.network import Batch

@@ -17,7 +17,7 @@ from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat
 from torch import Tensor, nn
 
 from denn.clock import Clock
-from denn.encoders.packed import Layout
+from denn.encoders.layout import Layout
 from denn.errors import TrainingError
 from denn.protocols import Progress
 from denn.training import checkpoint

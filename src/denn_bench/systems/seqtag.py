@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt
 from torch import Tensor, nn
 
-from denn.encoders.packed import Layout
+from denn.encoders.layout import Layout
 from denn.encoders.transformer import TransformerEncoder
 from denn.training.network import Batch, TransformerParameters
 from denn.training.neural import Neural

@@ -8,7 +8,7 @@ import torch
 from pydantic import PositiveFloat
 from torch import Tensor, nn
 
-from denn.encoders.packed import Layout
+from denn.encoders.layout import Layout
 from denn.training.bounds import Beam
 from denn.training.neural import Neural
 from denn_bench.core.beam import State
