@@ -65,7 +65,7 @@ def test_who_may_read_one_file_may_read_all(tiny_model):
 def test_the_card_says_how_the_model_came_about(tiny_model, tiny_corpus):
     card, labels = bundle.read(tiny_model)
     assert labels == tiny_corpus.labels
-    assert (card.format, card.method, card.parameters["k"]) == (3, "denn", 5)
+    assert (card.format, card.method, card.parameters["k"]) == (4, "denn", 5)
     assert (card.corpus["name"], card.corpus["train"], card.corpus["valid"]) == ("tiny", 60, 60)
     counts = [sum(name in document.labels for document in tiny_corpus.train) for name in labels.names]
     assert card.corpus["label_counts"] == counts

@@ -24,7 +24,7 @@ from denn.untrusted import MOST_LARGE_JSON, MOST_TEXT, REMEDY, first_line, heade
 
 log = logging.getLogger(__name__)
 
-FORMATS = (2, 3)  # that are read; the last one is written
+FORMATS = (2, 4)  # that are read; the last one is written; 3 was never released
 MOST_FILES = 10_000
 PATIENCE = 100  # hundredths of a second
 VERSIONED = ("torch", "transformers", "tokenizers", "numpy", "scipy", "scikit-learn")
@@ -58,7 +58,7 @@ class Card(BaseModel):
 
     model_config = ConfigDict(frozen=True)
 
-    format: Literal[2, 3] = 3
+    format: Literal[2, 4] = 4
     method: str
     parameters: dict[str, Any]
     corpus: dict[str, Any]

@@ -195,6 +195,10 @@ class Retriever(Method, Protocol):
     def votes(self, found: Neighbours, labels: int) -> Tensor:
         """Let neighbours vote: (n,L)."""
 
+    def recall(self, scores: Scores, texts: Sequence[str]) -> Scores:
+        """Let what is stored about these very texts decide on their scores."""
+        return scores
+
     def hear(self, texts: Texts) -> dict[str, Tensor]:
         """Return what each witness says of texts: (n,L), NaN for labels that it cannot know."""
 
@@ -226,6 +230,10 @@ class Witness(Protocol):
     def support(self, texts: Sequence[str], columns: Sequence[Sequence[int]]) -> Support:
         """Return the words that speak for each of some labels of each text, the strongest first, with their weight."""
         return [[[] for _ in some] for some in columns]
+
+    def knows_word(self, word: str) -> bool:
+        """Tell whether it has met a word, in lower case, in several training documents."""
+        return False
 
     def save(self, folder: Path) -> None:
         """Write what scoring needs, if anything, into a new folder that it makes; no pickle."""

@@ -32,7 +32,7 @@ class Document:
     text: str
     labels: tuple[str, ...] = ()
     id: str | None = None
-    rejected: tuple[str, ...] = ()  # labels that a person decided against; of all others nothing is known
+    rejected: tuple[str, ...] = ()  # labels that a person decided against
 
     def __post_init__(self) -> None:
         if isinstance(self.labels, str):

@@ -22,6 +22,7 @@ FORMAT = 1
 HIGHEST = 300  # labels of a text whose scores are kept; all others get the lowest of these
 PARTS = ("valid", "test")
 LOGIT, LABEL = ".logit", ".label"  # behind a witness's name: (n,m) logits, highest first, and the columns of the labels
+UNKNOWN = ".unknown"  # rows and columns of scores that the witness cannot know, if there are any
 REMEDY = "Make it again with `denn bench run --scores`."
 
 
@@ -48,7 +49,11 @@ class WitnessScores:
         }
         if self.context.similarity is not None:
             arrays["similarity"] = self.context.similarity.half().numpy()
-        for name, scores in self.parts.items():
+        for name, given in self.parts.items():
+            unknown = given.isnan()
+            if bool(unknown.any()):
+                arrays[name + UNKNOWN] = unknown.nonzero().int().numpy()
+            scores = given.nan_to_num(0.0)
             above_zero = int((scores > 0).sum(1).max())
             best = scores.topk(min(HIGHEST, above_zero + 1, scores.shape[1]))  # + 1: the others get 0, which is −∞
             arrays[name + LOGIT] = torch.logit(best.values).half().numpy()
@@ -145,4 +150,8 @@ def _scores(arrays: dict[str, Any], name: str, texts: int, labels: int) -> Tenso
     if not logits.shape[1]:
         raise ValueError(f"{name + LOGIT!r} is empty")
     columns = _within(_array(arrays, name + LABEL, "i", tuple(logits.shape)), name + LABEL, (labels,))
-    return torch.sigmoid(logits[:, -1:].expand(-1, labels).scatter(1, columns, logits))
+    scores = torch.sigmoid(logits[:, -1:].expand(-1, labels).scatter(1, columns, logits))
+    if name + UNKNOWN in arrays:
+        unknown = _within(_array(arrays, name + UNKNOWN, "i", (None, 2)), name + UNKNOWN, (texts, labels))
+        scores[unknown[:, 0], unknown[:, 1]] = torch.nan
+    return scores

@@ -99,3 +99,13 @@ def test_what_is_no_archive_is_refused(arrays, tmp_path):
         np.save(file, np.zeros(3))
     with pytest.raises(DataError, match="it is not an npz archive"):
         WitnessScores.load(path)
+
+
+def test_labels_that_a_witness_cannot_know_stay_unknown(tmp_path):
+    words = torch.rand(4, 5)
+    words[:, 2] = torch.nan
+    WitnessScores("tiny", 0, {"words": words}, torch.eye(4, 5).bool(), Context(torch.arange(5))).save(
+        tmp_path / "a.npz"
+    )
+    read = WitnessScores.load(tmp_path / "a.npz").parts["words"]
+    torch.testing.assert_close(read, words, atol=1e-3, rtol=0, equal_nan=True)

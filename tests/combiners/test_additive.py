@@ -12,7 +12,7 @@ from made_witnesses import made
 
 from denn.combiners import additive, cells, mean_known
 from denn.combiners.additive import Additive
-from denn.core.combine import vote
+from denn.core.combine import less_rejected, vote
 from denn.errors import BundleError
 from denn.types import Context
 
@@ -65,12 +65,17 @@ def test_a_taught_document_raises_its_own_labels_and_no_others(data, witnesses):
     has = torch.tensor([[data.draw(st.booleans()) for _ in range(width)] for _ in stored])
     own, similarity = torch.tensor([data.draw(st.booleans()) for _ in range(width)]), data.draw(st.floats(0.9, 1))
 
-    def final(similarities, labels):
+    rejects = torch.tensor([data.draw(st.booleans()) for _ in range(width)]) & ~own
+
+    def final(similarities, labels, rejected):
         near = torch.tensor([similarities])[:, :k]
         votes = vote(near, labels[None, :k].float(), 0.05)
+        votes = less_rejected(votes, vote(near, rejected[None, :k].float(), 0.05), 3.0)
         return model.combine({**parts, "neighbours": votes}, Context(counts, near))[0]
 
-    before, after = final(stored, has), final([similarity, *stored], torch.cat([own[None], has]))
+    none = torch.zeros_like(has)
+    before = final(stored, has, none)
+    after = final([similarity, *stored], torch.cat([own[None], has]), torch.cat([rejects[None], none]))
     assert bool(torch.where(own, after >= before - 1e-6, after <= before + 1e-6).all())
 
 

@@ -226,3 +226,19 @@ def test_a_document_that_goes_between_two_looks_does_no_harm(method):
     assert ask()["final"].tolist() == pytest.approx([FALLBACK])
     method.store.vectors = vectors
     assert ask()["final"].tolist() != pytest.approx([FALLBACK])
+
+
+def test_rejections_count_in_the_votes_for_one_label(method):
+    """A neighbour rejects another label than the one that is judged, and then this one."""
+    put(method, [0.0, 1.0, 2.0, 3.0], ("new",))
+    put(method, [40.0, 41.0], ("old",), "o")
+    without = found(method)
+    method.store.relabel("o0", reject=["new"], add=["other"])
+    method.store.relabel("d0", reject=["old"])
+    assert found(method).keys() == without.keys()
+    labels = NewLabels(method, {"final": FALLBACK})
+    column = method.store.labels.index("new")
+    near = method.search(method.store.vectors(["o1"]), 3, ["o1"])
+    assert len(near.rejected_columns)
+    every = method.votes(near, len(near.names))[:, column : column + 1]
+    torch.testing.assert_close(labels._votes(near, column), every)

@@ -33,7 +33,8 @@ class Searched:
         asked = Texts(texts, lambda _: embeddings, lambda _: found.nearest(k))
         scores = method.combine(method.hear(asked), asked.neighbours)
         others = method.alternatives(scores)
-        self.scores: Scores = replace(scores, alternatives=others, neighbours=found, texts=texts)
+        recalled = method.recall(replace(scores, texts=texts), texts)
+        self.scores: Scores = replace(recalled, alternatives=others, neighbours=found)
         known = LabelSpace(found.names)
         unknown = sorted({label for document in documents for label in document.labels if label not in known})
         self.gold = LabelSpace((*found.names, *unknown)).matrix(documents)  # each of the unknown ones is missed

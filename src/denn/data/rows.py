@@ -39,7 +39,10 @@ class Columns:
 
     def rejected(self, row: Mapping[str, object]) -> object:
         """Return the rejected labels of a row as they are written, None where there are none."""
-        return None if REJECTED in (self.text, self.labels, self.id) else row.get(REJECTED)
+        found = None if REJECTED in (self.text, self.labels, self.id) else row.get(REJECTED)
+        return (
+            None if isinstance(found, bool | int | float) else found
+        )  # a column of that name that means something else
 
     def among(self, found: Sequence[str], name: str) -> list[str]:
         """Return those of the wanted columns that were found; a missing or repeated one is an error."""

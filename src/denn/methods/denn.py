@@ -74,7 +74,9 @@ def _is_combiner(name: str) -> str:
 class DennParameters(ClassifierParameters):
     """All that can be set; Greek letters are the paper's."""
 
-    unsaid: ClassVar[dict[int, dict[str, Any]]] = {2: {"witnesses": ("classifier", "neighbours")}}  # format → values
+    unsaid: ClassVar[dict[int, dict[str, Any]]] = {
+        2: {"witnesses": ("classifier", "neighbours"), "remember": False}
+    }  # format → values
 
     alpha: NonNegativeFloat = 0.1  # α: weight of the contrastive loss; 0: a plain classifier with neighbours
     loss: Literal["debiased", "ucl", "scl", "wscl"] = "debiased"
@@ -88,6 +90,7 @@ class DennParameters(ClassifierParameters):
         "classifier", "neighbours", "words",
     )  # fmt: skip  # who scores labels; the first two in the paper
     combination: Annotated[str, AfterValidator(_is_combiner)] = "learnt"  # on validation; average; confidence: by λ
+    remember: bool = True  # a stored document with the same text decides, unless the combination is the paper's
     optimise: Literal["micro_f1", "macro_f1", "precision_at_k"] = "micro_f1"  # what the combination is chosen for
     select: Literal["classifier", "combined", "last"] = "classifier"  # which validation score picks the weights
 
@@ -253,11 +256,14 @@ class DENN(WithNeighbours):
             )
         return self
 
-    def scores(self, texts: Sequence[str], own_ids: Sequence[str | None] | None = None) -> Scores:
-        """Score texts by all witnesses; a stored document with the same text decides, but in the paper's own system."""
-        scores = super().scores(texts, own_ids)
-        paper = self.parameters.combination == "confidence"
-        return scores if paper else decide_by_same_text(scores, texts, self.store)
+    def recall(self, scores: Scores, texts: Sequence[str]) -> Scores:
+        """Let a stored document with the same text decide, but in the paper's own system."""
+        if not self.parameters.remember or self.parameters.combination == "confidence":
+            return scores
+        return decide_by_same_text(scores, texts, self.store, self._knows_word)
+
+    def _knows_word(self, word: str) -> bool:
+        return any(witness.knows_word(word) for witness in self.witnesses.values())
 
     def calibrate(self, documents: Sequence[Document], folder: Path, progress: Progress) -> Calibrated:
         """Learn from validation documents whom to believe; each is scored as if its labels had not been seen.

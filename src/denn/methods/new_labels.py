@@ -168,10 +168,19 @@ class NewLabels:
 
     def _votes(self, found: Neighbours, column: int) -> Tensor:
         """Return the (n,1) votes for one label, without those for all the others."""
-        wanted = found.label_columns == column
-        before = torch.nn.functional.pad(wanted.cumsum(0), (1, 0))  # wanted entries before each entry
-        one = replace(found, offsets=before[found.offsets], label_columns=found.label_columns[wanted] - column)
+        offsets, columns = _only(column, found.offsets, found.label_columns)
+        one = replace(found, offsets=offsets, label_columns=columns)
+        if len(found.rejected_columns):
+            offsets, columns = _only(column, found.rejected_offsets, found.rejected_columns)
+            one = replace(one, rejected_offsets=offsets, rejected_columns=columns)
         return self.method.votes(one, 1)
+
+
+def _only(column: int, offsets: Tensor, columns: Tensor) -> tuple[Tensor, Tensor]:
+    """Return sparse columns without all but one of them, which becomes the first."""
+    wanted = columns == column
+    before = torch.nn.functional.pad(wanted.cumsum(0), (1, 0))  # wanted entries before each entry
+    return before[offsets], columns[wanted] - column
 
 
 def _spread(ids: Sequence[str], limit: int) -> list[str]:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from enum import IntEnum
 
 import torch
 
@@ -12,30 +13,41 @@ from denn.protocols import Datastore
 from denn.types import Document, Scores
 
 LEAST_SIMILARITY = 0.8  # of embeddings; below it two texts are not compared
-COMPARED = 8  # neighbours of a text, at most
 SHARE_OF_UNDECIDED = 0.001  # of a score is left to a label that was decided on, so that their order stays
 LEAST_WORDS = 5  # of a text that may differ from the stored one
 LEAST_SHARE, MOST_SHARE = 0.5, 1.1  # of the stored text's words
+MOST_BLANKS = 3  # times as many characters as the other text, for the same words
 WORDS_PER_TYPO = 20
-SHORTEST_TYPO = 3  # characters of the longer word
 
-HYPHENATED = re.compile(r"(?<=\w)[-\u00ad\u2010]\s*\n\s*(?=\w)")
-WORD = re.compile(r"\w+")
+HYPHENATED = re.compile(r"(?<=\w)[-\u00ad\u2010][ \t\r]*+\n\s*+(?=\w)")
+WORD = re.compile(r"(?:(?<!\S)-(?=\d))?[^\s.,;:!?'\"()\[\]{}\-_`’‘“”«»…–—‐]+")  # other signs are part of a word
+
+IsWord = Callable[[str], bool]  # whether it is the usual spelling of a word
 
 
-def decide_by_same_text(scores: Scores, texts: Sequence[str], store: Datastore) -> Scores:
-    """Give texts that are stored the labels that are stored with them; the newest of several documents decides."""
-    candidates = _candidates(scores)
-    if not candidates:
+class Likeness(IntEnum):
+    """How much alike two texts are, the higher the more."""
+
+    OTHER = 0
+    NEARLY_SAME = 1  # but for typos and a missing end
+    SAME_WORDS = 2
+    SAME = 3  # but for blanks
+
+
+def decide_by_same_text(scores: Scores, texts: Sequence[str], store: Datastore, is_word: IsWord) -> Scores:
+    """Give texts that are stored the labels that are stored with them; of several documents the one last changed."""
+    near = _near_documents(scores)
+    if not near:
         return scores
-    wanted = sorted({id for ids in candidates.values() for id in ids})
-    stored = {str(document.id): document for document in store.get(wanted, missing_ok=True)}
+    wanted = sorted({id for ids in near.values() for id in ids})
+    stored = {str(document.id): Stored(document) for document in store.get(wanted, missing_ok=True)}
     same: list[str | None] = [None] * len(texts)
     final, column_of = scores.final.clone(), {name: column for column, name in enumerate(scores.names)}
-    for row, ids in candidates.items():
-        document = _same(texts[row], [stored[id] for id in ids if id in stored])
-        if document is None:
+    for row, ids in near.items():
+        alike = _most_alike(texts[row], [stored[id] for id in ids if id in stored], is_word)
+        if not alike:
             continue
+        document = alike[0] if len(alike) == 1 else _last_changed(alike, store)
         same[row] = document.id
         given = torch.zeros(final.shape[1])
         given[[column_of[label] for label in document.labels if label in column_of]] = 1
@@ -44,28 +56,63 @@ def decide_by_same_text(scores: Scores, texts: Sequence[str], store: Datastore) 
     return replace(scores, final=final, same_text=tuple(same))
 
 
-def _candidates(scores: Scores) -> dict[int, list[str]]:
+class Stored:
+    """A stored document, whose text is taken apart once, when a text of about its length comes."""
+
+    def __init__(self, document: Document) -> None:
+        self.document = document
+        self._words: list[str] | None = None
+
+    @property
+    def words(self) -> list[str]:
+        """The words of its text."""
+        if self._words is None:
+            self._words = words_of(self.document.text)
+        return self._words
+
+
+def _near_documents(scores: Scores) -> dict[int, list[str]]:
     """Return the ids of the near documents of each text that has any, nearest first."""
     found = scores.neighbours
     assert found is not None
-    near = found.similarity[:, :COMPARED] >= LEAST_SIMILARITY
+    near = found.similarity >= LEAST_SIMILARITY
     return {
         row: [id for id, is_near in zip(found.ids[row], near[row].tolist(), strict=False) if is_near]
         for row in near.any(1).nonzero()[:, 0].tolist()
     }
 
 
-def _same(text: str, documents: Sequence[Document]) -> Document | None:
-    """Return the newest document of this very text, or the first of nearly the same."""
+def _most_alike(text: str, near: Sequence[Stored], is_word: IsWord) -> list[Document]:
+    """Return the documents whose text is most like this one; of nearly the same the nearest only."""
+    best, found = Likeness.OTHER, list[Document]()
+    for stored in near:
+        likeness = likeness_of(text, stored, is_word)
+        if likeness > best:
+            best, found = likeness, []
+        if likeness == best != Likeness.OTHER and not (found and best == Likeness.NEARLY_SAME):
+            found.append(stored.document)
+    return found
+
+
+def _last_changed(documents: Sequence[Document], store: Datastore) -> Document:
+    """Return the document with the latest change; the first one where they agree on the labels."""
+    if len({(frozenset(document.labels), frozenset(document.rejected)) for document in documents}) == 1:
+        return documents[0]
+    changes = [store.history(limit=1, id=document.id) for document in documents]
+    return max(zip(changes, documents, strict=True), key=lambda one: one[0][0].number if one[0] else 0)[1]
+
+
+def likeness_of(text: str, stored: Stored, is_word: IsWord) -> Likeness:
+    """Compare a text with a stored one."""
+    other = stored.document.text
+    if text == other or (len(text) <= MOST_BLANKS * len(other) and text.split() == other.split()):
+        return Likeness.SAME if text.strip() else Likeness.OTHER
+    if not LEAST_SHARE / MOST_BLANKS <= len(text) / max(1, len(other)) <= MOST_SHARE * MOST_BLANKS:
+        return Likeness.OTHER
     own = words_of(text)
-    nearly = None
-    for document in reversed(documents):  # of equal vectors the oldest comes first
-        other = words_of(document.text)
-        if own == other and own:
-            return document
-        if is_nearly_same(own, other):
-            nearly = document
-    return nearly
+    if own and own == stored.words:
+        return Likeness.SAME_WORDS
+    return Likeness.NEARLY_SAME if is_nearly_same(own, stored.words, is_word) else Likeness.OTHER
 
 
 def words_of(text: str) -> list[str]:
@@ -73,15 +120,15 @@ def words_of(text: str) -> list[str]:
     return WORD.findall(HYPHENATED.sub("", text).casefold())
 
 
-def is_nearly_same(own: Sequence[str], stored: Sequence[str]) -> bool:
-    """Tell whether words are those of a stored text but for typos and a missing end."""
+def is_nearly_same(own: Sequence[str], stored: Sequence[str], is_word: IsWord) -> bool:
+    """Tell whether words are those of a stored text but for typos, one in twenty words, and a missing end."""
     if not (len(own) >= LEAST_WORDS and LEAST_SHARE * len(stored) <= len(own) <= MOST_SHARE * len(stored)):
         return False
-    typos, here, there = 1 + len(own) // WORDS_PER_TYPO, 0, 0
+    typos, here, there = len(own) // WORDS_PER_TYPO, 0, 0
     while here < len(own) and there < len(stored):
         one, other = own[here], stored[there]
         cut_off = here == len(own) - 1 and other.startswith(one)
-        if one == other or cut_off or is_typo(one, other):
+        if one == other or cut_off or is_typo(one, other, is_word):
             here, there = here + 1, there + 1
         elif "".join(own[here : here + 2]) == other:
             here, there = here + 2, there + 1
@@ -92,13 +139,16 @@ def is_nearly_same(own: Sequence[str], stored: Sequence[str]) -> bool:
         typos -= one != other and not cut_off
         if typos < 0:
             return False
-    return len(own) - here <= typos
+    return here == len(own)
 
 
-def is_typo(one: str, other: str) -> bool:
-    """Tell whether words differ in one letter that is missing, doubled, wrong, or has changed places with the next."""
+def is_typo(one: str, other: str, is_word: IsWord) -> bool:
+    """Tell whether one of the words is the other one with a letter missing, doubled, wrong, or in the next one's place.
+
+    Two usual words, such as not and now, are no typos of each other, nor are two unusual ones, such as names.
+    """
     short, long = sorted((one, other), key=len)
-    if len(long) < SHORTEST_TYPO or len(long) > len(short) + 1 or any(sign.isdigit() for sign in one + other):
+    if len(long) > len(short) + 1 or any(sign.isdigit() for sign in one + other) or is_word(one) == is_word(other):
         return False
     place = next((at for at, (left, right) in enumerate(zip(short, long, strict=False)) if left != right), len(short))
     if len(short) < len(long):

@@ -140,6 +140,10 @@ class Ngrams:
         self.idf = (1 + np.log((1 + len(tokens)) / (1 + having))).astype(np.float32)
         return self._stacked([self._weigh(*counted.pop(0)) for _ in range(len(counted))])
 
+    def has_word(self, word: str) -> bool:
+        """Tell whether a word is a term."""
+        return self._columns.get(word, self.terms) < len(self.words)
+
     @property
     def terms(self) -> int:
         """The number V of columns."""

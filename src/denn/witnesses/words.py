@@ -168,6 +168,10 @@ class Words(Witness):
             return tokens.words[group]
         return self.ngrams.pair(group - len(tokens.words))
 
+    def knows_word(self, word: str) -> bool:
+        """Tell whether a word is among its terms."""
+        return self.ngrams.has_word(word)
+
     def save(self, folder: Path) -> None:
         """Write terms and numbers."""
         folder.mkdir(parents=True)
