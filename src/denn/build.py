@@ -255,6 +255,7 @@ def _finish(staging: Path, corpus: Corpus, recipe: Recipe, facts: Mapping[str, o
         else:
             log.warning("there is no validation part: thresholds stay at 0.5, and nothing shows how good the model is")
             thresholds, metrics = untuned(systems_of(model.scores([""])), len(corpus.labels)), {}
+        model.method.measure_familiarity(staging)
     found = {"thresholds": thresholds, "metrics": metrics, "training": dict(facts)}
     card = card.model_copy(update={**found, "digests": bundle.digests(staging)})
     bundle.write_card(staging, card)

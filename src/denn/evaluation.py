@@ -13,7 +13,7 @@ from denn.bundle import Thresholds
 from denn.core.metrics import LabelTable, all_scores, frequency_bands, label_table, ranking_scores
 from denn.core.thresholds import decide, tune_global, tune_per_label
 from denn.errors import BundleError
-from denn.types import Document, LabelSpace, Scores
+from denn.types import UNFAMILIAR, Document, LabelSpace, Scores
 
 BAND_EDGES = (1, 10, 50, 500)  # training documents of a label
 
@@ -29,11 +29,23 @@ class Evaluation:
     bands: Sequence[Mapping[str, Any]]  # of the final score at the tuned threshold
     table: LabelTable  # likewise
     confidence: float | None  # mean λ
+    unfamiliar: float | None = None  # share of the documents that are unfamiliar; None if it was not measured
 
     @property
     def headline(self) -> Mapping[str, float]:
         """The final score at the one threshold tuned on validation."""
         return self.systems["final"]["tuned"]
+
+    @property
+    def familiarity_sentence(self) -> str:
+        """Say how many documents are unlike what is stored; nothing if that was not measured."""
+        if self.unfamiliar is None:
+            return ""
+        count = round(self.unfamiliar * self.documents)
+        return (
+            f"{count:,} of {self.documents:,} documents ({100 * self.unfamiliar:.1f} %) are unfamiliar: nothing in the "
+            "datastore is much like them."
+        )
 
     def as_dict(self) -> dict[str, Any]:
         """Return plain values for JSON: the headline's metrics by name, then everything else."""
@@ -45,6 +57,7 @@ class Evaluation:
             "labels": len(self.names),
             "unknown_labels": self.unknown_labels,
             "mean_confidence": self.confidence,
+            "unfamiliar": self.unfamiliar,
             "systems": self.systems,
             "bands": list(self.bands),
             "per_label": [
@@ -128,7 +141,17 @@ def evaluate(
     counts = torch.tensor([train_counts.get(name, 0) for name in space.names])
     bands = [asdict(band) for band in frequency_bands(counts, final, gold, BAND_EDGES)]
     confidence = None if scores.confidence is None else float(scores.confidence.mean())
-    return Evaluation(space.names, len(documents), len(unknown), systems, bands, label_table(final, gold), confidence)
+    table, unfamiliar = label_table(final, gold), share_unfamiliar(scores)
+    return Evaluation(space.names, len(documents), len(unknown), systems, bands, table, confidence, unfamiliar)
+
+
+def share_unfamiliar(scores: Scores) -> float | None:
+    """Return the share of texts that a prediction calls unfamiliar; None if familiarity was not measured."""
+    if scores.familiarity is None:
+        return None
+    low: list[bool] = (scores.familiarity < UNFAMILIAR).tolist()
+    stored = scores.same_text or [None] * len(low)
+    return sum(flag and id is None for flag, id in zip(low, stored, strict=True)) / max(1, len(low))
 
 
 def systems_of(scores: Scores) -> dict[str, Tensor]:
@@ -161,7 +184,11 @@ def concatenate(batches: Sequence[Scores]) -> Scores:
     others = {name: join([batch.alternatives[name] for batch in batches]) for name in batches[0].alternatives}
     confidences = [batch.confidence for batch in batches if batch.confidence is not None]
     confidence = torch.cat(confidences) if confidences else None
+    familiarities = [batch.familiarity for batch in batches if batch.familiarity is not None]
+    familiarity = torch.cat(familiarities) if familiarities else None
     texts = [text for batch in batches for text in batch.texts]
     same = [id for batch in batches for id in batch.same_text or [None] * len(batch.final)]
     final = join([batch.final for batch in batches])
-    return Scores(final, names, parts, confidence, alternatives=others, texts=texts, same_text=same)
+    return Scores(
+        final, names, parts, confidence, alternatives=others, texts=texts, same_text=same, familiarity=familiarity
+    )

@@ -216,6 +216,7 @@ class Model:
                 parts=_parts(scores, row, shown),
                 words=words[row],
                 same_text=scores.same_text[row] if scores.same_text else None,
+                familiarity=None if scores.familiarity is None else float(scores.familiarity[row]),
             )
 
     def _neighbours(self, scores: Scores, limit: int | None) -> list[tuple[Neighbour, ...]]:

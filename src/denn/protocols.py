@@ -170,6 +170,10 @@ class Method(Protocol):
         """
         return None
 
+    def measure_familiarity(self, folder: Path) -> None:
+        """Measure how near stored documents are to each other, and add it to the folder that this was loaded from."""
+        return None
+
     def alternatives(self, scores: Scores) -> Mapping[str, Tensor]:
         """Return (n,L) scores that other ways to combine the same parts would give, by name."""
         return {}

@@ -15,6 +15,9 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
+UNFAMILIAR = 0.02  # familiarity below which a text is flagged: that of about 2 % of ordinary documents
+
+
 @dataclass(frozen=True)
 class Stage:
     """A part of long work, as progress shows it."""
@@ -202,6 +205,12 @@ class Prediction:
     parts: Mapping[str, Mapping[str, float]] = field(default_factory=dict)  # label → witness → its score
     words: Mapping[str, tuple[tuple[str, float], ...]] = field(default_factory=dict)  # label → words for it, weights
     same_text: str | None = None  # id of the stored document that is the same text and decides; None where none is
+    familiarity: float | None = None  # share of ordinary documents with farther neighbours; None if not measured
+
+    @property
+    def unfamiliar(self) -> bool:
+        """Whether nothing in the datastore is much like the text, so that its labels deserve less trust."""
+        return self.same_text is None and self.familiarity is not None and self.familiarity < UNFAMILIAR
 
 
 Parts: TypeAlias = "Mapping[str, Tensor]"  # witness → (n,L) in [0,1], NaN where it cannot know a label
@@ -233,6 +242,7 @@ class Scores:
     alternatives: Mapping[str, Tensor] = field(default_factory=dict)  # other ways to combine them: each (n,L)
     texts: Sequence[str] = ()  # that were scored; none where they are not kept
     same_text: Sequence[str | None] = ()  # id of the stored document with the same text, whose labels count; () if none
+    familiarity: Tensor | None = None  # (n,) in [0,1]
 
     def rows(self, begin: int, end: int) -> Scores:
         """Return what is thought of some of the texts."""
@@ -245,6 +255,7 @@ class Scores:
             {name: part[begin:end] for name, part in self.alternatives.items()},
             self.texts[begin:end],
             self.same_text[begin:end],
+            None if self.familiarity is None else self.familiarity[begin:end],
         )
 
 

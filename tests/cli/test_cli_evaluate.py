@@ -57,6 +57,8 @@ def test_tables_fit_80_columns_and_show_the_same_numbers(run, tiny_model, files)
     assert "Combination: learnt." in ran.out and "Mean λ" not in ran.out
     empty = round(20 * found["empty_predictions"])
     assert f"{empty} of 20 documents are given no label" in ran.out
+    count = round(20 * found["unfamiliar"])
+    assert f"{count} of 20 documents ({5 * count:.1f} %) are unfamiliar" in " ".join(ran.out.split())
     assert "unknown to the model" not in ran.out
 
 

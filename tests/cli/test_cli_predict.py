@@ -27,7 +27,10 @@ def test_predictions_are_those_of_the_library_in_order(run, tiny_model, tiny_cor
         expected = model.predict([document.text for document in tiny_corpus.test], evidence=2)
     assert len(ran.rows) == len(expected)
     for row, document, prediction in zip(ran.rows, tiny_corpus.test, expected, strict=True):
-        assert list(row) == ["id", "labels", "scores", "confidence", "parts", "words", "neighbours"]
+        fields = ["id", "labels", "scores", "confidence", "familiarity", "parts", "words", "neighbours"]
+        assert [name for name in row if name != "unfamiliar"] == fields
+        assert row["familiarity"] == round(prediction.familiarity, 4)
+        assert row.get("unfamiliar", False) is prediction.unfamiliar
         assert row["id"] == document.id
         assert tuple(row["labels"]) == prediction.labels
         assert row["scores"] == {label: round(score, 4) for label, score in prediction.scores.items()}
@@ -43,7 +46,8 @@ def test_predictions_are_those_of_the_library_in_order(run, tiny_model, tiny_cor
 
 def test_every_plain_line_is_a_text_and_gets_a_line(run, tiny_model):
     ran = run("predict", tiny_model, stdin="goal match\n\nastroném 電車\n".encode())
-    assert [list(row) for row in ran.rows] == [["labels", "scores", "confidence", "parts"]] * 3
+    fields = ["labels", "scores", "confidence", "familiarity", "parts"]
+    assert [[name for name in row if name != "unfamiliar"] for row in ran.rows] == [fields] * 3
     assert "sport" in ran.rows[0]["labels"]
 
 
@@ -51,6 +55,14 @@ def test_supporting_words_are_shown_as_evidence_the_strongest_first():
     prediction = Prediction(("sport",), {"sport": 0.9}, None, (), {}, {"sport": (("goal", 2.5), ("red card", 0.5))})
     assert as_row(None, prediction, evidence=True)["words"] == {"sport": ["goal", "red card"]}
     assert "words" not in as_row(None, prediction, evidence=False)
+
+
+def test_only_unfamiliar_texts_are_flagged():
+    def row(familiarity):
+        return as_row(None, Prediction((), {}, None, (), familiarity=familiarity), evidence=False)
+
+    assert row(0.012345) == row(0.5) | {"familiarity": 0.0123, "unfamiliar": True}
+    assert "unfamiliar" not in row(0.5)
 
 
 def test_thresholds_and_least_numbers_of_labels_are_obeyed(run, dummy):
@@ -68,6 +80,7 @@ def test_thresholds_and_least_numbers_of_labels_are_obeyed(run, dummy):
 def test_a_method_without_neighbours_predicts_too(run, dummy):
     (row,) = run("predict", dummy, "--evidence", stdin=b"x\n").rows
     assert row["confidence"] is None
+    assert row["familiarity"] is None
     assert row["neighbours"] == []
 
 

@@ -40,10 +40,12 @@ def test_numbers_of_a_table_stay_numbers():
 @given(
     st.lists(st.text("=+-@'ab ", min_size=1).map(str.strip).filter(bool), min_size=1),
     st.sampled_from(["labels", "predicted_labels"]),
+    st.sampled_from([[], ["familiarity", "unfamiliar"]]),  # none in files of earlier versions
 )
-def test_only_a_file_of_the_page_is_restored(tmp_path_factory, labels, name):
+def test_only_a_file_of_the_page_is_restored(tmp_path_factory, labels, name, more):
     path = tmp_path_factory.mktemp("files") / "a.csv"
-    path.write_bytes(write_table([["text", name, "scores"], *(["'=x", label, "0.5"] for label in labels)]))
+    rows = (["'=x", label, "0.5", *("" for _ in more)] for label in labels)
+    path.write_bytes(write_table([["text", name, "scores", *more], *rows]))
     documents, _ = read_documents(path, labels_column=name)
     assert [document.labels for document in documents] == [(label,) for label in labels]
     assert {document.text for document in documents} == {"'=x"}

@@ -63,6 +63,7 @@ def same(found: dict, expected: denn.Prediction) -> None:
     assert [one["score"] for one in found["scores"]] == sorted((one["score"] for one in found["scores"]), reverse=True)
     assert [one["label"] for one in found["scores"] if one["chosen"]] == found["labels"]
     assert found["confidence"] == pytest.approx(expected.confidence, abs=1e-4)
+    assert found["familiarity"] == pytest.approx(expected.familiarity, abs=1e-2)  # among few documents it is steep
     for one in found["scores"]:
         assert {"classifier", "neighbours"} <= set(one["parts"])
         assert one["parts"] == pytest.approx(expected.parts[one["label"]], abs=1e-4)
@@ -94,7 +95,7 @@ def test_predictions_are_those_of_the_library(client, model, options):
 
 def test_the_shape_of_a_prediction(client):
     found = client.post("/v1/predict", json={"text": TEXT}).json()
-    assert list(found) == ["labels", "scores", "confidence", "neighbours"]
+    assert list(found) == ["labels", "scores", "confidence", "familiarity", "unfamiliar", "same_text", "neighbours"]
     assert set(found["labels"]) == {"sport", "日本 旅行"} and 0 <= found["confidence"] <= 1
     assert all(list(one) == ["label", "score", "threshold", "chosen", "parts", "words"] for one in found["scores"])
     assert all(list(one) == ["id", "similarity", "labels", "rejected", "text"] for one in found["neighbours"])

@@ -137,6 +137,7 @@ def test_a_model_without_a_datastore_predicts_and_says_what_it_cannot(forgetful)
     assert {row["trained"] for row in got(forgetful, "/v1/labels")["labels"]} == {True}
     found = forgetful.post("/v1/predict", {**TEXT, "top_k": 1}).json()
     assert len(found["labels"]) == 1 and found["confidence"] is None and found["neighbours"] == []
+    assert found["familiarity"] is None and found["unfamiliar"] is False
     document = {"text": "x", "labels": []}
     with forgetful.client(KEY) as client:
         for answer in (
@@ -154,6 +155,7 @@ def test_a_model_without_a_datastore_predicts_and_says_what_it_cannot(forgetful)
 def test_an_empty_datastore(emptied):
     found = emptied.post("/v1/predict", TEXT).json()
     assert found["neighbours"] == [] and found["confidence"] == 0 and found["scores"]
+    assert found["familiarity"] == 0 and found["unfamiliar"] is True
     assert emptied.post("/v1/neighbours", TEXT).json() == {"neighbours": []}
     assert got(emptied, "/v1/documents") == {"total": 0, "documents": []}
     assert {row["documents"] for row in got(emptied, "/v1/labels")["labels"]} == {0}

@@ -92,6 +92,9 @@ def as_row(id: str | None, prediction: Prediction, evidence: bool) -> dict[str, 
     row["labels"] = prediction.labels
     row["scores"] = {label: round(score, 4) for label, score in prediction.scores.items()}
     row["confidence"] = None if prediction.confidence is None else round(prediction.confidence, 4)
+    row["familiarity"] = None if prediction.familiarity is None else round(prediction.familiarity, 4)
+    if prediction.unfamiliar:
+        row["unfamiliar"] = True
     if prediction.same_text is not None:
         row["same_text"] = prediction.same_text
     row["parts"] = {

@@ -136,6 +136,8 @@ def sentences(found: Evaluation, heard: Combination | None) -> list[str]:
     """Say what the tables do not show."""
     empty = round(found.headline["empty_predictions"] * found.documents)
     said = [f"{empty} of {found.documents} documents are given no label at the tuned threshold."]
+    if found.familiarity_sentence:
+        said.append(found.familiarity_sentence)
     if found.unknown_labels:
         said.append(f"{found.unknown_labels} labels here are unknown to the model; each is counted as missed.")
     if heard is not None:

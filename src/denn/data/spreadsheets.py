@@ -12,6 +12,7 @@ from collections.abc import Iterable, Sequence
 
 FORMULA = re.compile(r"'*[=+\-@\t\r\n＝＋－＠]")
 PROTECTED = re.compile(r"'+[=+\-@\t\r\n＝＋－＠]")
+ADDED = ["labels", "scores", "familiarity", "unfamiliar"]  # columns of the page; the first two in earlier versions
 NUMBER = re.compile(r"[+-]?\d+(\.\d+)?([eE][+-]?\d+)?", re.ASCII)
 
 
@@ -34,5 +35,6 @@ def restore(cell: str) -> str:
 
 
 def is_ours(header: Sequence[str]) -> bool:
-    """Tell a file that the page wrote, by its last two columns; in other files an apostrophe means itself."""
-    return [name.removeprefix("predicted_") for name in header[-2:]] == ["labels", "scores"]
+    """Tell a file that the page wrote, by its last columns; in other files an apostrophe means itself."""
+    names = [name.removeprefix("predicted_") for name in header]
+    return any(names[-len(added) :] == added for added in (ADDED, ADDED[:2]))

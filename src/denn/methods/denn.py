@@ -298,7 +298,8 @@ class DENN(WithNeighbours):
         """Weigh what the witnesses say of texts with these neighbours."""
         heard, context = self._weighed(parts, found, gamma)
         final = self.combiner.combine(heard, context)
-        return Scores(final, found.names, parts, self._confidence(heard, context), found)
+        familiarity = self.familiarity_of(found)
+        return Scores(final, found.names, parts, self._confidence(heard, context), found, familiarity=familiarity)
 
     def _confidence(self, heard: Mapping[str, Tensor], context: Context) -> Tensor | None:
         """Return λ (n,) where both of its witnesses are heard."""

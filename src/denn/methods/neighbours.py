@@ -14,6 +14,7 @@ from torch import Tensor
 
 from denn.errors import BundleError
 from denn.methods.classifier import Classifier
+from denn.methods.familiarity import Familiarity, among_stored
 from denn.protocols import Datastore, Witness
 from denn.stores.address import FILE, open_store
 from denn.stores.embedded.store import EmbeddedStore
@@ -39,6 +40,7 @@ class WithNeighbours(Neural):
             "classifier": ClassifierWitness(self),
             "neighbours": NeighboursWitness(self),
         }
+        self.familiarity: Familiarity | None = None
 
     def training(self, corpus: Corpus) -> Training:
         """Prepare the training of the network."""
@@ -63,7 +65,19 @@ class WithNeighbours(Neural):
         """Read what `save` wrote."""
         self = super().load(folder, parameters, labels)
         self.store = open_store(folder, device=self.network.device)
+        self.familiarity = Familiarity.load(folder)
         return self
+
+    def measure_familiarity(self, folder: Path) -> None:
+        """Measure how near stored documents are to each other, and add that to the folder."""
+        p = self.parameters
+        self.familiarity = Familiarity.measure(among_stored(self.store, p.k, p.seed))
+        if self.familiarity is not None:
+            self.familiarity.save(folder)
+
+    def familiarity_of(self, found: Neighbours) -> Tensor | None:
+        """Return the (n,) familiarity of texts with these neighbours; None if it was not measured."""
+        return None if self.familiarity is None else self.familiarity.of(found.similarity)
 
     def scores(self, texts: Sequence[str], own_ids: Sequence[str | None] | None = None) -> Scores:
         """Score texts by each witness, and by all of them.

@@ -37,6 +37,8 @@ def scores(found: Findings, names: Mapping[str, str]) -> str:
         "P is precision, R recall. Micro counts all decisions alike, macro is the mean over all labels. A label is "
         "given where its score is above the threshold: 0.5, one tuned on validation texts, or one tuned per label."
     ]
+    if evaluation.familiarity_sentence:
+        said.append(evaluation.familiarity_sentence)
     if evaluation.unknown_labels:
         said.append(f"{evaluation.unknown_labels} labels here are unknown to the model; each is counted as missed.")
     caption = f"Scores on {evaluation.documents:,} texts, in per cent"

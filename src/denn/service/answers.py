@@ -62,6 +62,8 @@ def prediction_json(decided: Decided, options: Options) -> dict[str, Any]:
             for (label, score), threshold in zip(one.scores.items(), decided.thresholds, strict=True)
         ],
         "confidence": one.confidence,
+        "familiarity": one.familiarity,
+        "unfamiliar": one.unfamiliar,
         "same_text": one.same_text,
         "neighbours": [neighbour_json(neighbour, options.text_characters) for neighbour in one.neighbours],
     }

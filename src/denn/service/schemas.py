@@ -184,6 +184,10 @@ class PredictionOut(BaseModel):
     labels: list[str]
     scores: list[ScoredLabel]
     confidence: float | None = Field(description="λ: how much the neighbours support what the classifier is sure of.")
+    familiarity: float | None = Field(
+        description="Share of ordinary documents whose nearest neighbours are farther away, from 0 to 1."
+    )
+    unfamiliar: bool = Field(description="Whether nothing stored is much like the text: trust its labels less.")
     same_text: str | None = Field(description="The id of a stored document with the same text: its labels are these.")
     neighbours: list[NeighbourOut]
 

@@ -51,6 +51,9 @@ class Telemetry:
         self.computing = Counter("denn_computing_seconds", "Time spent on batches.", registry=self.registry)
         self.predictions = Counter("denn_predictions", "Texts tagged.", registry=self.registry)
         self.empty = Counter("denn_empty_predictions", "Texts that got no label.", registry=self.registry)
+        self.unfamiliar = Counter(
+            "denn_unfamiliar_predictions", "Texts unlike anything in the datastore.", registry=self.registry
+        )
         self.documents = Gauge("denn_documents", "Documents in the datastore.", registry=self.registry)
         self._recent: deque[Seen] = deque(maxlen=RECENT)
         self._total = self._empty = 0
@@ -71,6 +74,7 @@ class Telemetry:
         self._total, self._empty = self._total + len(predictions), self._empty + empty
         self.predictions.inc(len(predictions))
         self.empty.inc(empty)
+        self.unfamiliar.inc(sum(one.unfamiliar for one in predictions))
 
     def recent(self) -> dict[str, Any]:
         """Return what is remembered, oldest first."""

@@ -71,7 +71,8 @@ class KNN(WithNeighbours):
         """Give both fixed shares, ŷ = λ ŷ_knn + (1 − λ) ŷ_clf; without any neighbour the classifier speaks alone."""
         known = parts["classifier"][:, : len(self.names)]
         share = found.similarity.isfinite().any(1) * self.parameters.vote_share  # (n,)
-        return Scores(combine_known(known, parts["neighbours"], share), found.names, parts, None, found)
+        final, familiarity = combine_known(known, parts["neighbours"], share), self.familiarity_of(found)
+        return Scores(final, found.names, parts, None, found, familiarity=familiarity)
 
     def votes(self, found: Neighbours, labels: int) -> Tensor:
         """Let neighbours vote, β = softmax(−d/τ): (n,L)."""

@@ -9,6 +9,7 @@ import pytest
 from acting import Page, expect, marks, run_batch
 
 from denn.data.corpus import read_documents
+from denn.types import UNFAMILIAR
 
 pytestmark = marks
 
@@ -35,14 +36,16 @@ def test_batch_csv_with_quotes_newlines_and_semicolons(opened, service) -> None:
     expect(page.locator("#batch-status")).to_contain_text("Done: 151 rows")
     name, content = download(page)
     assert name == "news.tagged.csv"
-    assert content.startswith(b"\xef\xbb\xbfnr;story;labels;predicted_labels;scores\r\n")
+    assert content.startswith(b"\xef\xbb\xbfnr;story;labels;predicted_labels;scores;familiarity;unfamiliar\r\n")
     rows = list(csv.reader(io.StringIO(content.decode("utf-8-sig"), newline=""), delimiter=";"))
     assert [row[:3] for row in rows[1:]] == [[str(n), text, "old, ones"] for n, text in enumerate(texts)]
     for row, said in zip(rows[1:], predicted(service, texts[:-1]), strict=False):
         assert [label for label in row[3].split("|") if label] == said["labels"]
         scores = [one["score"] for one in said["scores"] if one["chosen"]]
         assert [float(score) for score in row[4].split("|") if score] == pytest.approx(scores, abs=1e-4)
-    assert rows[-1][3:] == ["", ""]
+        assert float(row[5]) == pytest.approx(said["familiarity"], abs=1e-2)
+        assert row[6] == ("true" if float(row[5]) < UNFAMILIAR else "")
+    assert rows[-1][3:] == ["", "", "", ""]
 
 
 def test_batch_csv_holds_no_formulas_and_is_read_back(opened, service, tmp_path) -> None:
@@ -63,7 +66,8 @@ def test_batch_csv_holds_no_formulas_and_is_read_back(opened, service, tmp_path)
         ]
         asked = route.request.post_data_json["texts"]
         sent.extend(asked)
-        route.fulfill(json={"predictions": [{"labels": ["=HYPERLINK(1)", "-b"], "scores": labels} for _ in asked]})
+        one = {"labels": ["=HYPERLINK(1)", "-b"], "scores": labels, "familiarity": None, "unfamiliar": False}
+        route.fulfill(json={"predictions": [one for _ in asked]})
 
     sent: list[str] = []
     page.route("**/v1/predict/batch", answer)
@@ -71,7 +75,7 @@ def test_batch_csv_holds_no_formulas_and_is_read_back(opened, service, tmp_path)
     expect(page.locator("#batch-status")).to_contain_text("Done: 10 rows")
     _, content = download(page)
     header, *rows = csv.reader(io.StringIO(content.decode(), newline=""))
-    assert header == ["text", "'-nr", "labels", "scores"]
+    assert header == ["text", "'-nr", "labels", "scores", "familiarity", "unfamiliar"]
     assert [row[0] for row in rows] == [text if text in ("'plain'", "a=b") else f"'{text}" for text in texts]
     assert [row[1] for row in rows[:4]] == ["-1", "-0.5", "+2e3", "'-a"]
     assert {row[2] for row in rows} == {"'=HYPERLINK(1)|-b"}
@@ -103,6 +107,8 @@ def test_batch_jsonl_keeps_what_it_was(opened, service) -> None:
         row = json.loads(line)
         assert row["labels"] == said["labels"]
         assert list(row["scores"]) == said["labels"]
+        assert row["familiarity"] == pytest.approx(said["familiarity"], abs=1e-2)
+        assert row.get("unfamiliar", False) is (row["familiarity"] < UNFAMILIAR)
 
 
 def test_batch_waits_where_the_service_is_busy(opened) -> None:

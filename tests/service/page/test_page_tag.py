@@ -45,6 +45,22 @@ def test_witnesses_stand_side_by_side_with_bars_of_one_scale(opened, service) ->
         assert drawn / whole == pytest.approx(score, abs=0.03)
 
 
+def test_an_unfamiliar_text_is_flagged_above_its_labels(opened) -> None:
+    page, flags = opened(), iter([True, False])
+
+    def flagged(route) -> None:
+        answer = route.fetch()
+        route.fulfill(response=answer, json=answer.json() | {"unfamiliar": next(flags)})
+
+    page.route("**/v1/predict", flagged)
+    tag(page)
+    notice = page.locator("#unfamiliar")
+    expect(notice).to_contain_text("Unfamiliar text: nothing in the datastore is much like it")
+    assert notice.bounding_box()["y"] < page.locator("#chosen").bounding_box()["y"]
+    tag(page, "orbit rocket planet")
+    expect(notice).to_be_empty()
+
+
 def test_supporting_words_are_shown_where_there_are_any(opened) -> None:
     page = opened()
 

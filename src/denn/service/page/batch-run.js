@@ -24,7 +24,7 @@ export async function tagAll(texts, results, { limits, signal, onProgress, onWai
     if (results[row] !== undefined) {
       row += 1;
     } else if (!texts[row].trim()) {
-      results[row] = { labels: [], scores: [] }; // nothing to ask about
+      results[row] = { labels: [], scores: [], familiarity: null, unfamiliar: false }; // nothing to ask about
       row += 1;
     } else {
       checkLength(texts[row], row, limits);
@@ -86,9 +86,9 @@ function blame(rows) {
   };
 }
 
-function chosen({ scores }) {
+function chosen({ scores, familiarity, unfamiliar }) {
   const kept = scores.filter((row) => row.chosen);
-  return { labels: kept.map((row) => row.label), scores: kept.map((row) => row.score) };
+  return { labels: kept.map((row) => row.label), scores: kept.map((row) => row.score), familiarity, unfamiliar };
 }
 
 function sleep(seconds, signal) {

@@ -112,9 +112,11 @@ const finished = ({ results }) => results.filter((result) => result !== undefine
 function summary() {
   const skipped = job.results.filter((result) => result === null).length;
   const empty = job.results.filter((result) => result?.labels.length === 0).length;
+  const unfamiliar = job.results.filter((result) => result?.unfamiliar).length;
   const seconds = (performance.now() - job.started.time) / 1000;
+  const strange = unfamiliar ? `, ${count(unfamiliar)} unfamiliar` : "";
   const without = skipped ? ` ${counted(skipped, "row")} left out.` : "";
-  return `Done: ${counted(job.file.size, "row")} in ${duration(seconds)}, ${count(empty)} without a label.${without}`;
+  return `Done: ${counted(job.file.size, "row")} in ${duration(seconds)}, ${count(empty)} without a label${strange}.${without}`;
 }
 
 function progress(note) {

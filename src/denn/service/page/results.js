@@ -3,6 +3,7 @@ import { byId, chips, el, hidden, rejectedChips, route } from "./dom.js";
 import { counted, excerpt, score } from "./format.js";
 
 const FEW = 10; // neighbours that are shown at first
+const UNFAMILIAR = "Unfamiliar text: nothing in the datastore is much like it, so trust these labels less.";
 
 /**
  * Show a prediction.
@@ -18,6 +19,7 @@ export function showPrediction(prediction, decisions) {
   const make = (row) => labelRow(row, prediction, decisions);
   byId("chosen").replaceChildren(...(rows.length ? rows.map(make) : [nothing("No label reaches its threshold.")]));
   byId("others").replaceChildren(...(others.length ? others.map(make) : [nothing("No other label comes near.")]));
+  byId("unfamiliar").textContent = prediction.unfamiliar ? UNFAMILIAR : "";
   showNeighbours(prediction.neighbours);
   paintDecisions(decisions);
   focused?.();

@@ -12,10 +12,14 @@ import { parseCsv, restore, writeCsv } from "./csv.js";
  * @property {(column: string) => string[]} texts one for each row
  * @property {() => string[][]} preview the first rows, in the order of the columns
  * @property {(row: number) => string} place where a row is, for messages
- * @property {(results: ({labels: string[], scores: number[]}|null)[]) => string} write
+ * @property {(results: (Result|null)[]) => string} write
+ *
+ * What was found for a row.
+ * @typedef {{labels: string[], scores: number[], familiarity: number|null, unfamiliar: boolean}} Result
  */
 
 const PREVIEW = 3;
+const ADDED = ["labels", "scores", "familiarity", "unfamiliar"]; // fields of each row
 
 /** Read a file by its name: .jsonl and .ndjson are JSON lines, everything else is CSV. */
 export function readTexts(name, content, { header = true } = {}) {
@@ -44,16 +48,22 @@ function table(content, header) {
     place: (row) => `row ${row + 1}`,
     write(results) {
       const labels = joiner(results);
-      const cells = (found) => (found ? [labels(found.labels), found.scores.map(rounded).join("|")] : ["", ""]);
+      const cells = (found) => (found ? resultCells(found, labels) : ADDED.map(() => ""));
       const first = header ? [[...padded(all[0]), ...newNames(columns)]] : [];
       return writeCsv([...first, ...rows.map((row, place) => [...padded(row), ...cells(results[place])])], format);
     },
   };
 }
 
-/** Tell a file that this page wrote, by its last two columns; in other files an apostrophe means itself. */
+function resultCells({ labels, scores, familiarity, unfamiliar }, joined) {
+  const near = familiarity === null ? "" : rounded(familiarity);
+  return [joined(labels), scores.map(rounded).join("|"), near, unfamiliar ? "true" : ""];
+}
+
+/** Tell a file that this page wrote, by its last columns; in other files an apostrophe means itself. */
 function isOurs(header = []) {
-  return header.slice(-2).map((name) => name.replace(/^predicted_/, "")).join() === "labels,scores";
+  const names = header.map((name) => name.replace(/^predicted_/, ""));
+  return [ADDED, ADDED.slice(0, 2)].some((added) => names.slice(-added.length).join() === added.join());
 }
 
 function jsonLines(content) {
@@ -95,17 +105,23 @@ function jsonObject({ text, number }) {
 }
 
 /** Add fields at the end of an object's own text, so that all else stays as it was written, long numbers too. */
-function extended(text, [labelsName, scoresName], found) {
+function extended(text, [labelsName, scoresName, familiarityName, unfamiliarName], found) {
   if (!found) return text;
   const scores = Object.fromEntries(found.labels.map((label, place) => [label, Number(rounded(found.scores[place]))]));
-  const fields = JSON.stringify({ [labelsName]: found.labels, [scoresName]: scores }).slice(1);
+  const near = found.familiarity === null ? null : Number(rounded(found.familiarity));
+  const fields = JSON.stringify({
+    [labelsName]: found.labels,
+    [scoresName]: scores,
+    [familiarityName]: near,
+    ...(found.unfamiliar && { [unfamiliarName]: true }),
+  }).slice(1);
   const start = text.slice(0, -1).trimEnd();
   return `${start}${start === "{" ? "" : ", "}${fields}`;
 }
 
-/** "labels" and "scores", or other names where the file has those already. */
+/** The names of the added fields, or other names where the file has those already. */
 function newNames(taken) {
-  return ["labels", "scores"].map((name) => (taken.includes(name) ? `predicted_${name}` : name));
+  return ADDED.map((name) => (taken.includes(name) ? `predicted_${name}` : name));
 }
 
 /** Labels joined by bars, as `denn` reads them; as JSON lists where a label itself has a sign that could part it. */
