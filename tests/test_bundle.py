@@ -43,6 +43,7 @@ def test_what_is_in_a_bundle(tiny_model, tiny_corpus):
         "encoder/1_Pooling/config.json",
         "store/store.sqlite",
         "combiner.json",
+        "familiarity.json",
         "witnesses/words/terms.txt",
         "witnesses/words/words.safetensors",
     }
