@@ -1,4 +1,4 @@
-"""What a model says of texts unlike its documents: one-line summaries, nonsense, and ordinary test texts for comparison.
+"""What a model says of texts unlike its documents: one-line summaries and nonsense, next to ordinary test texts.
 
 python -m denn_bench.studies.unfamiliar MODEL TEST [--count 300] [--out FILE]
 
