@@ -22,6 +22,8 @@ from denn.types import Document, LabelSpace, Neighbour, Prediction, Scores, Whic
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from denn.analysis.queue import Queued
+
 log = logging.getLogger(__name__)
 
 BATCH = 256  # texts scored at a time, fewer where there are very many labels
@@ -145,6 +147,17 @@ class Model:
         counts = dict(zip(self.labels.names, self.card.corpus["label_counts"], strict=True))
         later = self.later_thresholds(scores)
         return evaluate(scores, documents, self.card.thresholds, counts, min_labels, later=later)
+
+    def queue(self, texts: Iterable[str | Document], *, count: int = 100) -> list[Queued]:
+        """Choose unlabelled texts whose labels would teach most: uncertain, unfamiliar, and unlike each other.
+
+        Each text counts once. Any number of texts is read; those that may be chosen are kept, ten times `count`.
+        """
+        from denn.analysis.queue import queue
+
+        if isinstance(texts, str):
+            raise DataError("Got one string, expected a list of texts. Write queue([text]).")
+        return queue(self, texts, count)
 
     @property
     def store(self) -> Datastore:

@@ -1,0 +1,132 @@
+"""What to label next: texts that are uncertain, unfamiliar, and unlike each other."""
+
+from __future__ import annotations
+
+import hashlib
+import heapq
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from itertools import islice
+from typing import TYPE_CHECKING
+
+import torch
+import torch.nn.functional as F
+
+from denn.core.choice import expected_errors, spread_out
+from denn.core.thresholds import decide
+from denn.errors import ConfigError, DataError
+from denn.types import Document, Prediction
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from denn.model import Model
+
+MOST = 10_000  # texts that can be asked for
+POOL = 10  # candidates for each of them, of which the chosen ones are unlike each other
+NEAREST = 5  # stored documents that nearness is the mean of
+
+
+@dataclass(frozen=True, slots=True)
+class Queued:
+    """A text that is worth labelling."""
+
+    rank: int  # from 1
+    text: str
+    id: str | None
+    uncertainty: float  # expected number of wrong labels in the prediction
+    nearness: float  # mean cosine of the nearest stored documents
+    prediction: Prediction  # without evidence
+
+
+@dataclass(frozen=True, slots=True)
+class _Candidate:
+    value: float
+    place: int  # in the input
+    text: str
+    id: str | None
+    uncertainty: float
+    nearness: float
+    prediction: Prediction
+
+    def __lt__(self, other: _Candidate) -> bool:
+        return (self.value, -self.place) < (other.value, -other.place)
+
+
+def queue(model: Model, texts: Iterable[str | Document], count: int) -> list[Queued]:
+    """Rank texts by how much their labels would teach, see `Model.queue`."""
+    check_count(count)
+    _ = model.store  # an error if there is none
+    pool: list[_Candidate] = []
+    for candidate in _candidates(model, texts):
+        if len(pool) < POOL * count:
+            heapq.heappush(pool, candidate)
+        else:
+            heapq.heappushpop(pool, candidate)
+    if not pool:
+        raise DataError("Got no texts to rank, expected at least one.")
+    pool.sort(reverse=True)
+    vectors = [
+        model.embed([candidate.text for candidate in pool[begin : begin + model.batch()]])
+        for begin in range(0, len(pool), model.batch())
+    ]
+    values = torch.tensor([candidate.value for candidate in pool])
+    chosen = [pool[row] for row in spread_out(values, F.normalize(torch.cat(vectors).float(), dim=1), count)]
+    return [
+        Queued(rank, found.text, found.id, found.uncertainty, found.nearness, found.prediction)
+        for rank, found in enumerate(chosen, 1)
+    ]
+
+
+def check_count(count: int) -> None:
+    """Refuse a number of results that cannot be given."""
+    if not 1 <= count <= MOST:
+        raise ConfigError(f"Got count = {count}, expected a number from 1 to {MOST:,}.")
+
+
+def _candidates(model: Model, texts: Iterable[str | Document]) -> Iterator[_Candidate]:
+    """Score texts batch by batch; of equal ones the first."""
+    place, documents = 0, _distinct(texts)
+    while batch := list(islice(documents, model.batch())):
+        scores = model.score([document.text for document in batch])
+        thresholds = model.decision_thresholds(scores)
+        uncertainty = expected_errors(scores.final, decide(scores.final, thresholds))
+        assert scores.neighbours is not None
+        nearness = mean_nearness(scores.neighbours.similarity)
+        values = worth(uncertainty, nearness).tolist()
+        rows = zip(
+            values, batch, uncertainty.tolist(), nearness.tolist(), model.decide(scores, thresholds, evidence=0),
+            strict=True,
+        )  # fmt: skip
+        for value, document, unsure, near, prediction in rows:
+            yield _Candidate(value, place, document.text, document.id, unsure, near, prediction)
+            place += 1
+
+
+def worth(uncertainty: Tensor, nearness: Tensor) -> Tensor:
+    """Return how much the labels of texts would teach: uncertain texts more, familiar ones less."""
+    return uncertainty * (1 - nearness.clamp(0, 1))
+
+
+def mean_nearness(similarity: Tensor) -> Tensor:
+    """Return the (n,) mean cosine of the nearest neighbours from (n,k) cosines, nearest first; 0 without any."""
+    near = similarity[:, :NEAREST]
+    known = near.isfinite()
+    return near.masked_fill(~known, 0).sum(1) / known.sum(1).clamp(min=1)
+
+
+def _distinct(texts: Iterable[str | Document]) -> Iterator[Document]:
+    """Yield each text once; sixteen bytes are kept of every one."""
+    seen: set[bytes] = set()
+    for number, given in enumerate(texts, 1):
+        document = Document(given) if isinstance(given, str) else given
+        if not isinstance(document, Document):
+            raise DataError(f"Text {number} is of type {type(given).__name__}, expected a string or a Document.")
+        if (known := digest(document.text)) not in seen:
+            seen.add(known)
+            yield document
+
+
+def digest(text: str) -> bytes:
+    """Return sixteen bytes that tell texts apart."""
+    return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).digest()
