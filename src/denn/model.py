@@ -15,13 +15,14 @@ from denn.core.thresholds import decide
 from denn.errors import BundleError, ConfigError, ConflictError, DataError
 from denn.evaluation import Evaluation, concatenate, decision_thresholds, evaluate
 from denn.methods.new_labels import NewLabels
-from denn.protocols import Datastore, Method, Retriever
+from denn.protocols import Datastore, Method, Progress, Retriever
 from denn.registry import METHODS, lookup
 from denn.types import Document, LabelSpace, Neighbour, Prediction, Scores, Which
 
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from denn.analysis.audit import Suspect
     from denn.analysis.queue import Queued
 
 log = logging.getLogger(__name__)
@@ -159,6 +160,17 @@ class Model:
             raise DataError("Got one string, expected a list of texts. Write queue([text]).")
         return queue(self, texts, count)
 
+    def audit(
+        self, documents: Sequence[Document] | None = None, *, count: int = 100, progress: Progress | None = None
+    ) -> list[Suspect]:
+        """Find documents whose labels look wrong, those of the datastore or others, the most suspicious first.
+
+        Each is judged without what its own labels taught the model. A label that a document rejects is never suggested.
+        """
+        from denn.analysis.audit import audit
+
+        return audit(self, documents, count, progress)
+
     @property
     def store(self) -> Datastore:
         """The datastore, an error where the method keeps none; see `Datastore` for all that can be done with it."""
@@ -217,7 +229,7 @@ class Model:
     ) -> Iterator[Prediction]:
         """Turn the scores of a batch into predictions; see `predict`."""
         chosen = decide(scores.final, threshold, min_labels)
-        neighbours, columns = self._neighbours(scores, evidence), _worth_showing(scores, chosen)
+        neighbours, columns = self.neighbours(scores, evidence), _worth_showing(scores, chosen)
         words = self._words(scores, columns) if evidence != 0 else [{} for _ in columns]
         for row, shown in enumerate(columns):
             names = [scores.names[column] for column in shown]
@@ -232,7 +244,7 @@ class Model:
                 familiarity=None if scores.familiarity is None else float(scores.familiarity[row]),
             )
 
-    def _neighbours(self, scores: Scores, limit: int | None) -> list[tuple[Neighbour, ...]]:
+    def neighbours(self, scores: Scores, limit: int | None) -> list[tuple[Neighbour, ...]]:
         """Fetch the texts of the neighbours; one that was removed meanwhile is left out."""
         found = scores.neighbours
         if found is None or limit == 0:

@@ -137,12 +137,15 @@ class Progress(Protocol):
 
     def start(self, stage: Stage) -> None:
         """Begin a stage."""
+        return None
 
     def advance(self, done: int, **values: object) -> None:
         """Say how many units are done in all, and values worth showing."""
+        return None
 
     def note(self, message: str) -> None:
         """Say one line that should stay on the screen."""
+        return None
 
 
 class Method(Protocol):
@@ -189,6 +192,7 @@ class Retriever(Method, Protocol):
     network: Any  # a Classifier
     names: tuple[str, ...]  # the labels that it was trained on
     store: Datastore
+    witnesses: dict[str, Witness]
 
     def embed(self, texts: Sequence[str]) -> Tensor:
         """Embed texts as the datastore keeps them: (n,d)."""

@@ -26,3 +26,8 @@ def spread_out(values: Tensor, vectors: Tensor, count: int) -> list[int]:
         chosen.append(best)
         distance = torch.minimum(distance, 1 - (vectors @ vectors[best]).clamp(0, 1))
     return chosen
+
+
+def suspicion(scores: Tensor, given: Tensor) -> Tensor:
+    """Return (n,L) probabilities that labels are wrong as they stand: 1 − p where one is given, else p."""
+    return torch.where(given, 1 - scores, scores)

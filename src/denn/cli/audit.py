@@ -1,0 +1,115 @@
+"""`denn audit`: which labels look wrong."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from denn.cli.options import IdColumn, LabelsColumn, Model, Quiet, Separator, SkipBad, TextColumn, Verbose
+from denn.strict_json import dumps
+
+if TYPE_CHECKING:
+    from denn.analysis.audit import Doubt, Suspect
+
+log = logging.getLogger(__name__)
+
+BEGINNING = 40  # characters of a text in the table
+
+
+def audit(
+    model: Model,
+    file: Annotated[
+        str | None,
+        typer.Argument(metavar="[FILE]", help="Labelled documents to audit; default: those of the datastore."),
+    ] = None,
+    count: Annotated[int, typer.Option(min=1, max=10_000, help="Number of documents to list.")] = 100,
+    out: Annotated[Path | None, typer.Option(metavar="FILE", help="Output file, written when complete.")] = None,
+    text_column: TextColumn = "text",
+    labels_column: LabelsColumn = "labels",
+    id_column: IdColumn = "id",
+    separator: Separator = None,
+    skip_bad: SkipBad = False,
+    quiet: Quiet = False,
+    verbose: Verbose = False,
+) -> None:
+    """Rank documents whose labels look wrong, with labels to add or drop.
+
+    Each document is judged without its own labels: stored documents by witnesses that learn again from the others.
+    Shows a table on a terminal; otherwise writes one JSON object per document, on a line each.
+    """
+    from denn.cli.output import check_file, writing
+    from denn.cli.progress import watching
+    from denn.cli.queue import warn_uncalibrated
+    from denn.cli.show import interruptible
+    from denn.cli.sources import Reading, read_file
+    from denn.model import load
+
+    check_file(out, "--out")
+    with interruptible("interrupted"), load(model) as loaded, watching() as progress:
+        warn_uncalibrated(loaded.card.corpus)
+        reading = Reading(text_column, labels_column, id_column, separator, skip_bad)
+        documents = None if file is None else read_file(file, reading, "train")
+        suspects = loaded.audit(documents, count=count, progress=progress)
+    if out is None and sys.stdout.isatty():
+        show(suspects)
+        return
+    with writing(out) as written:
+        for suspect in suspects:
+            written.write(dumps(as_row(suspect), "A document", ensure_ascii=False).encode() + b"\n")
+
+
+def show(suspects: Sequence[Suspect]) -> None:
+    """Print a table of what looks wrong."""
+    from denn.cli.show import table
+
+    table(
+        ["", "id", "add", "drop", "labels", "text"],
+        (
+            [
+                str(suspect.rank),
+                str(suspect.document.id),
+                _in_words(suspect.add),
+                _in_words(suspect.drop),
+                ", ".join(suspect.document.labels),
+                " ".join(suspect.document.text[: 2 * BEGINNING].split())[:BEGINNING],
+            ]
+            for suspect in suspects
+        ),
+        words=(1, 2, 3, 4, 5),
+    )
+
+
+def _in_words(doubts: Sequence[Doubt]) -> str:
+    return ", ".join(f"{doubt.label} {doubt.score:.2f}" for doubt in doubts)
+
+
+def as_row(suspect: Suspect) -> dict[str, Any]:
+    """Return what is printed of a document."""
+    document = suspect.document
+    return {
+        "rank": suspect.rank,
+        "id": document.id,
+        "text": document.text,
+        "labels": document.labels,
+        "suspicion": round(suspect.suspicion, 4),
+        "add": [_doubt(doubt) for doubt in suspect.add],
+        "drop": [_doubt(doubt) for doubt in suspect.drop],
+        "neighbours": [
+            {"id": one.id, "similarity": round(one.similarity, 4), "labels": one.labels, "text": one.text}
+            for one in suspect.neighbours
+        ],
+    }
+
+
+def _doubt(doubt: Doubt) -> dict[str, Any]:
+    return {
+        "label": doubt.label,
+        "score": round(doubt.score, 4),
+        "parts": {witness: round(score, 4) for witness, score in doubt.parts.items()},
+        "words": [word for word, _ in doubt.words],
+    }
