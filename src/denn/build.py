@@ -10,7 +10,7 @@ import shutil
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -21,23 +21,35 @@ from safetensors import SafetensorError
 from denn import bundle
 from denn.clock import Clock
 from denn.config import Recipe, make_recipe
+from denn.continuing import Origin, open_origin
 from denn.core.metrics import most_frequent_f1, multilabel_scores
 from denn.core.thresholds import decide, tune_global
-from denn.errors import BundleError, DataError, EncoderError, StoreError, TrainingError
+from denn.errors import BundleError, ConfigError, DataError, EncoderError, FineTuningError, StoreError, TrainingError
 from denn.evaluation import evaluate, systems_of, tune, untuned
 from denn.locks import alone
+from denn.methods.denn import DennParameters
+from denn.methods.effort import choose_effort, with_effort
 from denn.model import Model, load
 from denn.protocols import Progress
 from denn.stores.address import ELSEWHERE, FILE
 from denn.stores.embedded.sqlite import version
 from denn.stores.first_labels import with_first_labels
 from denn.training import unfinished
+from denn.training.loop import CHECKPOINT
+from denn.tries import Try, best_of_tries
 from denn.types import Calibrated, Corpus, Document, LabelSpace, Scores, Stage
 from denn.untrusted import first_line
 
 log = logging.getLogger(__name__)
 
-STOPPERS = {"epochs", "patience", "time_budget", "checkpoint_seconds"}  # may change when a run is taken up again
+STAGING = "bundle"  # where a model is written, in the folder of its training
+STOPPERS = {
+    "effort",
+    "epochs",
+    "patience",
+    "time_budget",
+    "checkpoint_seconds",
+}  # may change when a run is taken up again
 
 FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
@@ -66,6 +78,8 @@ def train(
     replace: bool = False,
     allow_poor: bool = False,
     clock: Clock | None = None,
+    continue_from: str | Path | None = None,
+    with_store: bool = False,
     **parameters: Any,
 ) -> Model:
     """Train a method on a corpus and write the model's folder.
@@ -74,9 +88,21 @@ def train(
     everything is done; a model that is there already stays until then, and is replaced only with `replace`. A new
     model that is no better on validation than the most frequent labels alone is written only with `allow_poor`. A
     `time_budget` counts from the call; `clock` gives another budget or start.
+
+    The `effort` is quick (the encoder stays as it is), balanced (quick, then fine-tuning; the better one is kept) or
+    best (the same with a large encoder). By default it suits the machine and the time; `epochs` without an effort, or
+    None, means one fine-tuning. `continue_from` names a model whose weights, labels and settings are the start, and
+    `with_store` adds its stored documents to the training documents.
     """
     folder, shown = Path(out).resolve(), progress or Silent()
-    recipe = make_recipe(method, parameters)
+    make_recipe(method, parameters)  # unknown names are said before anything is read
+    chosen, origin = with_effort(method, parameters, shown, continues=continue_from is not None), None
+    if continue_from is not None:
+        origin, corpus = open_origin(continue_from, corpus, method, parameters, with_store, shown)
+        chosen = {**origin.parameters, **chosen}
+    elif with_store:
+        raise ConfigError("Got with_store without a model to continue from. Add --from MODEL, or leave it out.")
+    recipe = make_recipe(method, chosen)
     clock = clock or Clock(getattr(recipe.parameters, "time_budget", None))
     _check(corpus)
     folder.parent.mkdir(parents=True, exist_ok=True)
@@ -84,7 +110,7 @@ def train(
         if (existing := _existing(folder)) and not replace:
             raise TrainingError(existing.refusal)
         with _room(folder):
-            return _train(corpus, recipe, folder, shown, restart, allow_poor, clock)
+            return _train(corpus, recipe, folder, shown, restart, allow_poor, clock, origin)
 
 
 @dataclass(frozen=True)
@@ -120,12 +146,35 @@ def _locked(folder: Path) -> Iterator[None]:
 
 
 def _train(
-    corpus: Corpus, recipe: Recipe, folder: Path, shown: Progress, restart: bool, allow_poor: bool, clock: Clock
-) -> Model:
+    corpus: Corpus, recipe: Recipe, folder: Path, shown: Progress, restart: bool, allow_poor: bool, clock: Clock,
+    origin: Origin | None,
+) -> Model:  # fmt: skip
     """Train and write; nobody else writes to the folder meanwhile."""
     workdir = folder.with_name(folder.name + ".training")
-    unfinished.open_folder(workdir, _fingerprint(corpus, recipe), restart)
-    built, staging = recipe.build(), workdir / "bundle"
+    start = origin.folder if origin else None
+    if isinstance(recipe.parameters, DennParameters):
+        resumed = not restart and (workdir / CHECKPOINT).exists()
+        recipe = replace(recipe, parameters=choose_effort(recipe.parameters, corpus, clock, shown, start, resumed))
+    unfinished.open_folder(workdir, _fingerprint(corpus, recipe, origin), restart)
+    made = best_of_tries(
+        lambda recipe, start: _try(corpus, recipe, workdir, shown, clock, start), recipe, start, workdir, shown, clock
+    )
+    if made.poor and not allow_poor:
+        shutil.rmtree(workdir / STAGING, ignore_errors=True)
+        if not unfinished.has_checkpoint(workdir):  # to train on, or to write the model anyway
+            unfinished.discard(workdir)
+        raise TrainingError(made.poor)
+    if origin:
+        bundle.add_facts(made.folder, training=origin.facts)
+    bundle.replace(made.folder, folder)
+    unfinished.discard(workdir)
+    return load(folder)
+
+
+def _try(corpus: Corpus, recipe: Recipe, workdir: Path, shown: Progress, clock: Clock, start: Path | None) -> Try:
+    """Train a method once and write its model into the folder of the training."""
+    built, staging = recipe.build(), workdir / STAGING
+    built.start = start
     shutil.rmtree(staging, ignore_errors=True)
     with unfinished.keeping_what_is_learnt(workdir):
         facts, used = built.fit(corpus, workdir, shown, clock)
@@ -138,14 +187,8 @@ def _train(
             built.save(staging)
             bundle.write_labels(staging, corpus.labels)
             poor = _finish(staging, used, recipe, facts, shown)
-        if poor and not (allow_poor or getattr(built, "is_baseline", False)):
-            if not unfinished.has_checkpoint(workdir):  # to train on, or to write the model anyway
-                unfinished.discard(workdir)
-            raise TrainingError(poor)
-        bundle.replace(staging, folder)
         failed.pop_all()
-    unfinished.discard(workdir)
-    return load(folder)
+    return Try(staging, None if getattr(built, "is_baseline", False) else poor)
 
 
 @contextmanager
@@ -154,7 +197,7 @@ def _usable() -> Iterator[None]:
     try:
         yield
     except (BundleError, DataError, EncoderError) as error:
-        raise TrainingError(
+        raise FineTuningError(
             f"The model was not written, as it cannot be used ({first_line(error).split('. ')[0]}). Train with "
             "--restart and a lower learning rate."
         ) from error
@@ -210,7 +253,7 @@ def _loss(folder: Path) -> str:
     return "its datastore was changed since its training, which a new one would lose" if changed else ""
 
 
-def _fingerprint(corpus: Corpus, recipe: Recipe) -> str:
+def _fingerprint(corpus: Corpus, recipe: Recipe, origin: Origin | None = None) -> str:
     """Digest all that decides a run, so that a checkpoint is never taken up by another one."""
     content = recipe.as_dict()
     kept = {name: value for name, value in content["parameters"].items() if name not in STOPPERS}
@@ -218,6 +261,8 @@ def _fingerprint(corpus: Corpus, recipe: Recipe) -> str:
     for part in (corpus.train, corpus.valid):
         for document in part:
             digest.update(json.dumps([document.id, document.text, document.labels]).encode())
+    if origin:
+        digest.update(origin.digest.encode())
     return digest.hexdigest()
 
 

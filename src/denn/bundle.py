@@ -113,6 +113,12 @@ def write_card(folder: Path, card: Card) -> None:
         path.chmod(file.stat().st_mode)
 
 
+def add_facts(folder: Path, **updates: Mapping[str, object]) -> None:
+    """Add entries to tables of bundle.json."""
+    card = read(folder)[0]
+    write_card(folder, card.model_copy(update={name: getattr(card, name) | dict(new) for name, new in updates.items()}))
+
+
 def write_labels(folder: Path, labels: LabelSpace) -> None:
     """Write labels.txt, one name a line in column order."""
     (folder / "labels.txt").write_text("".join(f"{name}\n" for name in labels.names), encoding="utf-8")

@@ -58,6 +58,11 @@ def make_recipe(method: str, parameters: Mapping[str, Any]) -> Recipe:
     return Recipe(method, made)
 
 
+def accepts(method: str, parameter: str) -> bool:
+    """Say whether a method has a parameter."""
+    return parameter in {field.name for field in fields(lookup(METHODS, method, "method").Parameters)}
+
+
 def check_seed(seed: object) -> None:
     """Refuse what is no seed for every generator of random numbers."""
     if isinstance(seed, int | float) and not (isinstance(seed, int) and 0 <= seed <= LARGEST_SEED):

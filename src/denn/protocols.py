@@ -156,6 +156,7 @@ class Method(Protocol):
 
     parameters: Any  # a frozen dataclass, the class's `Parameters`
     store: Datastore | None = None  # None where the method keeps no documents, and before `load`
+    start: Path | None = None  # the folder of a model whose weights `fit` begins with, if the method can
 
     def fit(self, corpus: Corpus, workdir: Path, progress: Progress, clock: Clock | None = None) -> Fitted:
         """Learn the corpus, keeping resumable state in `workdir`, within the time that the clock leaves."""

@@ -102,6 +102,13 @@ Optimise = Annotated[
         "[default: micro_f1]"
     ),
 ]
+Effort = Annotated[
+    Literal["quick", "balanced", "best"] | None,
+    typer.Option(
+        help="quick: keep the encoder as it is; balanced: then fine-tune it, and keep the better model; best: the same "
+        "with a large encoder.  [default: what suits the machine and the time]"
+    ),
+]
 Replace = Annotated[bool, typer.Option("--replace", help="Replace a model in the output folder without asking.")]
 Seed = Annotated[int | None, typer.Option(callback=_seed, help="Random seed.")]
 DataDir = Annotated[

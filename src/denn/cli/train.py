@@ -14,6 +14,7 @@ import typer
 from denn.cli.options import (
     Combination,
     DataDir,
+    Effort,
     IdColumn,
     LabelsColumn,
     Method,
@@ -31,6 +32,7 @@ from denn.cli.options import (
 
 if TYPE_CHECKING:
     from denn.build import Existing
+    from denn.bundle import Card
     from denn.model import Model
 
 log = logging.getLogger(__name__)
@@ -41,6 +43,14 @@ def train(
     out: Annotated[Path, typer.Option(help="Folder to write the model to.")],
     valid: Annotated[Path | None, typer.Option(help="File to validate on; default: a share of CORPUS.")] = None,
     valid_share: Annotated[float, typer.Option(callback=finite, help="Share of CORPUS to validate on.")] = 0.1,
+    effort: Effort = None,
+    from_model: Annotated[
+        Path | None,
+        typer.Option("--from", metavar="MODEL", help="Continue from this model: its weights, labels and settings."),
+    ] = None,
+    with_store: Annotated[
+        bool, typer.Option("--with-store", help="With --from: also learn from the documents that the model stores.")
+    ] = False,
     method: Method = None,
     encoder: Annotated[str | None, typer.Option(help="Encoder: minilm, mpnet, a folder or a hub name.")] = None,
     combination: Combination = None,
@@ -70,10 +80,10 @@ def train(
 ) -> None:
     """Train a model on a corpus.
 
-    Parameters come from the recipe, then from the options, then from --set; the last value wins. If training is
-    interrupted, run the same command again to resume.
+    Parameters come from the recipe, then from the options, then from --set; the last value wins. A recipe, or epochs,
+    without --effort means one fine-tuning. If training is interrupted, run the same command again to resume.
     """
-    from denn import cli
+    from denn import bundle, cli
     from denn.build import existing_model
     from denn.build import train as build
     from denn.cli.progress import watching
@@ -85,10 +95,13 @@ def train(
         "encoder": encoder,
         "combination": combination,
         "optimise": optimise,
+        "effort": effort,
         "time_budget": time_budget,
         "seed": seed,
     }
     chosen, parameters = _settings(recipe, method, given, settings or [])
+    if from_model is not None:
+        bundle.read(from_model)  # what is wrong with it is said before a corpus is read
     reading = Reading(text_column, labels_column, id_column, separator, skip_bad)
     asked = time.monotonic()
     replace = may_replace(existing_model(out), replace)  # before a corpus is read, which may take minutes
@@ -99,7 +112,7 @@ def train(
         with watching() as progress:
             model = build(
                 documents, out=out, method=chosen, progress=progress, restart=restart, replace=replace,
-                allow_poor=allow_poor, clock=clock, **parameters,
+                allow_poor=allow_poor, clock=clock, continue_from=from_model, with_store=with_store, **parameters,
             )  # fmt: skip
     with model:
         for line in summary(out, model):
@@ -110,13 +123,18 @@ def _settings(
     recipe: Path | None, method: str | None, given: dict[str, Any], settings: list[str]
 ) -> tuple[str, dict[str, Any]]:
     """Return the method and its parameters: the recipe's, then the options', then those of --set."""
-    from denn.config import make_recipe, parse_settings, read_recipe
+    from denn.build import Silent
+    from denn.config import accepts, make_recipe, parse_settings, read_recipe
+    from denn.methods.effort import with_effort
 
     written, parameters = (None, {}) if recipe is None else read_recipe(recipe)
     chosen = method or written or "denn"
     parameters = parameters | {name: value for name, value in given.items() if value is not None}
     parameters |= parse_settings(settings)
     make_recipe(chosen, parameters)  # a misspelt name is said before a corpus is read
+    if recipe is not None and accepts(chosen, "effort"):
+        parameters.setdefault("effort", None)
+    with_effort(chosen, parameters, Silent())  # and so is what does not go together
     return chosen, parameters
 
 
@@ -148,7 +166,7 @@ def summary(out: Path, model: Model) -> list[str]:
     if heard := combination_of(card):
         lines.append(heard.sentence)
     if card.training.get("frozen") and (heard is None or heard.needs_encoder):
-        lines.append("The time budget was too short to train the encoder; with more time the model gets better.")
+        lines.append(_why_frozen(card))
     if collapses := card.training.get("collapses"):
         times = "once" if len(collapses) == 1 else f"{len(collapses)} times"
         lines.append(
@@ -160,5 +178,20 @@ def summary(out: Path, model: Model) -> list[str]:
             f"{cut} of {card.corpus['train']} documents were cut at {card.training['max_length']} tokens, the longest "
             "this model reads."
         )
+    if card.training.get("documents_used") != card.training.get("documents_given"):
+        lines.append(
+            f"There was time to learn from {card.training['documents_used']:,} of "
+            f"{card.training['documents_given']:,} documents."
+        )
     evidence = " --evidence" if model.method.store is not None else ""
     return [*lines, f"Next: denn predict {shlex.quote(str(out))} texts.txt{evidence}"]
+
+
+def _why_frozen(card: Card) -> str:
+    """Say why the encoder of a model is as it was, and what could be done."""
+    compared = card.training.get("effort")
+    if card.parameters.get("effort") == "quick":
+        return "The encoder was kept as it is; --effort balanced also fine-tunes it, with --from this model."
+    if compared and compared["fine_tuned"] is not None:
+        return "Fine-tuning made the model no better on validation documents, so the encoder was kept as it is."
+    return "The time budget was too short to train the encoder; with more time the model gets better."

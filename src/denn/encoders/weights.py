@@ -66,6 +66,17 @@ def locate(name: str) -> Path:
     return _hub_folder(name)
 
 
+def is_installed(name: str) -> bool:
+    """Say whether the weights of an encoder that packages carry are here."""
+    carried = CARRIED[name]
+    if carried.zipped and (cache_folder() / f"{name}-{carried.sha256[:16]}" / "model.safetensors").is_file():
+        return True
+    try:
+        return all(_package_files(name, carried, package) for package in carried.packages)
+    except EncoderError:
+        return False
+
+
 def _carried_folder(name: str, carried: Carried) -> Path:
     """Find the package's folder, unpacking archives into the cache, and verify the digest of the weights."""
     folder = cache_folder() / f"{name}-{carried.sha256[:16]}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated, Any
 
 import torch
@@ -13,10 +14,12 @@ from torch import Tensor, nn
 from denn.encoders.layout import Layout
 from denn.encoders.tokens import Tokens
 from denn.encoders.transformer import TransformerEncoder
+from denn.errors import BundleError
 from denn.protocols import Progress
 from denn.training.head import start_head
-from denn.training.network import Network, TransformerParameters
+from denn.training.network import REST, Network, TransformerParameters
 from denn.types import Stage
+from denn.untrusted import Expected, read_tensors
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,6 +40,7 @@ class Classifier(Network):
     can_freeze = True
     encoder: TransformerEncoder
     scale: Tensor
+    carried = 0  # labels at the beginning whose rows of the head come from another model, as the scale then does
 
     def __init__(self, encoder: TransformerEncoder, labels: int, dropout: float = 0.1) -> None:
         super().__init__()
@@ -69,8 +73,22 @@ class Classifier(Network):
         """Embed texts without dropout, unscaled: (n,d) on the CPU. Cosine, and so the datastore, ignores the scale."""
         return self.encoder.encode(tokens)
 
+    def continue_from(self, folder: Path) -> None:
+        """Take the scale and the rows of the first labels from another model; later labels keep their fresh rows."""
+        shapes: Expected = {
+            "head.weight": ("F32", (None, self.head.in_features)), "head.bias": ("F32", (None,)), "scale": ("F32", ()),
+        }  # fmt: skip
+        kept = read_tensors(folder / REST, shapes, BundleError)
+        self.carried = len(kept["head.bias"])
+        with torch.no_grad():
+            self.head.weight[: self.carried] = kept["head.weight"]
+            self.head.bias[: self.carried] = kept["head.bias"]
+            self.scale.copy_(kept["scale"])
+
     def start(self, tokens: Tokens, labels: Tensor, parameters: Any, progress: Progress, sampled: int) -> None:
         """Fix the scale on some documents, or on all of them where the head starts on their embeddings."""
+        if self.carried == len(self.head.bias):
+            return  # nothing is left to start
         some = tokens if parameters.head_start else tokens.first(sampled)
         progress.start(Stage("embedding training documents", len(some)))
         self.learn_head(self.encoder.encode(some, progress.advance), labels, parameters, parameters.head_start)
@@ -78,6 +96,6 @@ class Classifier(Network):
     def learn_head(self, embeddings: Tensor, labels: Tensor, parameters: Any, epochs: int) -> None:
         """Fix the scale and fit the head to unscaled (n,d) embeddings; without epochs only its bias is set."""
         p = parameters
-        if p.embedding_norm is not None:
+        if p.embedding_norm is not None and not self.carried:
             self.scale.fill_(p.embedding_norm / float(embeddings.norm(dim=1).mean().clamp_min(1e-6)))
-        start_head(self.head, float(self.scale) * embeddings, labels, epochs, p.seed)
+        start_head(self.head, float(self.scale) * embeddings, labels, epochs, p.seed, self.carried)

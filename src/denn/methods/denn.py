@@ -78,6 +78,7 @@ class DennParameters(ClassifierParameters):
         2: {"witnesses": ("classifier", "neighbours"), "remember": False}
     }  # format → values
 
+    effort: Literal["auto", "quick", "balanced", "best"] | None = None  # None: one fine-tuning, as the others say
     alpha: NonNegativeFloat = 0.1  # α: weight of the contrastive loss; 0: a plain classifier with neighbours
     loss: Literal["debiased", "ucl", "scl", "wscl"] = "debiased"
     view: Literal["dropout", "masking", "span", "shuffle"] = "dropout"  # how the second view of a text is made
@@ -198,9 +199,9 @@ class DENN(WithNeighbours):
         """Prepare the training on Eq. 7."""
         self.trained = DennTraining(self.network, corpus, self.parameters)
         self.trained.stores = True
+        self.trained.effort = self.parameters.effort
         self.trained.trains_encoder = not {"classifier", "neighbours"}.isdisjoint(self.witnesses)
-        if corpus.valid and self.parameters.combination == "learnt":
-            self.trained.combining = FIT_SECONDS + SECONDS_A_CELL * len(corpus.valid) * len(corpus.labels)
+        self.trained.combining = combining_seconds(self.parameters, corpus)
         return self.trained
 
     def fit(self, corpus: Corpus, workdir: Path, progress: Progress, clock: Clock | None = None) -> Fitted:
@@ -343,6 +344,13 @@ class DENN(WithNeighbours):
             if any(words for text in found for words in text):
                 return found
         return [[[] for _ in some] for some in columns]
+
+
+def combining_seconds(parameters: DennParameters, corpus: Corpus) -> float:
+    """Estimate how long a combiner learns from the validation documents."""
+    if not corpus.valid or parameters.combination != "learnt":
+        return 0.0
+    return FIT_SECONDS + SECONDS_A_CELL * len(corpus.valid) * len(corpus.labels)
 
 
 def _drawn(documents: Sequence[Document], most: int, seed: int) -> Sequence[Document]:

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass, replace
 
 from denn.clock import Clock
-from denn.errors import TrainingError
+from denn.errors import FineTuningError, TrainingError
 
 STEP_PASSES = 3.5  # a training step takes as long as so many passes of inference over its tokens
 ENOUGH_STEPS = 500  # with fewer the head should start on embeddings of the encoder as it is
@@ -68,7 +68,7 @@ class Work:
 
     def epochs_of_head(self, left: float) -> int:
         """Return how many epochs of the head alone fit into a tenth of the seconds that are left, one at least."""
-        return max(1, min(HEAD_EPOCHS, int(left / 10 / max(self.head_epoch_seconds, 1e-9))))
+        return max(1, int(min(HEAD_EPOCHS, left / 10 / max(self.head_epoch_seconds, 1e-9))))
 
     def share_embedded_once(self, left: float) -> float:
         """Return the share of all documents that can be embedded and scored once in the seconds that are left."""
@@ -98,11 +98,27 @@ def scope_of(work: Work, clock: Clock, can_freeze: bool) -> Scope:
     work = replace(work, head_epochs=work.head_epochs or work.epochs_of_head(left))
     if work.steps(left) >= FEWEST_STEPS:
         return Scope(work.head_epochs)
+    return head_alone(work, clock)
+
+
+def head_alone(work: Work, clock: Clock) -> Scope:
+    """Leave the encoder as it is; read as many documents as there is time for."""
+    left = clock.left()
+    work = replace(work, head_epochs=work.head_epochs or work.epochs_of_head(left))
     share = work.share_embedded_once(left)
     if share * work.documents < min(FEWEST_DOCUMENTS, work.documents):
         least = MARGIN * work.embedding() + work.after_embedding()
         raise _too_short(clock, least, f"to read {work.documents} documents and write a model")
     return Scope(work.head_epochs, frozen=True, share=share)
+
+
+def to_fine_tune(work: Work, clock: Clock) -> Scope:
+    """Train the encoder under a head that has learnt already; too little time for that is an error."""
+    if replace(work, head_epochs=0).steps(clock.left()) < FEWEST_STEPS:
+        raise FineTuningError(
+            f"The time budget of {clock.budget:.0f} s leaves no time to fine-tune the encoder. Give more time."
+        )
+    return Scope()
 
 
 def _too_short(clock: Clock, seconds: float, purpose: str) -> TrainingError:

@@ -16,15 +16,16 @@ def epoch_seconds(head: nn.Linear, documents: int) -> float:
     return 6 * documents * head.weight.numel() / FLOPS
 
 
-def start_head(head: nn.Linear, embeddings: Tensor, labels: Tensor, epochs: int, seed: int) -> None:
+def start_head(head: nn.Linear, embeddings: Tensor, labels: Tensor, epochs: int, seed: int, carried: int = 0) -> None:
     """Fit W and b of sigmoid(W h + b) to (n,d) embeddings and (n,L) bool labels by binary cross-entropy.
 
-    The bias begins at the log-odds of each label, so that nothing has to be learnt to say "rare".
+    The bias begins at the log-odds of each label, so that nothing has to be learnt to say "rare"; the first `carried`
+    labels keep what they learnt before.
     """
     device = head.weight.device
     share = labels.float().mean(0).clamp(0.5 / len(labels), 1 - 0.5 / len(labels))
     with torch.no_grad():
-        head.bias.copy_(torch.logit(share))
+        head.bias[carried:] = torch.logit(share)[carried:]
     if not epochs:
         return
     size = embeddings.norm(dim=1).mean() / embeddings.shape[1] ** 0.5  # a typical entry of h

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from denn.clock import Clock
-from denn.errors import TrainingError
+from denn.errors import FineTuningError, TrainingError
 from denn.protocols import Progress
 from denn.training import checkpoint
 from denn.training.guard import RATE_SHARE, RECOVERIES, loss_stays_high, sign_of_collapse
@@ -23,6 +23,7 @@ from denn.training.pace import Pace
 from denn.training.plan import Plan, State
 from denn.types import Stage
 
+CHECKPOINT = "last.safetensors"
 CHECK_EVERY = 10  # steps between looks at the loss: each look waits for the device
 RAMP = 50  # steps in which the rate rises again after a collapse: the optimiser has forgotten its moments
 UNSHOWN = {"score", "spread", "noise"}  # what a validation says to the loop alone
@@ -74,7 +75,7 @@ def fit(
             raise
     collapses = run.state.collapses
     if collapses and not run.state.best_step:
-        raise TrainingError(
+        raise FineTuningError(
             f"The training collapsed before its first sound validation, the last time by step {collapses[-1]['step']}: "
             f"{collapses[-1]['why']}. Lower the learning rate and train with --restart."
         )
@@ -126,7 +127,7 @@ class _Run:
         self.every = plan.evaluate_every or self.steps_per_epoch
         self.keep_last, self.clock, self.reserve = keep_last, clock, reserve
         self.state = State()
-        self.workdir, self.last = workdir, workdir / "last.safetensors"
+        self.workdir, self.last = workdir, workdir / CHECKPOINT
         self.kept_weights = self.copy_weights()
         self.kept_written = -1  # step of the weights in the file
         self.begun = self.saved = time.monotonic()

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from denn.encoders.layout import Layout
 from denn.encoders.tokens import Tokens
 from denn.encoders.transformer import Pooling, Precision, TransformerEncoder
-from denn.errors import BundleError
+from denn.errors import BundleError, ConfigError
 from denn.protocols import Encoder, Progress
 from denn.training.bounds import Length
 from denn.training.plan import Plan
@@ -111,6 +111,10 @@ class Network(nn.Module):
 
     def prepare(self, corpus: Corpus) -> None:
         """Fill buffers from the corpus before training; here nothing."""
+
+    def continue_from(self, folder: Path) -> None:
+        """Begin with what another model learnt of the first labels, beside its encoder."""
+        raise ConfigError("This method cannot continue from another model; train without one, or use the method denn.")
 
     def start(self, tokens: Tokens, labels: Tensor, parameters: Any, progress: Progress, sampled: int) -> None:
         """Set what a first look at the training documents decides, `sampled` of them where a sample will do."""

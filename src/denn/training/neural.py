@@ -44,8 +44,11 @@ class Neural(Method, ABC):
         device = device_of(p.device)
         with torch.random.fork_rng(devices=[]):  # the caller's generator stays as it is
             torch.manual_seed(p.seed)
-            network = self.make(p.new_encoder(corpus), len(corpus.labels))
+            encoder = p.load_encoder(self.start / "encoder") if self.start else p.new_encoder(corpus)
+            network = self.make(encoder, len(corpus.labels))
             network.prepare(corpus)
+            if self.start:
+                network.continue_from(self.start)
         self.network, self.names = network.to(device), corpus.labels.names
         load_seconds = time.monotonic() - begun
         training = self.training(corpus)

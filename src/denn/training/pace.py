@@ -4,9 +4,28 @@ from __future__ import annotations
 
 import math
 import statistics
+import time
 from collections import deque
+from collections.abc import Callable
 
+from denn.encoders.tokens import Tokens
+
+TIMED = 16  # texts that show how fast an encoder reads, more where that takes no time
+TIMED_SECONDS = 0.2  # that reading them must take at least
 STEPS = 8  # whose median tells the pace
+
+
+def seconds_a_token(read: Callable[[Tokens], object], tokens: Tokens) -> float:
+    """Measure the seconds that a token of these texts takes to be read."""
+    count = TIMED
+    read(tokens.first(1))  # compiles and loads what is needed
+    while True:
+        some, begun = tokens.first(count), time.monotonic()
+        read(some)
+        taken = time.monotonic() - begun
+        if taken > TIMED_SECONDS or count >= len(tokens):
+            return taken / len(some.flat)
+        count *= 4
 
 
 class Pace:

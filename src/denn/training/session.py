@@ -20,19 +20,18 @@ from denn.core.thresholds import decide, tune_global
 from denn.encoders.layout import Layout, send
 from denn.encoders.transformer import TransformerEncoder
 from denn.protocols import Progress
-from denn.training.budget import FEWEST_DOCUMENTS, Scope, Work, describe, scope_of
+from denn.training.budget import FEWEST_DOCUMENTS, Scope, Work, describe, head_alone, scope_of, to_fine_tune
 from denn.training.gradients import Gradients, Inputs
 from denn.training.head import epoch_seconds
-from denn.training.loop import fit
+from denn.training.loop import CHECKPOINT, fit
 from denn.training.network import Batch, Network, NeuralParameters
+from denn.training.pace import TIMED, seconds_a_token
 from denn.training.plan import Plan, State
 from denn.types import Corpus, Document, Stage
 
 DOUBT = 10.0  # documents of a label set in validation at which its ratio counts half
 SAMPLED = 512  # training documents that fix the scale of embeddings, fewer where time is short
-TIMED = 16  # documents that show how fast the encoder reads
 PIECE_SECONDS = 0.25  # after which the clock is looked at while documents are embedded
-TIMED_SECONDS = 0.2  # that reading them must take at least
 
 
 class Training:
@@ -42,6 +41,7 @@ class Training:
         self.network, self.parameters = network, parameters
         self.stores = False  # whether all training documents are embedded in the end
         self.trains_encoder = True  # False where nothing that is heard depends on it
+        self.effort: str | None = None  # quick: the head alone; balanced and best: it has learnt, the encoder trains
         self.load_seconds = 0.0  # that the encoder took to load
         self.combining = 0.0  # seconds for what is learnt from the validation documents in the end
         self.embeddings: Tensor | None = None  # of the training documents, where the encoder stayed as it was
@@ -65,8 +65,10 @@ class Training:
         Where the clock leaves no time for steps of the encoder, its head alone learns from embeddings that are computed
         once, and from as many documents as there is time for.
         """
-        p, resumed = self.parameters, (workdir / "last.safetensors").exists()
-        self.seconds_a_token = self._time_reading() if clock.budget < math.inf else 0.0
+        p, resumed, given = self.parameters, (workdir / CHECKPOINT).exists(), len(self.train_tokens)
+        self.seconds_a_token = (
+            seconds_a_token(self.network.score, self.train_tokens) if clock.budget < math.inf else 0.0
+        )
         scope = self._scope(resumed, clock, progress)
         if truncated := self.train_tokens.truncated:
             progress.note(
@@ -83,6 +85,7 @@ class Training:
             state = self._loop(workdir, progress, clock)
         return {
             "documents_cut": self.train_tokens.truncated,
+            "documents_given": given,
             "documents_used": len(self.train_tokens),
             "frozen": scope.frozen,
             "max_length": self.network.encoder.max_length,
@@ -154,18 +157,6 @@ class Training:
         rows, places = order[:done].sort()
         return rows, torch.cat(pieces)[places]
 
-    def _time_reading(self) -> float:
-        """Measure the seconds that a token takes in inference."""
-        count = TIMED
-        self.network.score(self.train_tokens.first(1))  # compiles and loads what is needed
-        while True:
-            some, begun = self.train_tokens.first(count), time.monotonic()
-            self.network.score(some)
-            taken = time.monotonic() - begun
-            if taken > TIMED_SECONDS or count >= len(self.train_tokens):
-                return taken / len(some.flat)
-            count *= 4
-
     def _work(self) -> Work:
         """Describe what is to be done, at the pace that was measured last."""
         network: Any = self.network
@@ -190,10 +181,17 @@ class Training:
         if not self.trains_encoder:
             progress.note("no witness learns with the encoder: it stays as it is, and embeds the stored documents")
             return Scope(frozen=True)
-        if resumed or clock.budget == math.inf:
-            return Scope()
         work = self._work()
-        scope = scope_of(work, clock, self.network.can_freeze)
+        if self.effort == "quick":
+            scope = head_alone(work, clock)
+            if scope.share == 1:
+                return scope
+        elif resumed or clock.budget == math.inf:
+            return Scope()
+        elif self.effort:
+            scope = to_fine_tune(work, clock)
+        else:
+            scope = scope_of(work, clock, self.network.can_freeze)
         progress.note(describe(scope, work, clock))
         return scope
 

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import Any
 
-from denn.durable import sync
+from denn.durable import sync, sync_all
 from denn.errors import TrainingError
 from denn.untrusted import read_object
 
 RUN = "run.json"  # says which training it is
+FIRST, FIRST_FACTS = "first", "first.json"  # the model of a first try, whole once the second file is there
 
 
 def open_folder(workdir: Path, fingerprint: str, restart: bool) -> None:
@@ -67,8 +69,26 @@ def keeping_what_is_learnt(workdir: Path) -> Iterator[None]:
 
 
 def has_checkpoint(workdir: Path) -> bool:
-    """Say whether the folder holds weights to train on."""
-    return any(workdir.glob("*.safetensors"))
+    """Say whether the folder holds weights to train on, or a model of a first try."""
+    return any(workdir.glob("*.safetensors")) or (workdir / FIRST_FACTS).exists()
+
+
+def keep_first(workdir: Path, model: Path, facts: Mapping[str, object]) -> None:
+    """Keep the model of a first try, with JSON facts, for when the training is taken up again."""
+    sync_all(model)
+    shutil.rmtree(workdir / FIRST, ignore_errors=True)
+    model.rename(workdir / FIRST)
+    beside = workdir / f"{FIRST_FACTS}.part"
+    beside.write_text(json.dumps(facts))
+    sync(beside)
+    beside.replace(workdir / FIRST_FACTS)
+    sync(workdir)
+
+
+def first_facts(workdir: Path) -> dict[str, Any] | None:
+    """Return the facts of a first try whose model is kept, None without one."""
+    file = workdir / FIRST_FACTS
+    return read_object(file, TrainingError) if file.exists() else None
 
 
 def _has_learnt(workdir: Path) -> bool:

@@ -57,7 +57,7 @@ def main() -> None:
     files = {part: next(iter(args.corpus.glob(f"{part}.jsonl*")), None) for part in ("train", "valid", "test")}
     corpus = denn.read_corpus(files["train"], files["valid"], files["test"], name=args.corpus.name)
     begun = time.perf_counter()
-    settings = {"encoder": args.encoder, "seed": args.seed} | parse_settings(args.set)
+    settings = {"encoder": args.encoder, "seed": args.seed, "effort": None} | parse_settings(args.set)
     model = denn.train(corpus, out=args.out, restart=True, replace=True, allow_poor=True, progress=Notes(), **settings)
     seconds = time.perf_counter() - begun
     evaluation = model.evaluate(corpus.test)

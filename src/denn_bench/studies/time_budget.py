@@ -51,7 +51,7 @@ def train(corpus: Path, seconds: int, settings: Sequence[str]) -> dict[str, Any]
         if ended.returncode:
             return {"asked": seconds, "taken": round(taken, 1), "said": ended.stderr.splitlines()[-1]}
         card = json.loads((out / "bundle.json").read_text())
-    said = next(line for line in ended.stderr.splitlines() if line.startswith("the time budget"))
+    said = next(line for line in ended.stderr.splitlines() if line.startswith(("effort ", "the time budget")))
     facts, metrics = card["training"], card["metrics"]
     return {
         "asked": seconds,

@@ -1,0 +1,94 @@
+"""A training that continues from a model: its weights, labels, settings and, if asked, its stored documents."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from denn.errors import ConfigError
+from denn.methods.denn import DENN
+from denn.model import Model, load
+from denn.protocols import Progress
+from denn.types import Corpus, Document, LabelSpace
+
+OF_THE_RUN = ("device", "effort", "time_budget")  # parameters of an earlier command, not of its model
+
+
+@dataclass(frozen=True)
+class Origin:
+    """The model that a training continues from."""
+
+    folder: Path
+    parameters: Mapping[str, Any]  # that hold unless others are given
+    facts: Mapping[str, object]  # for the bundle
+    digest: str  # of its bundle.json, which has those of all other files
+
+
+def open_origin(
+    path: str | Path, corpus: Corpus, method: str, given: Mapping[str, Any], with_store: bool, progress: Progress
+) -> tuple[Origin, Corpus]:
+    """Read a model to continue from; return it and the corpus in terms of its labels, which come first."""
+    folder = Path(path).resolve()
+    with load(folder) as model:
+        if not isinstance(model.method, DENN) or method != model.card.method:
+            raise ConfigError(
+                f"{path} is a model of the method {model.card.method!r}, expected one of 'denn' to continue by the "
+                "same method."
+            )
+        own = {name: value for name, value in model.card.parameters.items() if name not in OF_THE_RUN}
+        for name in ("encoder", "pooling"):
+            if given.get(name) not in (None, own[name]):
+                raise ConfigError(
+                    f"Got {name} = {given[name]!r} with a model to continue from, whose encoder is kept. Leave out "
+                    f"{name}."
+                )
+        corpus = _joined(corpus, model, with_store, progress)
+    trained = model.card.corpus
+    facts = {"corpus": trained["name"], "train": trained["train"], "created": model.card.created}
+    digest = hashlib.sha256((folder / "bundle.json").read_bytes()).hexdigest()
+    return Origin(folder, own, {"continued_from": facts}, digest), corpus
+
+
+def _joined(corpus: Corpus, model: Model, with_store: bool, progress: Progress) -> Corpus:
+    """Return the corpus with the model's labels first, and with its stored documents if they are asked for."""
+    parts = (corpus.train, corpus.valid, corpus.test)
+    texts, ids = {d.text for part in parts for d in part}, {d.id for d in corpus.train if d.id is not None}
+    validating, seen, more = {d.text for d in corpus.valid}, 0, list[Document]()
+    for documents, _ in model.store.export():
+        seen += sum(document.text in validating for document in documents)
+        more += [one for one in documents if one.text not in texts and one.id not in ids]
+    if seen:
+        progress.note(
+            f"{_counted(seen, 'validation document')} of {len(corpus.valid):,} may have trained the model that is "
+            "continued, so validation scores are too high; validate on new documents with --valid"
+        )
+    if more and with_store:
+        progress.note(f"{_counted(len(more), 'stored document')} of the model are learnt from as well")
+    elif more:
+        progress.note(
+            f"the datastore of the model has {_counted(len(more), 'document')} that the corpus lacks; --with-store "
+            "learns from them as well"
+        )
+    train = [*corpus.train, *(more if with_store else ())]
+    return replace(corpus, train=train, labels=_labels(model.labels, corpus.labels, train, progress))
+
+
+def _labels(old: LabelSpace, given: LabelSpace, train: Sequence[Document], progress: Progress) -> LabelSpace:
+    """Append the labels that a model does not know to its own."""
+    carried = dict.fromkeys(label for document in train for label in document.labels)
+    new = [name for name in dict.fromkeys((*given.names, *carried)) if name not in old]
+    lost = sum(name not in carried for name in old.names)
+    if new:
+        progress.note(f"{_counted(len(new), 'new label')}")
+    if lost:
+        progress.note(
+            f"{_counted(lost, 'label')} of the model that is continued have no training documents, and will fade"
+        )
+    return LabelSpace((*old.names, *new))
+
+
+def _counted(count: int, noun: str) -> str:
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"

@@ -1,0 +1,162 @@
+"""Effort levels: what each one chooses, which one suits a machine, and how long that will take."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import Any, Literal
+
+from torch import nn
+
+from denn.clock import Clock
+from denn.encoders.weights import is_installed
+from denn.errors import ConfigError
+from denn.methods.denn import DennParameters, combining_seconds
+from denn.protocols import Progress
+from denn.registry import METHODS, lookup
+from denn.training.budget import FEWEST_STEPS, HEAD_EPOCHS, MARGIN, STEP_PASSES, Work
+from denn.training.head import epoch_seconds
+from denn.training.neural import device_of
+from denn.training.pace import seconds_a_token
+from denn.types import Corpus, Stage
+
+LARGE = "mpnet"  # the encoder of the effort `best`
+FINE_TUNES = ("balanced", "best")
+SAMPLED = 512  # documents that show how long texts are and how fast the encoder reads
+WORTH_WAITING = 600.0  # seconds of fine-tuning on a CPU that nobody needs to ask for
+WORDS_SECONDS = 7e-6  # a token, for the witness `words`, on two cores
+
+
+def with_effort(
+    method: str, parameters: Mapping[str, Any], progress: Progress, *, continues: bool = False
+) -> dict[str, Any]:
+    """Complete parameters by an effort level and what that chooses; what is given explicitly stays.
+
+    Without a level it is `auto`, or none where the number of epochs says how to train. `continues` says that the
+    encoder is that of another model.
+    """
+    known = {field.name: field.default for field in fields(lookup(METHODS, method, "method").Parameters)}
+    if "effort" not in known:
+        return dict(parameters)
+    epochs = parameters.get("epochs")
+    effort = parameters["effort"] if "effort" in parameters else "auto" if epochs is None else None
+    if effort == "quick" and epochs not in (None, 0, known["epochs"]):
+        raise ConfigError(
+            f"Got effort = 'quick' and epochs = {epochs}, but quick does not train the encoder. Leave out epochs, or "
+            "use balanced."
+        )
+    if effort in FINE_TUNES and epochs == 0:
+        raise ConfigError(f"Got effort = {effort!r} and epochs = 0, expected epochs to fine-tune for. Use quick.")
+    chosen = {**parameters, "effort": effort}
+    if effort == "best" and "encoder" not in parameters and not continues:
+        if is_installed(LARGE):
+            chosen["encoder"] = LARGE
+        else:
+            progress.note(f"the encoder {LARGE} is not installed, so {known['encoder']} is used")
+    return chosen
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """How long the parts of a training take on this machine."""
+
+    work: Work
+    words: float  # seconds to learn the words
+    loop: float  # seconds of the training steps and their validations
+
+    @property
+    def quick(self) -> float:
+        """The seconds until there is a model on the encoder as it is."""
+        w = self.work
+        return self.words + 2 * w.load_seconds + MARGIN * w.embedding() + w.after_embedding()
+
+    @property
+    def fine_tuning(self) -> float:
+        """The seconds of fine-tuning after that, and until the model is written."""
+        return MARGIN * self.loop + 2 * self.work.load_seconds + self.work.after_loop()
+
+    def suits(self, clock: Clock, accelerated: bool) -> Literal["quick", "balanced"]:
+        """Choose an effort level for the machine and the time."""
+        if clock.budget < math.inf:
+            left = clock.left() - self.quick - 2 * self.work.load_seconds
+            return "balanced" if replace(self.work, head_epochs=0).steps(left) >= FEWEST_STEPS else "quick"
+        return "balanced" if accelerated or self.fine_tuning <= WORTH_WAITING else "quick"
+
+
+def choose_effort(
+    parameters: DennParameters, corpus: Corpus, clock: Clock, progress: Progress, start: Path | None, resumed: bool
+) -> DennParameters:
+    """Measure the machine, choose an effort level if that is left open, and say what will be done in what time.
+
+    `start` is the folder of a model that is continued; `resumed` says that fine-tuning has begun already.
+    """
+    if parameters.effort is None:
+        return parameters
+    needed = not {"classifier", "neighbours"}.isdisjoint(parameters.witnesses)
+    progress.start(Stage("measuring how fast this machine is"))
+    found = estimate(parameters, corpus, start)
+    effort = asked = parameters.effort
+    if not needed or (asked == "auto" and parameters.epochs == 0):
+        effort = "quick"
+    elif asked == "auto":
+        effort = "balanced" if resumed else found.suits(clock, device_of(parameters.device).type == "cuda")
+    progress.note(describe(found, effort, asked == "auto", parameters, clock, needed))
+    return replace(parameters, effort=effort)
+
+
+def estimate(parameters: DennParameters, corpus: Corpus, start: Path | None) -> Estimate:
+    """Load the encoder, read some documents, and estimate everything else from that."""
+    p, begun = parameters, time.monotonic()
+    encoder = p.load_encoder(start / "encoder") if start else p.new_encoder(corpus)
+    encoder = encoder.to(device_of(p.device)).eval()
+    load_seconds = time.monotonic() - begun
+    count, valid = len(corpus.train), len(corpus.valid)
+    some = [document.text for document in corpus.train[:: -(-count // SAMPLED)]]
+    tokens = encoder.tokenize(some)
+    mean = len(tokens.flat) / len(some)
+    views = 2 if p.alpha else 1
+    work = Work(
+        train_tokens=int(mean * count),
+        valid_tokens=int(mean * valid),
+        validation_tokens=int(mean * valid),
+        documents=count,
+        step_tokens=mean * min(p.batch_size, count) * views,
+        stores=True,
+        head_epochs=p.head_start or HEAD_EPOCHS,
+        head_epoch_seconds=epoch_seconds(nn.Linear(encoder.width, len(corpus.labels), device="meta"), count),
+        seconds_a_token=seconds_a_token(encoder.encode, tokens),
+        load_seconds=load_seconds,
+        combining=combining_seconds(p, corpus),
+    )
+    validations = count / p.batch_size / p.evaluate_every if p.evaluate_every else 1.0  # an epoch
+    loop = p.epochs * (STEP_PASSES * views * work.embedding() + validations * work.tuning())
+    return Estimate(work, WORDS_SECONDS * work.train_tokens if "words" in p.witnesses else 0.0, loop)
+
+
+def describe(
+    found: Estimate, effort: str, chosen: bool, parameters: DennParameters, clock: Clock, needed: bool = True
+) -> str:
+    """Say what an effort level does with this corpus and how long that takes."""
+    documents = "1 document" if found.work.documents == 1 else f"{found.work.documents:,} documents"
+    first = f"effort {effort}{', which suits this machine' if chosen else ''}: learn from {documents} without changing "
+    first += f"the encoder, about {about(found.quick)}"
+    epochs = "1 epoch" if parameters.epochs == 1 else f"{parameters.epochs} epochs"
+    tuning = f"about {about(found.fine_tuning)}"
+    if effort != "quick":
+        first += f"; then fine-tune it for at most {epochs}, {tuning}"
+        if clock.budget < math.inf:
+            first += f" or until the time budget of {about(clock.budget)} ends"
+        return f"{first}; the better model on validation documents is kept"
+    if not needed or not parameters.epochs:
+        return first
+    return f"{first}; --effort balanced would also fine-tune it, {tuning} more or as long as --time-budget allows"
+
+
+def about(seconds: float) -> str:
+    """Write seconds in the unit that people would use."""
+    if seconds < 100:
+        return f"{max(1, round(seconds))} s"
+    return f"{seconds / 60:.0f} min" if seconds < 6000 else f"{seconds / 3600:.1f} h"

@@ -1,0 +1,79 @@
+"""The tries of one training: once, or first without and then with fine-tuning, whichever validates better."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import NamedTuple
+
+from denn import bundle
+from denn.clock import Clock
+from denn.config import Recipe
+from denn.errors import FineTuningError
+from denn.methods.effort import FINE_TUNES
+from denn.protocols import Progress
+from denn.training import unfinished
+from denn.untrusted import first_line
+
+
+class Try(NamedTuple):
+    """A model that is written whole, but not to its place."""
+
+    folder: Path
+    poor: str | None  # why it should not be used
+
+
+Attempt = Callable[[Recipe, Path | None], Try]  # a recipe and the folder of the model to begin with → a model
+
+
+def best_of_tries(
+    attempt: Attempt, recipe: Recipe, start: Path | None, workdir: Path, shown: Progress, clock: Clock
+) -> Try:
+    """Train once; or, if the effort says so, first without and then with fine-tuning, and return the better model.
+
+    The first model is kept in the folder of the training, so that a resumed training goes on with fine-tuning.
+    """
+    effort = getattr(recipe.parameters, "effort", None)
+    if effort not in FINE_TUNES:
+        return attempt(recipe, start)
+    facts = unfinished.first_facts(workdir)
+    if facts is None:
+        made = attempt(_with(recipe, effort="quick"), start)
+        card = bundle.read(made.folder)[0]
+        facts = {"poor": made.poor, "seconds": clock.elapsed()}
+        unfinished.keep_first(workdir, made.folder, facts)
+    else:
+        shown.note("the model without fine-tuning is complete; resuming with fine-tuning")
+        clock.earlier = facts["seconds"]
+        card = bundle.read(workdir / unfinished.FIRST)[0]
+    first, second = Try(workdir / unfinished.FIRST, facts["poor"]), None
+    if card.training["documents_used"] == card.training["documents_given"]:
+        try:
+            second = attempt(_with(recipe, witnesses=tuple(card.parameters["witnesses"])), first.folder)
+        except FineTuningError as reason:
+            shown.note(f"{first_line(reason)}; the model without fine-tuning is kept")
+    return _better(first, second, recipe, shown)
+
+
+def _better(first: Try, second: Try | None, recipe: Recipe, shown: Progress) -> Try:
+    """Return the better one on validation, the second without validation, and write down how they compare."""
+    optimise = recipe.parameters.optimise
+    metric = {"precision_at_k": "p_at_5"}.get(optimise, optimise)
+    without = bundle.read(first.folder)[0].metrics.get(metric)
+    with_it = None if second is None else bundle.read(second.folder)[0].metrics.get(metric)
+    kept = first
+    if second is not None and (without is None or with_it is None or with_it >= without):
+        kept = second
+    if without is not None and with_it is not None:
+        shown.note(
+            f"{metric} on validation documents: {100 * without:.1f} without fine-tuning, {100 * with_it:.1f} with it; "
+            f"the model {'without' if kept is first else 'with'} it is kept"
+        )
+    compared = {"metric": metric, "quick": without, "fine_tuned": with_it, "kept_fine_tuned": kept is not first}
+    bundle.add_facts(kept.folder, parameters={"effort": recipe.parameters.effort}, training={"effort": compared})
+    return kept
+
+
+def _with(recipe: Recipe, **parameters: object) -> Recipe:
+    return replace(recipe, parameters=replace(recipe.parameters, **parameters))
