@@ -34,10 +34,11 @@ def best_of_tries(
 
     The first model is kept in the folder of the training, so that a resumed training goes on with fine-tuning.
     """
-    effort = getattr(recipe.parameters, "effort", None)
+    effort, facts = getattr(recipe.parameters, "effort", None), unfinished.first_facts(workdir)
+    if effort == "quick" and facts is not None:
+        return Try(workdir / unfinished.FIRST, facts["poor"])
     if effort not in FINE_TUNES:
         return attempt(recipe, start)
-    facts = unfinished.first_facts(workdir)
     if facts is None:
         made = attempt(_with(recipe, effort="quick"), start)
         card = bundle.read(made.folder)[0]

@@ -60,6 +60,37 @@ def test_set_beats_options_which_beat_the_recipe(run, files, tmp_path, tiny_sett
     assert run("train", files / "train.jsonl", "--out", out, "--recipe", recipe, "--method", "dummy").code == 2
 
 
+def test_an_effort_level_is_an_option_and_a_recipe_without_one_means_one_fine_tuning(
+    run, files, tmp_path, tiny_settings
+):
+    open_settings = {name: value for name, value in tiny_settings.items() if name != "epochs"}
+    out = tmp_path / "model"
+    train = ["train", files / "train.jsonl", "--valid", files / "valid.jsonl", "--out", out]
+    ran = run(*train, "--effort", "quick", *options(open_settings))
+    assert ran.code == 0 and card(out)["parameters"]["effort"] == "quick"
+    assert "effort quick: learn from 60 documents without changing the encoder, about " in ran.err
+    assert "The encoder was kept as it is; --effort balanced also fine-tunes it.\n" in ran.err
+    recipe = tmp_path / "recipe.toml"
+    written = "".join(f"{name} = {json.dumps(value)}\n" for name, value in open_settings.items())
+    recipe.write_text(f'method = "denn"\n[parameters]\n{written}')
+    ran = run(*train, "--recipe", recipe, "--replace")
+    assert ran.code == 0 and card(out)["parameters"]["effort"] is None and "\neffort " not in ran.err
+    ran = run(*train, "--effort", "quick", "--set", "epochs=3", "--replace")
+    assert ran.code == 2 and ran.err.count("\n") == 1 and "quick does not train the encoder" in ran.err
+    ran = run(*train, "--method", "dummy", "--effort", "quick", "--replace")
+    assert ran.code == 2 and "'dummy' has no parameter 'effort'" in ran.err
+
+
+def test_a_training_continues_from_a_model_and_what_it_stores(run, files, tiny_model, tmp_path):
+    train = ["train", files / "test.jsonl", "--valid", files / "valid.jsonl", "--out", tmp_path / "new", "--from"]
+    ran = run(*train, tmp_path / "nowhere")
+    assert ran.code == 2 and "no such folder" in ran.err
+    ran = run(*train, tiny_model, "--with-store", "--effort", "quick")
+    assert ran.code == 0 and "60 stored documents of the model are learnt from as well" in ran.err
+    assert card(tmp_path / "new")["corpus"]["train"] == 80
+    assert card(tmp_path / "new")["parameters"]["k"] == 5
+
+
 def test_combination_and_metric_are_options_of_the_methods_that_have_them(run, files, tmp_path, tiny_settings):
     train = ["train", files / "train.jsonl", "--out", tmp_path / "model", "--combination", "confidence"]
     ran = run(*train, "--optimise", "macro_f1", *options(tiny_settings | {"epochs": 1}), "--allow-poor")

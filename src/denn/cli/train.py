@@ -191,7 +191,7 @@ def _why_frozen(card: Card) -> str:
     """Say why the encoder of a model is as it was, and what could be done."""
     compared = card.training.get("effort")
     if card.parameters.get("effort") == "quick":
-        return "The encoder was kept as it is; --effort balanced also fine-tunes it, with --from this model."
+        return "The encoder was kept as it is; --effort balanced also fine-tunes it."
     if compared and compared["fine_tuned"] is not None:
         return "Fine-tuning made the model no better on validation documents, so the encoder was kept as it is."
     return "The time budget was too short to train the encoder; with more time the model gets better."
