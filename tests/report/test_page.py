@@ -167,6 +167,14 @@ def test_facts_at_the_top(page, tiny_encoder):
     assert str(tiny_encoder.parent) not in "".join(text for _, text in page.texts)
 
 
+def test_the_share_of_unfamiliar_texts_is_said_where_it_was_measured(tiny_findings):
+    found, card = tiny_findings
+    for share, said in ((0.05, True), (None, False)):
+        html = render(replace(found, evaluation=replace(found.evaluation, unfamiliar=share)), card, "t")
+        assert ("1 of 20 documents (5.0 %) are unfamiliar" in html) is said
+    assert found.evaluation.unfamiliar is not None
+
+
 def test_the_table_of_scores_is_the_evaluation(html, tiny_model, tiny_corpus):
     with denn.load(tiny_model) as model:
         systems = model.evaluate(tiny_corpus.test).systems
