@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, cast
 
@@ -30,7 +30,7 @@ class Doubt:
 
     label: str
     score: float  # how likely the document has the label, judged without its own labels
-    suspicion: float  # how likely the label is wrong as it stands
+    suspicion: float  # from 0 to 1; compares labels to add with labels to drop
     parts: Mapping[str, float]  # witness → its score
     words: tuple[tuple[str, float], ...]  # that speak for the label, with their weight
 
@@ -66,59 +66,75 @@ def audit(model: Model, documents: Sequence[Document] | None, count: int, progre
     folds: dict[int | None, list[Document]] = {}
     for document in documents:
         folds.setdefault(stored.fold(document), []).append(document)
-    suspects = []
+    shares, suspects = label_shares(method), []
     for number, (fold, some) in enumerate(folds.items(), 1):
         judge = Judge(method, stored, fold, progress)
         progress.start(Stage(f"judging documents, part {number} of {len(folds)}", len(some)))
-        suspects += _worst(model, judge, some, count, progress)
+        suspects += _worst(model, judge, some, shares, count, progress)
     suspects.sort(key=lambda suspect: -suspect.suspicion)
     return [replace(suspect, rank=rank) for rank, suspect in enumerate(suspects[:count], 1)]
 
 
-def _worst(model: Model, judge: Judge, documents: Sequence[Document], count: int, progress: Progress) -> list[Suspect]:
-    """Return the most suspicious documents of a fold, if any; evidence is made for these alone."""
-    highest = []
-    for begin in range(0, len(documents), model.batch()):
-        batch = documents[begin : begin + model.batch()]
-        scores = judge.score(batch)
-        highest.append(_suspicions(scores, batch).amax(1))
-        progress.advance(begin + len(batch))
-    order = torch.cat(highest).argsort(descending=True, stable=True)[:count].tolist()
-    found: list[Suspect] = []
-    for begin in range(0, len(order), model.batch()):
-        batch = [documents[row] for row in order[begin : begin + model.batch()]]
-        found += _suspects(model, judge, batch)
-    return found
+def label_shares(method: Retriever) -> dict[str, float]:
+    """Return the share of stored documents that have each label, drawn away from 0 and 1."""
+    documents = len(method.store)
+    return {name: (count + 0.5) / (documents + 1) for name, count in method.store.label_counts().items()}
 
 
-def _suspicions(scores: Scores, documents: Sequence[Document]) -> Tensor:
-    """Return the (n,L) probabilities that labels are wrong as they stand; 0 for those that a person rejected."""
+def doubts(
+    scores: Scores, documents: Sequence[Document], thresholds: float | Tensor, shares: Mapping[str, float]
+) -> Tensor:
+    """Return (n,L) how suspicious labels are as they stand; 0 if the scores agree, or if a person rejected a label."""
     labels = LabelSpace(scores.names)
-    found = suspicion(scores.final, labels.matrix(documents))
+    given = labels.matrix(documents)
+    found = suspicion(scores.final, given, torch.tensor([shares.get(name, 0.0) for name in scores.names]))
+    found[decide(scores.final, thresholds) == given] = 0
     for row, document in enumerate(documents):
         found[row, labels.columns(document.rejected)] = 0
     return found
 
 
-def _suspects(model: Model, judge: Judge, documents: Sequence[Document]) -> list[Suspect]:
+def _worst(
+    model: Model,
+    judge: Judge,
+    documents: Sequence[Document],
+    shares: Mapping[str, float],
+    count: int,
+    progress: Progress,
+) -> list[Suspect]:
+    """Return the most suspicious documents of a fold, if any; evidence is made for these alone."""
+    highest = []
+    for begin in range(0, len(documents), model.batch()):
+        batch = documents[begin : begin + model.batch()]
+        scores = judge.score(batch)
+        highest.append(doubts(scores, batch, model.decision_thresholds(scores), shares).amax(1))
+        progress.advance(begin + len(batch))
+    worst = torch.cat(highest).sort(descending=True, stable=True)
+    order = worst.indices[:count][worst.values[:count] > 0].tolist()
+    found: list[Suspect] = []
+    for begin in range(0, len(order), model.batch()):
+        batch = [documents[row] for row in order[begin : begin + model.batch()]]
+        scores = judge.score(batch)
+        wrong = doubts(scores, batch, model.decision_thresholds(scores), shares)
+        found += _suspects(model, judge, batch, scores, wrong)
+    return found
+
+
+def _suspects(
+    model: Model, judge: Judge, documents: Sequence[Document], scores: Scores, wrong: Tensor
+) -> Iterator[Suspect]:
     """Say what looks wrong in documents, and why."""
-    scores = judge.score(documents)
-    wrong, given = _suspicions(scores, documents), LabelSpace(scores.names).matrix(documents)
-    doubtful = (decide(scores.final, model.decision_thresholds(scores)) != given) & (wrong > 0)
-    ranked = wrong.masked_fill(~doubtful, 0).argsort(dim=1, descending=True, stable=True)
-    columns = [row[:number].tolist() for row, number in zip(ranked, doubtful.sum(1).tolist(), strict=True)]
+    ranked = wrong.argsort(dim=1, descending=True, stable=True)
+    columns = [row[:number].tolist() for row, number in zip(ranked, (wrong > 0).sum(1).tolist(), strict=True)]
     neighbours = model.neighbours(scores, SHOWN)
     words = judge.support([document.text for document in documents], columns)
-    suspects = []
     for row, document in enumerate(documents):
-        doubts = [
-            (bool(given[row, column]), _doubt(scores, wrong, row, column, named))
-            for column, named in zip(columns[row], words[row], strict=True)
+        found = [
+            _doubt(scores, wrong, row, column, named) for column, named in zip(columns[row], words[row], strict=True)
         ]
-        add, drop = (tuple(doubt for there, doubt in doubts if there is kind) for kind in (False, True))
-        if doubts:
-            suspects.append(Suspect(0, document, doubts[0][1].suspicion, add, drop, neighbours[row]))
-    return suspects
+        add = tuple(doubt for doubt in found if doubt.label not in document.labels)
+        drop = tuple(doubt for doubt in found if doubt.label in document.labels)
+        yield Suspect(0, document, found[0].suspicion, add, drop, neighbours[row])
 
 
 def _doubt(scores: Scores, wrong: Tensor, row: int, column: int, words: Sequence[tuple[str, float]]) -> Doubt:

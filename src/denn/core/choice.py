@@ -3,6 +3,9 @@
 import torch
 from torch import Tensor
 
+LEAST = 1e-6  # scores are clamped to this and to 1 minus this
+GIVEN = 1.0  # log-odds by which a label that is given is more suspicious, chosen on planted errors
+
 
 def expected_errors(scores: Tensor, chosen: Tensor) -> Tensor:
     """Return (n,) expected numbers of wrong labels from (n,L) probabilities and bool decisions.
@@ -28,6 +31,12 @@ def spread_out(values: Tensor, vectors: Tensor, count: int) -> list[int]:
     return chosen
 
 
-def suspicion(scores: Tensor, given: Tensor) -> Tensor:
-    """Return (n,L) probabilities that labels are wrong as they stand: 1 − p where one is given, else p."""
-    return torch.where(given, 1 - scores, scores)
+def suspicion(scores: Tensor, given: Tensor, share: Tensor) -> Tensor:
+    """Return how suspicious labels are as they stand, from 0 to 1, of (n,L) probabilities p and (L,) shares s.
+
+    A label that is missing: p. A label that is given: sigmoid(logit s − logit p + 1), with s the share of documents
+    that have it; so a label is suspicious if it is hardly more likely than in any document, and rare ones are not
+    suspicious because all their scores are low.
+    """
+    logits = torch.logit(scores, LEAST)
+    return torch.sigmoid(torch.where(given, torch.logit(share, LEAST) - logits + GIVEN, logits))
