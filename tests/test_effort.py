@@ -1,5 +1,6 @@
 """Effort levels: what they choose and refuse, what a training with each leaves, and how it resumes."""
 
+import math
 from dataclasses import replace
 
 import pytest
@@ -67,6 +68,16 @@ def test_the_plan_says_what_is_done_and_how_long_it_takes():
     assert said.startswith("effort balanced: learn") and "at most 10 epochs, about 3." in said
     assert said.endswith("until the time budget of 60 min ends; the better model on validation documents is kept")
     assert [about(seconds) for seconds in (0.2, 45, 200, 7200)] == ["1 s", "45 s", "3 min", "2.0 h"]
+
+
+def test_a_slow_head_learns_for_a_few_epochs_even_without_a_time_budget():
+    work = estimate(500, 1e-4).work
+    assert [replace(work, head_epoch_seconds=s).epochs_of_head(math.inf) for s in (0.0, 1.0, 20.0, 1e6)] == [
+        30,
+        30,
+        9,
+        1,
+    ]
 
 
 def test_what_is_given_wins_over_what_a_level_chooses(monkeypatch):
@@ -155,7 +166,7 @@ def test_too_little_time_to_fine_tune_leaves_the_quick_model(tiny_corpus, open_s
     settings = {**open_settings, "effort": "balanced", "time_budget": 60.0}
     with denn.train(tiny_corpus, out=tmp_path / "model", progress=(heard := Heard()), **settings) as model:
         assert model.card.training["frozen"] and model.card.parameters["effort"] == "balanced"
-    assert "The time budget of 60 s leaves no time to fine-tune the encoder" in heard.notes[-1]
+    assert "The time budget of 60 s leaves too little time to fine-tune the encoder; the model" in heard.notes[-1]
 
 
 def test_an_interrupted_fine_tuning_resumes_without_the_first_part(tiny_corpus, open_settings, tmp_path):

@@ -53,7 +53,8 @@ def best_of_tries(
         try:
             second = attempt(_with(recipe, witnesses=tuple(card.parameters["witnesses"])), first.folder)
         except FineTuningError as reason:
-            shown.note(f"{first_line(reason)}; the model without fine-tuning is kept")
+            why = first_line(reason).split(". ")[0]
+            shown.note(f"{why}; the model without fine-tuning is kept")
     return _better(first, second, recipe, shown)
 
 

@@ -17,7 +17,7 @@ from denn.errors import ConfigError
 from denn.methods.denn import DennParameters, combining_seconds
 from denn.protocols import Progress
 from denn.registry import METHODS, lookup
-from denn.training.budget import FEWEST_STEPS, HEAD_EPOCHS, MARGIN, STEP_PASSES, Work
+from denn.training.budget import FEWEST_STEPS, MARGIN, STEP_PASSES, Work
 from denn.training.head import epoch_seconds
 from denn.training.neural import device_of
 from denn.training.pace import seconds_a_token
@@ -125,12 +125,14 @@ def estimate(parameters: DennParameters, corpus: Corpus, start: Path | None) -> 
         documents=count,
         step_tokens=mean * min(p.batch_size, count) * views,
         stores=True,
-        head_epochs=p.head_start or HEAD_EPOCHS,
+        head_epochs=p.head_start,
         head_epoch_seconds=epoch_seconds(nn.Linear(encoder.width, len(corpus.labels), device="meta"), count),
         seconds_a_token=seconds_a_token(encoder.encode, tokens),
         load_seconds=load_seconds,
         combining=combining_seconds(p, corpus),
     )
+    if not p.head_start:
+        work = replace(work, head_epochs=work.epochs_of_head(math.inf))
     validations = count / p.batch_size / p.evaluate_every if p.evaluate_every else 1.0  # an epoch
     loop = p.epochs * (STEP_PASSES * views * work.embedding() + validations * work.tuning())
     return Estimate(work, WORDS_SECONDS * work.train_tokens if "words" in p.witnesses else 0.0, loop)

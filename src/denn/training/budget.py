@@ -13,6 +13,7 @@ ENOUGH_STEPS = 500  # with fewer the head should start on embeddings of the enco
 FEWEST_STEPS = 20  # with fewer after that start the encoder need not be trained at all
 MARGIN = 1.1  # by which estimates are raised
 FEWEST_DOCUMENTS = 20
+UNHURRIED = 1800.0  # seconds that count as left without a time budget, where very many labels make the head slow
 HEAD_EPOCHS = 30  # at most, where a short time lets the head learn first, or alone
 SECONDS_A_DOCUMENT = 3e-4  # to store and index one
 LOADS = 1.0  # what writing, checking and reading the model takes, in times that the encoder took to load
@@ -68,6 +69,7 @@ class Work:
 
     def epochs_of_head(self, left: float) -> int:
         """Return how many epochs of the head alone fit into a tenth of the seconds that are left, one at least."""
+        left = UNHURRIED if math.isinf(left) else left
         return max(1, int(min(HEAD_EPOCHS, left / 10 / max(self.head_epoch_seconds, 1e-9))))
 
     def share_embedded_once(self, left: float) -> float:
@@ -116,7 +118,7 @@ def to_fine_tune(work: Work, clock: Clock) -> Scope:
     """Train the encoder under a head that has learnt already; too little time for that is an error."""
     if replace(work, head_epochs=0).steps(clock.left()) < FEWEST_STEPS:
         raise FineTuningError(
-            f"The time budget of {clock.budget:.0f} s leaves no time to fine-tune the encoder. Give more time."
+            f"The time budget of {clock.budget:.0f} s leaves too little time to fine-tune the encoder. Give more time."
         )
     return Scope()
 
