@@ -46,6 +46,8 @@ def test_what_is_in_a_bundle(tiny_model, tiny_corpus):
         "familiarity.json",
         "witnesses/words/terms.txt",
         "witnesses/words/words.safetensors",
+        "validation/documents.jsonl",
+        "validation/vectors.safetensors",
     }
     assert (tiny_model / "labels.txt").read_text(encoding="utf-8").splitlines() == list(tiny_corpus.labels.names)
 

@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from denn.data.corpus import read_corpus
     from denn.errors import DennError
     from denn.model import Model, load
+    from denn.refitting import refit
     from denn.types import Corpus, Document, Neighbour, Prediction, Where
 
 __version__ = "0.1.0"
@@ -25,6 +26,7 @@ __all__ = [
     "__version__",
     "load",
     "read_corpus",
+    "refit",
     "train",
 ]
 
@@ -38,6 +40,7 @@ _HOMES = {
     "Where": "denn.types",
     "load": "denn.model",
     "read_corpus": "denn.data.corpus",
+    "refit": "denn.refitting",
     "train": "denn.build",
 }
 

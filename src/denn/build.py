@@ -39,6 +39,7 @@ from denn.training.loop import CHECKPOINT
 from denn.tries import Try, best_of_tries
 from denn.types import Calibrated, Corpus, Document, LabelSpace, Scores, Stage
 from denn.untrusted import first_line
+from denn.validation import FOLDER, Kept, digests_of
 
 log = logging.getLogger(__name__)
 
@@ -109,7 +110,7 @@ def train(
     with _locked(folder):
         if (existing := _existing(folder)) and not replace:
             raise TrainingError(existing.refusal)
-        with _room(folder):
+        with room(folder, "training"):
             return _train(corpus, recipe, folder, shown, restart, allow_poor, clock, origin)
 
 
@@ -204,7 +205,7 @@ def _usable() -> Iterator[None]:
 
 
 @contextmanager
-def _room(folder: Path) -> Iterator[None]:
+def room(folder: Path, doing: str) -> Iterator[None]:
     """Say in a sentence that there is no room for a model, whichever library found out."""
     try:
         yield
@@ -213,7 +214,7 @@ def _room(folder: Path) -> Iterator[None]:
             raise
         reason = error.strerror if isinstance(error, OSError) else first_line(error)
         raise TrainingError(
-            f"The training cannot write to {folder.parent}: {reason}. Make room, then run the same command again to "
+            f"The {doing} cannot write to {folder.parent}: {reason}. Make room, then run the same command again to "
             "resume."
         ) from error
 
@@ -286,6 +287,7 @@ def _finish(staging: Path, corpus: Corpus, recipe: Recipe, facts: Mapping[str, o
         created=datetime.now(UTC).isoformat(timespec="seconds"),
     )
     bundle.write_card(staging, card)
+    found: dict[str, object] = {}
     with load(staging) as model:
         if model.method.store is not None:
             model.method.store = with_first_labels(model.method.store, len(corpus.labels))
@@ -297,11 +299,14 @@ def _finish(staging: Path, corpus: Corpus, recipe: Recipe, facts: Mapping[str, o
             thresholds = tune(scores, documents, getattr(recipe.parameters, "optimise", "micro_f1"))
             metrics = dict(evaluate(scores, documents, thresholds, counts).headline)
             poor = _poor(scores, documents, counts)
+            if calibrated.embeddings is not None:
+                Kept(documents, calibrated.embeddings, digests_of(model.store.ids())).save(staging / FOLDER)
+                found["validation"] = FOLDER
         else:
             log.warning("there is no validation part: thresholds stay at 0.5, and nothing shows how good the model is")
             thresholds, metrics = untuned(systems_of(model.scores([""])), len(corpus.labels)), {}
         model.method.measure_familiarity(staging)
-    found = {"thresholds": thresholds, "metrics": metrics, "training": dict(facts)}
+    found |= {"thresholds": thresholds, "metrics": metrics, "training": dict(facts)}
     card = card.model_copy(update={**found, "digests": bundle.digests(staging)})
     bundle.write_card(staging, card)
     return poor

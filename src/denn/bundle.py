@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import os
+import re
 import shutil
 import time
 from collections.abc import Mapping
@@ -27,6 +28,8 @@ log = logging.getLogger(__name__)
 FORMATS = (2, 4)  # that are read; the last one is written; 3 was never released
 MOST_FILES = 10_000
 PATIENCE = 100  # hundredths of a second
+LEARNT = ("head.safetensors", "witnesses", "combiner.json")  # what a refit learns again, with labels.txt
+PART = "bundle.json.part"
 VERSIONED = ("torch", "transformers", "tokenizers", "numpy", "scipy", "scikit-learn")
 
 
@@ -68,6 +71,9 @@ class Card(BaseModel):
     digests: dict[str, str]  # sha256 of every file but the datastore, which lives on
     versions: dict[str, str]
     created: str  # ISO 8601
+    learnt: Annotated[str, Field(pattern=r"^(learnt-[1-9][0-9]{0,8})?$")] = ""  # folder of the last refit
+    validation: Annotated[str, Field(pattern=r"^(validation(-[1-9][0-9]{0,8})?)?$")] = ""  # folder of kept documents
+    refitted: dict[str, Any] | None = None  # the last refit: time, documents, labels, scores
 
     def flaw(self, labels: int) -> str | None:
         """Say what does not fit a model of so many labels, if anything."""
@@ -93,10 +99,10 @@ def versions() -> dict[str, str]:
     return {"denn": __version__, **{name: metadata.version(name) for name in VERSIONED}}
 
 
-def digests(folder: Path) -> dict[str, str]:
-    """Return the sha256 of every file of a bundle but bundle.json and the datastore."""
+def digests(folder: Path, part: str = "") -> dict[str, str]:
+    """Return the sha256 of every file of a bundle, or of one folder in it, but bundle.json and the datastore."""
     found = {}
-    for path in sorted(folder.rglob("*")):
+    for path in sorted((folder / part).rglob("*")):
         name = path.relative_to(folder).as_posix()
         if path.is_file() and name != "bundle.json" and not name.startswith("store/"):
             with path.open("rb") as file:
@@ -105,12 +111,37 @@ def digests(folder: Path) -> dict[str, str]:
 
 
 def write_card(folder: Path, card: Card) -> None:
-    """Write bundle.json, the last file of a new bundle; who may read it may read all files."""
-    file = folder / "bundle.json"
+    """Write bundle.json, which makes all other new files count, in one move; who may read it may read all files."""
+    file = folder / PART
+    file.unlink(missing_ok=True)  # a link there must not lead elsewhere
     content = dumps(card.model_dump(), "The model", TrainingError, indent=1, ensure_ascii=False)
     file.write_text(content, encoding="utf-8")
     for path in folder.rglob("*.safetensors"):  # written for their owner alone
         path.chmod(file.stat().st_mode)
+    sync(file)
+    file.replace(folder / "bundle.json")
+    sync(folder)
+
+
+def new_name(folder: Path, kind: str) -> str:
+    """Return a name for a folder of this kind in a bundle that is not taken yet: learnt-1, learnt-2, …"""
+    taken = [path.name.removeprefix(f"{kind}-") for path in folder.glob(f"{kind}-*")]
+    return f"{kind}-{1 + max([0, *(int(number) for number in taken if number.isdecimal())])}"
+
+
+def clear_unused(folder: Path, card: Card) -> None:
+    """Delete what a newer card took the place of, and what an interrupted change left."""
+    used, unused = {card.learnt, card.validation}, [folder / PART]
+    for kind in ("learnt", "validation"):
+        unused += [path for path in folder.glob(f"{kind}*") if path.name not in used and _NUMBERED.fullmatch(path.name)]
+    for path in (*unused, *((folder / name for name in LEARNT) if card.learnt else ())):
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path, ignore_errors=True)
+        else:
+            path.unlink(missing_ok=True)
+
+
+_NUMBERED = re.compile(r"learnt-[1-9][0-9]*|validation(-[1-9][0-9]*)?")
 
 
 def add_facts(folder: Path, **updates: Mapping[str, object]) -> None:
@@ -135,21 +166,9 @@ def read(folder: Path) -> tuple[Card, LabelSpace]:
     if not file.is_file():
         what = "no such folder" if not folder.exists() else "no bundle.json in it"
         raise BundleError(f"{folder} is no model: {what}. Expected a folder written by `denn train … --out {folder}`.")
-    found = _files(folder)
-    content = read_object(file, BundleError, MOST_LARGE_JSON)
-    if content.get("format") not in FORMATS:
-        raise BundleError(
-            f"{folder} has the bundle format {repr(content.get('format'))[:40]}, this denn reads {FORMATS[0]} and "
-            f"{FORMATS[1]}. "
-            "Train again, or load it with the denn version in its bundle.json."
-        )
-    try:
-        card = Card.model_validate(content)
-    except ValidationError as error:
-        where = ".".join(str(part) for part in error.errors()[0]["loc"])[:100]
-        raise BundleError(f"{file} is damaged: {where!r} is not what it should be. {REMEDY}") from error
+    found, card = _files(folder), read_card(folder)
     _check_digests(folder, card, found)
-    labels = _read_labels(folder / "labels.txt")
+    labels = read_labels(folder / card.learnt)
     if flaw := card.flaw(len(labels)):
         raise BundleError(f"{file} is damaged: {flaw}. {REMEDY}")
     labels = LabelSpace(labels.names, tuple(card.corpus["label_counts"]))
@@ -158,6 +177,32 @@ def read(folder: Path) -> tuple[Card, LabelSpace]:
         if there.split(".")[0] != here.split(".")[0]:
             log.warning("%s was written with %s %s, here is %s; scores may differ.", folder, name, there, here)
     return card, labels
+
+
+def read_card(folder: Path) -> Card:
+    """Read bundle.json, without a look at the other files."""
+    file = folder / "bundle.json"
+    content = read_object(file, BundleError, MOST_LARGE_JSON)
+    if content.get("format") not in FORMATS:
+        raise BundleError(
+            f"{folder} has the bundle format {repr(content.get('format'))[:40]}, this denn reads {FORMATS[0]} to "
+            f"{FORMATS[-1]}. "
+            "Train again, or load it with the denn version in its bundle.json."
+        )
+    try:
+        return Card.model_validate(content)
+    except ValidationError as error:
+        where = ".".join(str(part) for part in error.errors()[0]["loc"])[:100]
+        raise BundleError(f"{file} is damaged: {where!r} is not what it should be. {REMEDY}") from error
+
+
+def signature(folder: Path) -> tuple[int, int] | None:
+    """Return what changes whenever bundle.json is written; None if there is none."""
+    try:
+        found = (folder / "bundle.json").stat()
+    except OSError:
+        return None
+    return found.st_ino, found.st_mtime_ns
 
 
 def glance(folder: Path) -> tuple[str, str]:
@@ -170,8 +215,9 @@ def glance(folder: Path) -> tuple[str, str]:
     return f"{_shown(card.method)}, {len(trained.label_counts)} labels, {created:%Y-%m-%d}", trained.name
 
 
-def _read_labels(file: Path) -> LabelSpace:
+def read_labels(folder: Path) -> LabelSpace:
     """Read labels.txt: a name a line, each once."""
+    file = folder / "labels.txt"
     *names, rest = read_lines(file, BundleError)
     if rest or not names or "" in names:
         raise BundleError(f"{file} is damaged: expected one label on each line. {REMEDY}")

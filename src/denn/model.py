@@ -9,7 +9,7 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Self, cast
 
-from denn.bundle import Card, read
+from denn.bundle import Card, read, read_labels, signature
 from denn.config import make_recipe
 from denn.core.thresholds import decide
 from denn.errors import BundleError, ConfigError, ConflictError, DataError
@@ -18,6 +18,7 @@ from denn.methods.new_labels import NewLabels
 from denn.protocols import Datastore, Method, Progress, Retriever
 from denn.registry import METHODS, lookup
 from denn.types import Document, LabelSpace, Neighbour, Prediction, Scores, Which
+from denn.validation import forget
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -42,6 +43,7 @@ class Model:
         self.method = method
         self.labels = labels  # what the model was trained on; the datastore may know more
         self.card = card
+        self.folder: Path | None = None  # that it was loaded from
         # Asked only for labels that a datastore knows.
         self._new = NewLabels(cast(Retriever, method), {part: tuned.overall for part, tuned in card.thresholds.items()})
 
@@ -209,6 +211,10 @@ class Model:
         """Take documents out of the datastore; see `Datastore.remove`. Return how many went."""
         return self.store.remove(which, source=source, everything=everything)
 
+    def forget(self, which: Which, *, source: str = "", everything: bool = False) -> int:
+        """Remove documents for good, also those kept for validation; see `Datastore.forget`. Return how many went."""
+        return forget(self.folder, self.store, which, source=source, everything=everything)
+
     def batch(self) -> int:
         """Return how many texts are scored at a time: fewer where the datastore knows very many labels."""
         labels = len(self.labels if self.method.store is None else self.method.store.labels)
@@ -304,6 +310,16 @@ def load(path: str | Path, *, device: str | None = None, precision: str | None =
     `device` (auto, cpu, cuda or cuda:0) and `precision` are those of the training unless they are given.
     """
     folder = Path(path)
+    while True:
+        seen = signature(folder)
+        try:
+            return _load(folder, device, precision)
+        except (BundleError, OSError):
+            if signature(folder) == seen:
+                raise  # else a refit has put other files in the place of those that were being read
+
+
+def _load(folder: Path, device: str | None, precision: str | None) -> Model:
     card, labels = read(folder)
     kind = lookup(METHODS, card.method, "method")
     unsaid = getattr(kind.Parameters, "unsaid", {}).get(card.format, {})
@@ -317,9 +333,13 @@ def load(path: str | Path, *, device: str | None = None, precision: str | None =
     if trained.get("device") not in (None, "cpu"):  # a GPU that need not be here
         trained = {**trained, "device": "auto"}
     given = {name: value for name, value in (("device", device), ("precision", precision)) if value is not None}
-    method: Method = kind.load(folder, make_recipe(card.method, {**trained, **given}).parameters, labels)
+    parameters = make_recipe(card.method, {**trained, **given}).parameters
+    learnt = {"learnt": folder / card.learnt} if card.learnt else {}  # a refitted method takes it
+    method: Method = kind.load(folder, parameters, labels, **learnt)
     model = Model(method, labels, card)
-    if method.store is not None and method.store.labels[: len(labels)] != labels.names:
+    model.folder = folder
+    first = read_labels(folder).names if learnt else labels.names  # later ones may be gone from the datastore
+    if method.store is not None and method.store.labels[: len(first)] != first:
         model.close()
         raise BundleError(
             f"{folder}: the datastore's labels are not those of labels.txt. Restore the folder from a copy."

@@ -198,7 +198,13 @@ class Retriever(Method, Protocol):
     def embed(self, texts: Sequence[str]) -> Tensor:
         """Embed texts as the datastore keeps them: (n,d)."""
 
-    def search(self, embeddings: Tensor, k: int, own_ids: Sequence[str | None] | None = None) -> Neighbours:
+    def search(
+        self,
+        embeddings: Tensor,
+        k: int,
+        own_ids: Sequence[str | None] | None = None,
+        exclude: Collection[str] = (),
+    ) -> Neighbours:
         """Find the k nearest documents of embedded texts; `own_ids` names the stored document that each itself is."""
 
     def votes(self, found: Neighbours, labels: int) -> Tensor:

@@ -306,6 +306,7 @@ class Calibrated(NamedTuple):
     scores: Scores  # as it scores texts whose labels it has not seen
     facts: Mapping[str, object]  # for the bundle
     documents: Sequence[Document]  # that were scored: fewer than were given where memory does not suffice
+    embeddings: Tensor | None = None  # (n,d) of these documents, where there is a datastore
 
 
 Support: TypeAlias = list[list[list[tuple[str, float]]]]  # text → label → words that speak for it, with their weight

@@ -29,7 +29,7 @@ class Searched:
     ) -> None:
         self.method, self.embeddings = method, embeddings
         texts, k = [document.text for document in documents], int(method.parameters.k)
-        self.found = found = method.store.search(embeddings, max(k, most))
+        self.found = found = method.search(embeddings, max(k, most))
         asked = Texts(texts, lambda _: embeddings, lambda _: found.nearest(k))
         scores = method.combine(method.hear(asked), asked.neighbours)
         others = method.alternatives(scores)
@@ -92,7 +92,7 @@ def datastore_sweep(
     orders = [torch.randperm(len(ids), generator=chance).tolist() for _ in range(draws)]
 
     def final(part: Searched, left_out: Sequence[str]) -> Tensor:
-        return part.rescored(store.search(part.embeddings, k, left_out))
+        return part.rescored(part.method.search(part.embeddings, k, exclude=left_out))
 
     def measure(order: Sequence[int], kept: int) -> dict[str, float]:
         left_out = [ids[row] for row in order[kept:]]

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from denn import __version__
-from denn.cli import audit, data, evaluate, predict, queue, report, serve, store, store_keeping, train
+from denn.cli import audit, data, evaluate, predict, queue, refit, report, serve, store, store_keeping, train
 from denn.cli.options import Quiet, Replace, Seed, Verbose, duration
 from denn.errors import ConfigError
 from denn.registry import COMMANDS, lookup
@@ -85,6 +85,7 @@ def demo(
 
 
 app.command()(train.train)
+app.command()(refit.refit)
 app.command()(evaluate.evaluate)
 app.command()(predict.predict)
 app.command()(queue.queue)

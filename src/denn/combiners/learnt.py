@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from pathlib import Path
-from typing import Literal, Self, get_args
+from typing import Self, get_args
 
 import torch
 from torch import Tensor
@@ -12,21 +12,26 @@ from torch import Tensor
 from denn.combiners import mean_known, rows_of
 from denn.combiners.additive import Additive
 from denn.combiners.confidence import Confidence
+from denn.combiners.judging import (
+    FOLDS,
+    NOISE,
+    RANKED,
+    Optimise,
+    decide_by_fold,
+    f1_values,
+    folds_of,
+    lead_of,
+    precision_values,
+)
 from denn.core.calibration import calibration_error, log_loss
-from denn.core.thresholds import decide, tune_global
 from denn.errors import BundleError, ConfigError
 from denn.strict_json import dumps
 from denn.types import Context, Parts
 from denn.untrusted import REMEDY, read_object
 
-Optimise = Literal["micro_f1", "macro_f1", "precision_at_k"]
-
 FILE = "combiner.json"
 FEWEST_DOCUMENTS, FEWEST_LABELS = 25, 50  # validation documents, and their gold labels, that can tell what is better
-NOISE = 2.0  # standard errors by which something simpler must be better: choosing by less does more harm than good
 NEEDED: Mapping[str, set[str]] = {"average": set(), "confidence": {"classifier", "neighbours"}}
-RANKED = 5  # labels of a text that precision_at_k looks at
-GROUPS = 20  # of documents, for the standard error
 
 
 class Learnt:
@@ -34,7 +39,7 @@ class Learnt:
 
     held_out: Tensor | None = None
 
-    def __init__(self, optimise: Optimise = "micro_f1", seed: int = 0, k: int = RANKED, folds: int = 5) -> None:
+    def __init__(self, optimise: Optimise = "micro_f1", seed: int = 0, k: int = RANKED, folds: int = FOLDS) -> None:
         if optimise not in get_args(Optimise):
             raise ConfigError(f"Got optimise = {optimise!r}, expected one of {', '.join(get_args(Optimise))}.")
         self.optimise, self.k, self.folds, self.seed = optimise, k, folds, seed
@@ -54,7 +59,7 @@ class Learnt:
                 f"{FEWEST_DOCUMENTS} and {FEWEST_LABELS} are needed."
             )
             return {"chosen": "average", "why": why, "documents": documents}
-        fold = torch.randperm(documents, generator=torch.Generator().manual_seed(self.seed)) % self.folds
+        fold = folds_of(documents, self.seed, self.folds)
         judged: dict[str, Tensor] = {}
         errors: dict[str, float] = {}
         losses: dict[str, float] = {}
@@ -129,18 +134,9 @@ class Learnt:
         The threshold of each fold is tuned on the other folds.
         """
         if self.optimise == "precision_at_k":
-            best = scores.topk(min(self.k, scores.shape[1])).indices
-            hits, sizes = gold.gather(1, best).sum(1, keepdim=True), torch.full((len(gold), 1), self.k)
-        else:
-            predicted = torch.empty_like(gold)
-            for number in range(self.folds):
-                unseen = fold == number
-                threshold = tune_global(scores[~unseen], gold[~unseen], macro=self.optimise == "macro_f1")
-                predicted[unseen] = decide(scores[unseen], threshold)
-            hits, sizes = 2 * (predicted & gold).char(), predicted.char() + gold.char()
-            if self.optimise == "micro_f1":
-                hits, sizes = hits.sum(1, keepdim=True), sizes.sum(1, keepdim=True)
-        return (_without_each_group(hits) / _without_each_group(sizes).clamp(min=1)).mean(1)
+            return precision_values(scores, gold, self.k)
+        predicted = decide_by_fold(scores, gold, fold, self.optimise)
+        return f1_values(predicted, gold, macro=self.optimise == "macro_f1")
 
 
 def choose(judged: Mapping[str, Tensor]) -> tuple[str, str, float, float]:
@@ -152,18 +148,8 @@ def choose(judged: Mapping[str, Tensor]) -> tuple[str, str, float, float]:
     """
     simple = [name for name in judged if name != "learnt"]
     best = max(simple, key=lambda name: (float(judged[name][0]), name == "average"))
-    lead = judged["learnt"] - judged[best]
-    left_out = lead[1:]
-    error = float(((left_out - left_out.mean()).square().mean() * (len(left_out) - 1)).sqrt())
-    ahead = float(lead[0])
+    ahead, error = lead_of(judged["learnt"], judged[best])
     return best if ahead < -NOISE * error else "learnt", best, ahead, error
-
-
-def _without_each_group(counts: Tensor) -> Tensor:
-    """Sum (n,c) counts over all documents, and over those outside each group: (1 + G,c) float64."""
-    sums = torch.stack([counts[group::GROUPS].sum(0) for group in range(GROUPS)]).double()
-    total = sums.sum(0, keepdim=True)
-    return torch.cat([total, total - sums])
 
 
 def _simple(name: str, parts: Parts, context: Context) -> Tensor:

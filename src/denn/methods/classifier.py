@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -38,6 +39,7 @@ class Classifier(Network):
     """
 
     can_freeze = True
+    reads_unit_vectors = False  # True of a head that a refit learnt from the vectors of the datastore
     encoder: TransformerEncoder
     scale: Tensor
     carried = 0  # labels at the beginning whose rows of the head come from another model, as the scale then does
@@ -66,6 +68,8 @@ class Classifier(Network):
     @torch.inference_mode()
     def probabilities(self, embeddings: Tensor) -> Tensor:
         """Score unscaled (n,d) embeddings as `encode` returns them: (n,L) on the CPU."""
+        if self.reads_unit_vectors:
+            embeddings = F.normalize(embeddings, dim=1)
         logits = self.head(self.scale * embeddings.to(self.device))
         return torch.sigmoid(logits).cpu()
 
@@ -93,9 +97,17 @@ class Classifier(Network):
         progress.start(Stage("embedding training documents", len(some)))
         self.learn_head(self.encoder.encode(some, progress.advance), labels, parameters, parameters.head_start)
 
-    def learn_head(self, embeddings: Tensor, labels: Tensor, parameters: Any, epochs: int) -> None:
+    def learn_head(
+        self,
+        embeddings: Tensor,
+        labels: Tensor,
+        parameters: Any,
+        epochs: int,
+        rejected: Tensor | None = None,
+        report: Callable[[int], None] | None = None,
+    ) -> None:
         """Fix the scale and fit the head to unscaled (n,d) embeddings; without epochs only its bias is set."""
         p = parameters
         if p.embedding_norm is not None and not self.carried:
             self.scale.fill_(p.embedding_norm / float(embeddings.norm(dim=1).mean().clamp_min(1e-6)))
-        start_head(self.head, float(self.scale) * embeddings, labels, epochs, p.seed, self.carried)
+        start_head(self.head, float(self.scale) * embeddings, labels, epochs, p.seed, self.carried, rejected, report)

@@ -244,9 +244,10 @@ class DENN(WithNeighbours):
             witness.save(folder / HOME / name)
 
     @classmethod
-    def load(cls, folder: Path, parameters: DennParameters, labels: LabelSpace) -> Self:
+    def load(cls, folder: Path, parameters: DennParameters, labels: LabelSpace, learnt: Path | None = None) -> Self:
         """Read what `save` and `calibrate` wrote."""
-        self = super().load(folder, parameters, labels)
+        self = super().load(folder, parameters, labels, learnt)
+        folder = learnt or folder
         named = ((name, lookup(WITNESSES, name, "witness")) for name in parameters.witnesses)
         self.witnesses = {name: kind.load(folder / HOME / name, self) for name, kind in named}
         self.combiner = lookup(COMBINERS, parameters.combination, "combination").load(folder)
@@ -271,16 +272,34 @@ class DENN(WithNeighbours):
 
         Where scores of all documents would take too much memory, some are drawn.
         """
-        p, given = self.parameters, len(documents)
-        documents = _drawn(documents, CALIBRATION_BYTES // (4 * MATRICES * max(1, len(self.store.labels))), p.seed)
-        if len(documents) < given:
-            progress.note(
-                f"{given:,} validation documents × {len(self.store.labels):,} labels are too many to compare at once: "
-                f"{len(documents):,} of them, drawn at random, decide on combination and thresholds"
-            )
+        given = len(documents)
+        documents = [documents[row] for row in self.drawn(given, progress)]
         texts = [document.text for document in documents]
-        progress.start(Stage(f"hearing the witnesses on {len(texts):,} validation documents"))
-        asked = Texts(texts, self.embed, lambda embeddings: self.search(embeddings, p.k))
+        asked = Texts(texts, self.embed, lambda embeddings: self.search(embeddings, self.parameters.k))
+        calibrated = self.learn_combination(asked, documents, folder, progress)
+        if len(documents) == given:
+            return calibrated
+        return calibrated._replace(facts={**calibrated.facts, "validation_documents_used": len(documents)})
+
+    def drawn(self, documents: int, progress: Progress) -> list[int]:
+        """Return the places of as many validation documents as memory suffices for, drawn at random."""
+        labels = len(self.store.labels)
+        most = max(1, CALIBRATION_BYTES // (4 * MATRICES * max(1, labels)))
+        if documents <= most:
+            return list(range(documents))
+        progress.note(
+            f"{documents:,} validation documents × {labels:,} labels are too many to compare at once: {most:,} of "
+            "them, drawn at random, decide on combination and thresholds"
+        )
+        order = torch.randperm(documents, generator=torch.Generator().manual_seed(self.parameters.seed))
+        return order[:most].sort().values.tolist()
+
+    def learn_combination(
+        self, asked: Texts, documents: Sequence[Document], folder: Path, progress: Progress
+    ) -> Calibrated:
+        """Learn whom to believe from the texts of these documents, and write it to the folder."""
+        p = self.parameters
+        progress.start(Stage(f"hearing the witnesses on {len(asked):,} validation documents"))
         parts, found = self.hear(asked), asked.neighbours
         progress.start(Stage("learning whom to believe"))
         heard, context = self._weighed(parts, found)
@@ -290,10 +309,8 @@ class DENN(WithNeighbours):
         unseen = self.combiner.held_out
         unseen = self.combiner.combine(heard, context) if unseen is None else unseen
         scores = Scores(unseen, found.names, parts, self._confidence(heard, context), found)
-        facts: dict[str, object] = {"combination": learnt}
-        if len(documents) < given:
-            facts["validation_documents_used"] = len(documents)
-        return Calibrated(replace(scores, alternatives=self.alternatives(scores)), facts, documents)
+        scores = replace(scores, alternatives=self.alternatives(scores))
+        return Calibrated(scores, {"combination": learnt}, documents, asked.embeddings)
 
     def combine(self, parts: Mapping[str, Tensor], found: Neighbours, gamma: float | None = None) -> Scores:
         """Weigh what the witnesses say of texts with these neighbours."""
@@ -351,14 +368,6 @@ def combining_seconds(parameters: DennParameters, corpus: Corpus) -> float:
     if not corpus.valid or parameters.combination != "learnt":
         return 0.0
     return FIT_SECONDS + SECONDS_A_CELL * len(corpus.valid) * len(corpus.labels)
-
-
-def _drawn(documents: Sequence[Document], most: int, seed: int) -> Sequence[Document]:
-    """Return the documents, or this many that are drawn of them, in their order."""
-    if len(documents) <= most:
-        return documents
-    drawn = torch.randperm(len(documents), generator=torch.Generator().manual_seed(seed))[: max(1, most)]
-    return [documents[row] for row in drawn.sort().values.tolist()]
 
 
 def disagreement(first: Tensor, second: Tensor) -> Tensor:

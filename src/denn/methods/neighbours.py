@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self
@@ -61,9 +61,10 @@ class WithNeighbours(Neural):
             store.add(list(corpus.train), embeddings)
 
     @classmethod
-    def load(cls, folder: Path, parameters: Any, labels: LabelSpace) -> Self:
-        """Read what `save` wrote."""
-        self = super().load(folder, parameters, labels)
+    def load(cls, folder: Path, parameters: Any, labels: LabelSpace, learnt: Path | None = None) -> Self:
+        """Read what `save` wrote, and from the folder `learnt` what a refit learnt again since."""
+        self = super().load(folder, parameters, labels, learnt)
+        self.network.reads_unit_vectors = learnt is not None
         self.store = open_store(folder, device=self.network.device)
         self.familiarity = Familiarity.load(folder)
         return self
@@ -113,11 +114,37 @@ class WithNeighbours(Neural):
             raise BundleError(f"The encoder gives no finite numbers for a text: its weights are damaged. {REMEDY}")
         return embeddings
 
-    def search(self, embeddings: Tensor, k: int, own_ids: Sequence[str | None] | None = None) -> Neighbours:
-        """Find the k nearest documents of embedded texts; `own_ids` names the stored document that each itself is."""
-        if own_ids is None:
-            return self.store.search(embeddings, k)
-        return _without_own(self.store.search(embeddings, k + 1), own_ids, k)
+    def search(
+        self,
+        embeddings: Tensor,
+        k: int,
+        own_ids: Sequence[str | None] | None = None,
+        exclude: Collection[str] = (),
+    ) -> Neighbours:
+        """Find the k nearest documents of embedded texts; `own_ids` names the stored document that each itself is.
+
+        The label columns begin with those of the witnesses, also if a vacuum took a label out of the datastore.
+        """
+        found = self.store.search(embeddings, k + (own_ids is not None), exclude)
+        if found.names[: len(self.names)] != self.names:
+            found = with_labels(found, tuple(dict.fromkeys((*self.names, *found.names))))
+        return found if own_ids is None else _without_own(found, own_ids, k)
+
+
+def with_labels(found: Neighbours, names: tuple[str, ...]) -> Neighbours:
+    """Return neighbours with these labels as columns; labels that are not among them are left out."""
+    column_of = {name: column for column, name in enumerate(names)}
+    new = torch.tensor([column_of.get(name, -1) for name in found.names], dtype=torch.int64)
+    labels = _renumbered(found.offsets, found.label_columns, new)
+    rejected = _renumbered(found.rejected_offsets, found.rejected_columns, new) if len(found.rejected_columns) else ()
+    return Neighbours(found.ids, found.similarity, *labels, names, *rejected)
+
+
+def _renumbered(offsets: Tensor, columns: Tensor, new: Tensor) -> tuple[Tensor, Tensor]:
+    """Return offsets and columns with other numbers; those whose number is −1 are left out."""
+    columns = new[columns]
+    kept = columns >= 0
+    return F.pad(kept.cumsum(0), (1, 0))[offsets], columns[kept]
 
 
 def _without_own(found: Neighbours, own_ids: Sequence[str | None], k: int) -> Neighbours:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 RATE = 0.01  # of Adam, over inputs whose columns are scaled to unit size
 BATCH = 256
+REJECTED = 3.0  # how much more a label counts that a person rejected than one that is merely not given
 FLOPS = 2e10  # a second
 
 
@@ -16,11 +19,21 @@ def epoch_seconds(head: nn.Linear, documents: int) -> float:
     return 6 * documents * head.weight.numel() / FLOPS
 
 
-def start_head(head: nn.Linear, embeddings: Tensor, labels: Tensor, epochs: int, seed: int, carried: int = 0) -> None:
+def start_head(
+    head: nn.Linear,
+    embeddings: Tensor,
+    labels: Tensor,
+    epochs: int,
+    seed: int,
+    carried: int = 0,
+    rejected: Tensor | None = None,
+    report: Callable[[int], None] | None = None,
+) -> None:
     """Fit W and b of sigmoid(W h + b) to (n,d) embeddings and (n,L) bool labels by binary cross-entropy.
 
     The bias begins at the log-odds of each label, so that nothing has to be learnt to say "rare"; the first `carried`
-    labels keep what they learnt before.
+    labels keep what they learnt before. `rejected` marks (n,L) labels that count more; `report` is called with the
+    number of epochs done.
     """
     device = head.weight.device
     share = labels.float().mean(0).clamp(0.5 / len(labels), 1 - 0.5 / len(labels))
@@ -36,10 +49,13 @@ def start_head(head: nn.Linear, embeddings: Tensor, labels: Tensor, epochs: int,
     total = epochs * -(-len(labels) // BATCH)
     decay = torch.optim.lr_scheduler.LambdaLR(optimiser, lambda step: 1 - step / total)
     generator = torch.Generator().manual_seed(seed)
-    for _ in range(epochs):
+    for epoch in range(epochs):
         for rows in torch.split(torch.randperm(len(labels), generator=generator).to(device), BATCH):
-            value = F.binary_cross_entropy_with_logits(head(embeddings[rows]), labels[rows].float())
+            weight = None if rejected is None else 1 + (REJECTED - 1) * rejected[rows].float()
+            value = F.binary_cross_entropy_with_logits(head(embeddings[rows]), labels[rows].float(), weight)
             optimiser.zero_grad(set_to_none=True)
             value.backward()  # type: ignore[no-untyped-call]
             optimiser.step()
             decay.step()
+        if report:
+            report(epoch + 1)

@@ -163,6 +163,10 @@ class Network(nn.Module):
     def save(self, folder: Path) -> None:
         """Write `encoder/` and all other weights."""
         self.encoder.save(folder / "encoder")
+        self.save_rest(folder)
+
+    def save_rest(self, folder: Path) -> None:
+        """Write all weights but the encoder's."""
         save_file({name: tensor.cpu().contiguous() for name, tensor in self._rest().items()}, folder / REST)
 
     def load(self, folder: Path) -> None:

@@ -66,8 +66,8 @@ class Neural(Method, ABC):
         self.network.save(folder)
 
     @classmethod
-    def load(cls, folder: Path, parameters: Any, labels: LabelSpace) -> Self:
-        """Read what `save` wrote."""
+    def load(cls, folder: Path, parameters: Any, labels: LabelSpace, learnt: Path | None = None) -> Self:
+        """Read what `save` wrote, and from the folder `learnt` what a refit learnt again since."""
         self = cls(parameters)
         self.names = labels.names
         encoder = parameters.load_encoder(folder / "encoder")
@@ -78,7 +78,7 @@ class Neural(Method, ABC):
             raise BundleError(
                 f"{folder}: the parameters describe a network that is too large ({first_line(error)}). {REMEDY}"
             ) from error
-        self.network.load(folder)
+        self.network.load(learnt or folder)
         self.network.to(device_of(parameters.device)).eval()
         return self
 

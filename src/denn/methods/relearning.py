@@ -1,0 +1,90 @@
+"""What a refit learns again on the encoder as it is: the head and the witnesses."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from denn.clock import Clock
+from denn.errors import TrainingError
+from denn.methods.denn import DENN, HOME
+from denn.methods.neighbours import with_labels
+from denn.protocols import Progress
+from denn.registry import WITNESSES, lookup
+from denn.training.head import BATCH, epoch_seconds
+from denn.types import Corpus, Document, Neighbours, Stage
+from denn.witnesses.texts import Texts
+
+EPOCHS = 5  # of the head: with more it learns by heart what the encoder has learnt by heart already
+LEAST_STEPS = 60  # of the head, where documents are few
+HEAD_SHARE, WITNESS_SHARE = 0.25, 0.5  # of the time left, that the head and then each witness may take
+
+
+def relearn(method: DENN, corpus: Corpus, vectors: Tensor, progress: Progress, clock: Clock) -> DENN:
+    """Return the method with a head and witnesses that learnt these documents; encoder and datastore are shared.
+
+    `vectors` are the (n,d) unit vectors of the training documents.
+    """
+    new = type(method)(method.parameters)
+    new.store, new.names = method.store, corpus.labels.names
+    new.label_counts = torch.tensor(corpus.labels.counts)
+    network = new.network = new.make(method.network.encoder, len(corpus.labels))
+    network.to(method.network.device).eval()
+    network.reads_unit_vectors = True
+    nn.init.zeros_(network.head.weight)  # what is learnt depends on the documents alone
+    epochs = _epochs(network.head, len(vectors), clock) if "classifier" in method.witnesses else 0
+    progress.start(Stage("training the head", epochs or None, "epochs"))
+    labels, rejected = corpus.labels.matrix(corpus.train).to(network.device), _rejected(corpus)
+    rejected = None if rejected is None else rejected.to(network.device)
+    network.learn_head(vectors, labels, new.parameters, epochs, rejected, progress.advance)
+    new.witnesses = {}
+    for name in method.witnesses:
+        witness = lookup(WITNESSES, name, "witness").fit(corpus, new, progress, WITNESS_SHARE * clock.left())
+        if witness is None:
+            raise TrainingError(
+                f"The witness {name} could not learn {len(vectors):,} documents in the time given. Nothing was "
+                "changed; refit with more time."
+            )
+        new.witnesses[name] = witness
+    return new
+
+
+def save(method: DENN, folder: Path) -> None:
+    """Write the head and the witnesses, without the encoder and the datastore."""
+    method.network.save_rest(folder)
+    for name, witness in method.witnesses.items():
+        witness.save(folder / HOME / name)
+
+
+def ask(method: DENN, documents: Sequence[Document], embeddings: Tensor, own_ids: Sequence[str | None]) -> Texts:
+    """Return embedded documents for the witnesses; `own_ids` names the stored document that each itself is."""
+    k, texts = method.parameters.k, [document.text for document in documents]
+    return Texts(texts, lambda _: embeddings, lambda vectors: method.search(vectors, k, own_ids))
+
+
+def ask_of_own_labels(
+    method: DENN, documents: Sequence[Document], embeddings: Tensor, own_ids: Sequence[str | None]
+) -> Texts:
+    """Return the same, where labels that came after what the method learnt do not count."""
+    asked = ask(method, documents, embeddings, own_ids)
+
+    def search(_: Tensor) -> Neighbours:
+        return with_labels(asked.neighbours, method.names)
+
+    return Texts(asked, lambda _: embeddings, search)
+
+
+def _epochs(head: nn.Linear, documents: int, clock: Clock) -> int:
+    """Return how often the head goes through the documents, at least once."""
+    wanted = max(EPOCHS, -(-LEAST_STEPS * BATCH // max(BATCH, documents)))
+    return max(1, int(min(wanted, HEAD_SHARE * clock.left() / epoch_seconds(head, documents))))
+
+
+def _rejected(corpus: Corpus) -> Tensor | None:
+    """Return which documents reject which labels: (n,L) bool, None if none does."""
+    if not any(document.rejected for document in corpus.train):
+        return None
+    return corpus.labels.matrix([Document("", document.rejected) for document in corpus.train])

@@ -1,0 +1,278 @@
+"""Refit: learn again from the datastore all that is cheap, and put it in the place of the old in one move."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections import Counter
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from denn import bundle
+from denn.build import Silent, room
+from denn.clock import Clock
+from denn.combiners.judging import NOISE, decide_by_fold, f1_values, folds_of, lead_of, precision_values
+from denn.core.thresholds import decide
+from denn.durable import sync_all
+from denn.errors import ConflictError, DataError
+from denn.evaluation import evaluate, tune
+from denn.methods import relearning
+from denn.methods.denn import DENN
+from denn.model import Model, load
+from denn.protocols import Datastore, Progress
+from denn.types import Calibrated, Corpus, Document, LabelSpace, Stage
+from denn.validation import FOLDER, Kept, changing, digests_of, with_folder
+
+FEWEST = 25  # documents to validate on, if the model keeps none itself
+ONE_IN = 10  # documents that were added later is held out
+BATCH = 4096  # documents that are read at a time
+SAMPLED = 64  # documents that show the mean length of embeddings
+
+
+def refit(
+    path: str | Path,
+    *,
+    valid: Sequence[Document] | None = None,
+    force: bool = False,
+    time_budget: float | None = None,
+    progress: Progress | None = None,
+) -> Model:
+    """Learn head, words, combination and thresholds again from the datastore; the encoder stays as it is.
+
+    Nothing is tuned on documents that were learnt from: one in ten of those added since the training is held out, and
+    the model keeps its validation documents, unless `valid` gives others. A refit that is worse on these than the
+    model was is taken only with `force`. All or nothing: interrupted, or cancelled by an error that `progress` raises,
+    it leaves the model as it was. Return the model as it is then.
+    """
+    folder, shown = Path(path).resolve(), progress or Silent()
+    with changing(folder), room(folder, "refit"):
+        with load(folder) as model:
+            bundle.clear_unused(folder, model.card)
+            _refit(model, folder, valid, force, Clock(time_budget), shown)
+        return load(folder)
+
+
+@dataclass(frozen=True)
+class Judged:
+    """Documents that combination and thresholds are fitted to, and by which a refit is judged."""
+
+    documents: Sequence[Document]
+    embeddings: Tensor  # (n,d)
+    own_ids: Sequence[str | None]  # of those that are stored
+
+    def rows(self, rows: Sequence[int]) -> Judged:
+        """Return some of them."""
+        documents, ids = [self.documents[row] for row in rows], [self.own_ids[row] for row in rows]
+        return Judged(documents, self.embeddings[list(rows)], ids)
+
+
+def _refit(
+    model: Model, folder: Path, valid: Sequence[Document] | None, force: bool, clock: Clock, shown: Progress
+) -> None:
+    """Learn, compare and write."""
+    method, card, begun = model.method, model.card, time.monotonic()
+    store = model.store
+    if not isinstance(method, DENN):
+        raise ConflictError(f"Got a model of the method {card.method!r}, expected 'denn'. Train again instead.")
+    kept = _kept(model, folder, valid, shown)
+    learnt, vectors, judged = _divide(store, kept, method, shown)
+    _check(folder, kept, len(judged.documents))
+    labels = _labels(bundle.read_labels(folder).names, store.labels, (*learnt, *judged.documents))
+    counts = Counter(label for document in learnt for label in document.labels)
+    labels = LabelSpace(labels.names, tuple(counts[name] for name in labels.names))
+    corpus = Corpus(learnt, judged.documents, labels=labels, name=card.corpus["name"])
+    new = relearning.relearn(method, corpus, vectors, shown, clock)
+    judged = judged.rows(new.drawn(len(judged.documents), shown))
+    name = bundle.new_name(folder, "learnt")
+    with ExitStack() as failed:
+        failed.callback(shutil.rmtree, folder / name, ignore_errors=True)
+        (folder / name).mkdir()
+        asked = relearning.ask_of_own_labels(new, judged.documents, judged.embeddings, judged.own_ids)
+        found = new.learn_combination(asked, judged.documents, folder / name, shown)
+        shown.start(Stage("comparing with the model so far"))
+        before, after, error = _compare(model, judged, found)
+        facts = {
+            "time": datetime.now(UTC).isoformat(timespec="seconds"),
+            "documents": len(learnt),
+            "held_out": len(judged.documents),
+            "labels": len(labels),
+            "metric": method.parameters.optimise,
+            "before": round(before, 5),
+            "after": round(after, 5),
+            "standard_error": round(error, 5),
+        }
+        sentence = _sentence(facts)
+        if after - before < -NOISE * error and not force:
+            shown.note(f"{sentence} The model stays as it was; --force takes the refit.")
+            return
+        shown.start(Stage("writing the model"))
+        relearning.save(new, folder / name)
+        bundle.write_labels(folder / name, labels)
+        thresholds = tune(found.scores, found.documents, method.parameters.optimise)
+        metrics = dict(evaluate(found.scores, found.documents, thresholds, counts).headline)
+        sizes = {"train": len(learnt), "valid": len(found.documents), "label_counts": list(labels.counts)}
+        card = card.model_copy(
+            update={
+                "format": bundle.FORMATS[-1],
+                "corpus": card.corpus | sizes,
+                "thresholds": thresholds,
+                "metrics": metrics,
+                "training": {**card.training, **found.facts},
+                "versions": bundle.versions(),
+                "refitted": facts | {"seconds": round(time.monotonic() - begun, 1)},
+            }
+        )
+        card = with_folder(folder, card, "learnt", name)
+        if not card.validation or valid is not None:
+            card = _keep(folder, card, kept)
+        sync_all(folder / name)
+        bundle.write_card(folder, card)
+        failed.pop_all()
+    bundle.clear_unused(folder, card)
+    shown.note(sentence)
+
+
+def _kept(model: Model, folder: Path, valid: Sequence[Document] | None, shown: Progress) -> Kept:
+    """Return the validation documents that the model keeps, or those given."""
+    card = model.card
+    if card.validation:
+        kept = Kept.load(folder / card.validation)
+    else:  # an older model, whose training documents are the oldest ones
+        trained = digests_of(model.store.ids()[: card.corpus["train"]])
+        kept = Kept([], torch.zeros(0, model.store.dimension), trained)
+    if valid is None:
+        return kept
+    if not valid:
+        raise DataError("Got no validation documents, expected at least one.")
+    named = [replace(one, id=one.id or f"valid-{number}") for number, one in enumerate(valid)]
+    shown.start(Stage("embedding validation documents", len(named)))
+    pieces = []
+    for start in range(0, len(named), 256):
+        pieces.append(model.embed([document.text for document in named[start : start + 256]]))
+        shown.advance(start + len(pieces[-1]))
+    return replace(kept, documents=named, vectors=torch.cat(pieces))
+
+
+def _keep(folder: Path, card: bundle.Card, kept: Kept) -> bundle.Card:
+    """Write validation documents that the model did not keep so far."""
+    name = bundle.new_name(folder, FOLDER)
+    kept.save(folder / name)
+    sync_all(folder / name)
+    return with_folder(folder, card, "validation", name)
+
+
+def _divide(store: Datastore, kept: Kept, method: DENN, shown: Progress) -> tuple[list[Document], Tensor, Judged]:
+    """Return the stored documents to learn from with their vectors, and all documents to judge by.
+
+    A kept document that was stored later is held out, and judged as it is stored. One whose text is among the training
+    documents judges nothing.
+    """
+    trained, ids = set(kept.trained.tolist()), {document.id for document in kept.documents}
+    texts = {document.text for document in kept.documents}
+    learnt: list[Document] = []
+    held: list[Document] = []
+    rows: list[Tensor] = []
+    held_rows: list[Tensor] = []
+    seen: set[str | None] = set()  # ids and texts of kept documents that are stored
+    shown.start(Stage("reading the datastore", len(store)))
+    for documents, vectors in store.export(BATCH):
+        digests = digests_of(str(document.id) for document in documents).tolist()
+        is_held = []
+        for document, digest in zip(documents, digests, strict=True):
+            is_later = digest not in trained
+            is_kept = document.text in texts or (is_later and document.id in ids)
+            if is_kept:
+                seen |= {document.text, document.id} if is_later else {document.text}
+            is_held.append(is_later and (is_kept or digest % ONE_IN == 0))
+            (held if is_held[-1] else learnt).append(document)
+        mask = torch.tensor(is_held)
+        rows.append(vectors[~mask])
+        held_rows.append(vectors[mask])
+        shown.advance(len(learnt) + len(held))
+    if not any(document.labels for document in learnt):
+        raise DataError(
+            f"None of the {len(learnt)} stored documents to learn from has a label. Add labelled documents first."
+        )
+    rest = [row for row, one in enumerate(kept.documents) if one.text not in seen and one.id not in seen]
+    unit = torch.cat(held_rows)
+    embeddings = torch.cat([_mean_length(method, kept, held) * unit, kept.vectors[rest]])
+    own_ids = [document.id for document in held] + [None] * len(rest)
+    return learnt, torch.cat(rows), Judged([*held, *(kept.documents[row] for row in rest)], embeddings, own_ids)
+
+
+def _mean_length(method: DENN, kept: Kept, held: Sequence[Document]) -> float:
+    """Return the mean length of embeddings, which stored vectors have lost and a head that was never refitted needs."""
+    if method.network.reads_unit_vectors or not held:
+        return 1.0
+    vectors = kept.vectors if len(kept.vectors) else method.embed([document.text for document in held[:SAMPLED]])
+    return float(vectors.norm(dim=1).mean())
+
+
+def _check(folder: Path, kept: Kept, documents: int) -> None:
+    """Refuse to tune on nothing, or on too little."""
+    if documents and (len(kept.documents) or documents >= FEWEST):
+        return
+    raise DataError(
+        f"{folder} keeps no validation documents, and {documents} of the documents that were added since its training "
+        f"are held out, expected at least {FEWEST}. Give labelled documents that it has not seen with --valid FILE."
+    )
+
+
+def _labels(first: Sequence[str], stored: Sequence[str], documents: Sequence[Document]) -> LabelSpace:
+    """Return the labels of these documents: those of the first training, then in the order of the datastore.
+
+    One that came to the datastore since these documents were read is left to the next refit.
+    """
+    carried = {label for document in documents for label in (*document.labels, *document.rejected)}
+    names = list(dict.fromkeys((*first, *stored, *sorted(carried))))
+    last = max(place for place, name in enumerate(names) if place < len(first) or name in carried)
+    if broken := [name for name in names[: last + 1] if "\n" in name]:
+        raise DataError(
+            f"Got the label {broken[0]!r}, expected one line. Relabel its documents with `denn store relabel`."
+        )
+    return LabelSpace(tuple(names[: last + 1]))
+
+
+def _compare(model: Model, judged: Judged, found: Calibrated) -> tuple[float, float, float]:
+    """Return what the model scores on the documents as it is, what the refit scores, and the standard error of that.
+
+    The refit's combination and thresholds are always those of folds that do not hold the document.
+    """
+    method, names = model.method, found.scores.names
+    assert isinstance(method, DENN)
+    p, gold = method.parameters, LabelSpace(names).matrix(judged.documents)
+    asked = relearning.ask(method, judged.documents, judged.embeddings, judged.own_ids)
+    old = method.combine(method.hear(asked), asked.neighbours)
+    if p.optimise == "precision_at_k":
+        before = precision_values(_columns(old.final, old.names, names), gold)
+        after = precision_values(found.scores.final, gold)
+    else:
+        fold, macro = folds_of(len(gold), p.seed), p.optimise == "macro_f1"
+        chosen = decide(old.final, model.decision_thresholds(old))
+        before = f1_values(_columns(chosen, old.names, names), gold, macro=macro)
+        after = f1_values(decide_by_fold(found.scores.final, gold, fold, p.optimise), gold, macro=macro)
+    return float(before[0]), float(after[0]), lead_of(after, before)[1]
+
+
+def _columns(values: Tensor, names: Sequence[str], wanted: Sequence[str]) -> Tensor:
+    """Return (n,L) values in the columns of other labels, 0 for those that have none."""
+    place = {name: column for column, name in enumerate(names)}
+    both = [(column, place[name]) for column, name in enumerate(wanted) if name in place]
+    into, of = torch.tensor(both, dtype=torch.int64).reshape(-1, 2).T
+    return values.new_zeros(len(values), len(wanted)).index_copy_(1, into, values[:, of])
+
+
+def _sentence(facts: dict[str, object]) -> str:
+    """Say what was learnt from, and how much better that is."""
+    before, after, error = (100 * float(str(facts[name])) for name in ("before", "after", "standard_error"))
+    return (
+        f"Learnt {facts['labels']:,} labels from {facts['documents']:,} documents. On {facts['held_out']:,} others: "
+        f"{str(facts['metric']).replace('_', ' ')} {before:.1f} before and {after:.1f} now (standard error of the "
+        f"difference: {error:.1f})."
+    )

@@ -1,0 +1,155 @@
+"""The validation documents that a model keeps for its refits: written with it, and forgotten on request."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import torch
+from safetensors.torch import save_file
+from torch import Tensor
+
+from denn import bundle
+from denn.bundle import Card
+from denn.durable import sync_all
+from denn.errors import BundleError, DataError, TrainingError
+from denn.locks import alone
+from denn.protocols import Datastore
+from denn.stores.rules import as_ids, check_meant
+from denn.types import Document, Where, Which
+from denn.untrusted import REMEDY, header, read_tensors, read_text
+
+FOLDER, DOCUMENTS, VECTORS = "validation", "documents.jsonl", "vectors.safetensors"
+MOST_BYTES = 64 * 2**20  # of documents; of more, some are kept
+
+
+@dataclass(frozen=True)
+class Kept:
+    """Documents that nothing was learnt from, and which stored documents the encoder has learnt from."""
+
+    documents: Sequence[Document]
+    vectors: Tensor  # (n,d) embeddings, not of unit length
+    trained: Tensor  # (m,) int64, ascending: digests of the ids of the training documents
+
+    def save(self, folder: Path) -> None:
+        """Write documents, as many as there is room for, and vectors into a new folder."""
+        lines = [_line(document) for document in self.documents]
+        step = math.ceil(sum(map(len, lines)) / MOST_BYTES) or 1
+        while sum(map(len, lines[::step])) > MOST_BYTES:
+            step += 1
+        folder.mkdir()
+        (folder / DOCUMENTS).write_bytes(b"".join(lines[::step]))
+        save_file({"vectors": self.vectors[::step].contiguous(), "trained": self.trained}, folder / VECTORS)
+
+    @classmethod
+    def load(cls, folder: Path) -> Kept:
+        """Read what `save` wrote."""
+        shapes = {name: shape for name, (_, shape) in header(folder / VECTORS, BundleError).items()}
+        lines = read_text(folder / DOCUMENTS, BundleError).split("\n")[:-1]
+        width = (shapes.get("vectors") or (0, None))[-1]
+        expected = {"vectors": ("F32", (len(lines), width)), "trained": ("I64", (None,))}
+        tensors = read_tensors(folder / VECTORS, expected, BundleError)
+        try:
+            documents = [_document(json.loads(line)) for line in lines]
+        except (ValueError, TypeError, KeyError, RecursionError, DataError) as error:
+            raise BundleError(f"{folder / DOCUMENTS} is damaged: a line is not a document. {REMEDY}") from error
+        return cls(documents, tensors["vectors"], tensors["trained"])
+
+    def without(self, ids: Collection[str]) -> Kept:
+        """Return what is left without some documents."""
+        rows = [row for row, document in enumerate(self.documents) if document.id not in ids]
+        return replace(self, documents=[self.documents[row] for row in rows], vectors=self.vectors[rows])
+
+
+def digests_of(ids: Iterable[str]) -> Tensor:
+    """Return 64 bits of the sha256 of each id: (n,) int64."""
+    found = [int.from_bytes(hashlib.sha256(id.encode()).digest()[:8], "little", signed=True) for id in ids]
+    return torch.tensor(found, dtype=torch.int64)
+
+
+@contextmanager
+def changing(folder: Path) -> Iterator[None]:
+    """Keep trainings and other refits away from a model while its files change."""
+    folder = folder.resolve()
+    with alone(folder.with_name(f".{folder.name}.lock")) as free:
+        if not free:
+            raise TrainingError(f"A training or a refit is changing {folder}. Wait until it is done, then try again.")
+        yield
+
+
+def forget(folder: Path | None, store: Datastore, which: Which, *, source: str = "", everything: bool = False) -> int:
+    """Forget documents of a datastore, and those that its model keeps for refits; see `Datastore.forget`.
+
+    A filter by source or time matches only stored documents. Return how many went.
+    """
+    kept = matching(folder, which)
+    if folder is None or not kept:
+        return store.forget(which, source=source, everything=everything)
+    check_meant(which, everything)
+    with changing(folder):
+        ids = store.select(which) if isinstance(which, Where) else as_ids(which)
+        if stored := [id for id in ids if id not in kept or is_known(store, id)]:
+            store.forget(stored, source=source)
+        _drop(folder, kept)
+    return len({*ids, *kept})
+
+
+def matching(folder: Path | None, which: Which) -> set[str]:
+    """Return the ids of the documents meant among those that a model keeps."""
+    if folder is None or not (card := bundle.read_card(folder)).validation:
+        return set()
+    documents = Kept.load(folder / card.validation).documents
+    if not isinstance(which, Where):
+        return {str(document.id) for document in documents} & set(as_ids(which))
+    if (which.source, which.since, which.before) != (None, None, None):
+        return set()
+    return {str(document.id) for document in documents if _matches(document, which)}
+
+
+def is_known(store: Datastore, id: str) -> bool:
+    """Say whether a document is or was stored."""
+    return bool(store.get([id], missing_ok=True) or store.history(1, id))
+
+
+def _matches(document: Document, where: Where) -> bool:
+    carries = not where.labels or not set(where.labels).isdisjoint(document.labels)
+    return carries and (where.text is None or where.text in document.text)
+
+
+def _drop(folder: Path, ids: Collection[str]) -> None:
+    """Write the kept documents again without some, and let the model name the new folder."""
+    card, _ = bundle.read(folder)
+    name = bundle.new_name(folder, FOLDER)
+    Kept.load(folder / card.validation).without(ids).save(folder / name)
+    sync_all(folder / name)
+    bundle.write_card(folder, with_folder(folder, card, "validation", name))
+    bundle.clear_unused(folder, bundle.read_card(folder))
+
+
+def with_folder(folder: Path, card: Card, field: str, name: str) -> Card:
+    """Return a card that names another folder for what was learnt or is kept, with the digests of its files."""
+    old = getattr(card, field)
+    gone = (f"{old}/",) if old else tuple(bundle.LEARNT) if field == "learnt" else ("\0",)
+    kept = {path: digest for path, digest in card.digests.items() if not path.startswith(gone)}
+    return card.model_copy(update={field: name, "digests": kept | bundle.digests(folder, name)})
+
+
+def _line(document: Document) -> bytes:
+    row = {"id": document.id, "labels": document.labels, "text": document.text}
+    row |= {"rejected": document.rejected} if document.rejected else {}
+    return json.dumps(row).encode() + b"\n"
+
+
+def _document(row: dict[str, object]) -> Document:
+    """Return the document of a line; anything else is a TypeError or a ValueError."""
+    text, id, labels, rejected = row["text"], row["id"], row["labels"], row.get("rejected", [])
+    if not (isinstance(text, str) and isinstance(id, str) and isinstance(labels, list) and isinstance(rejected, list)):
+        raise TypeError("not a document")
+    if not all(isinstance(label, str) for label in (*labels, *rejected)):
+        raise TypeError("a label is not a string")
+    return Document(text, tuple(labels), id, tuple(rejected))
