@@ -17,7 +17,7 @@ from torch import Tensor
 from denn import bundle
 from denn.bundle import Card
 from denn.durable import sync_all
-from denn.errors import BundleError, DataError, TrainingError
+from denn.errors import BundleError, ConflictError, DataError
 from denn.locks import alone
 from denn.protocols import Datastore
 from denn.stores.rules import as_ids, check_meant
@@ -78,7 +78,7 @@ def changing(folder: Path) -> Iterator[None]:
     folder = folder.resolve()
     with alone(folder.with_name(f".{folder.name}.lock")) as free:
         if not free:
-            raise TrainingError(f"A training or a refit is changing {folder}. Wait until it is done, then try again.")
+            raise ConflictError(f"A training or a refit is changing {folder}. Wait until it is done, then try again.")
         yield
 
 

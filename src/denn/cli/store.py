@@ -174,15 +174,26 @@ def forget(
 ) -> None:
     """Remove documents for good: text, labels and vector leave the store and its history, only their ids stay known.
 
-    The space they had is overwritten by `denn store vacuum`. Weights that were trained on them stay as they are.
+    Documents that the model keeps for validation count too. The space they had is overwritten by `denn store vacuum`.
+    Classifier and words forget them with the next `denn refit`; the encoder stays as it is.
     """
+    from denn.types import Where
+    from denn.validation import forget as forget_everywhere
+    from denn.validation import is_known, matching
+
     which = chosen(ids, source_file, label, text, source, since, before)
+    folder = Path(model) if (Path(model) / "bundle.json").is_file() else None
     with opened(model) as store:
+        kept = sorted(matching(folder, which))
+        if not isinstance(which, Where):
+            which = [id for id in which if id not in kept or is_known(store, id)]
         if dry_run:
             _show_only(store, which)
+            if kept:
+                log.info(f"Kept for validation, and meant too: {_some(kept)}")
             return
         meant = agreed(store, which, "forget", yes=yes, named=source_file is None and bool(ids))
-        count = store.forget(meant, source=whose(by))
+        count = forget_everywhere(folder, store, [*meant, *kept], source=whose(by))
         log.info(f"forgot {count} documents; the datastore holds {len(store)}")
         log.info(f"Run `denn store vacuum {model}` to clear what is left of them on the disk.")
 
@@ -214,13 +225,14 @@ def info(
     verbose: Verbose = False,
 ) -> None:
     """Say what the datastore holds and how it is searched."""
+    from denn.bundle import read_card, read_labels
     from denn.cli.show import console
 
-    trained = Path(model) / "labels.txt"
-    known = len(trained.read_text(encoding="utf-8").split("\n")) - 1 if trained.is_file() else None
+    folder = Path(model)
+    known = read_labels(folder / read_card(folder).learnt) if (folder / "bundle.json").is_file() else None
     with opened(model, read_only=True) as store:
         facts: dict[str, Any] = store.info()
-        facts["new_labels"] = [] if known is None else list(store.labels[known:])
+        facts["new_labels"] = [] if known is None else [name for name in store.labels if name not in known]
         counts = store.label_counts()
     if as_json:
         typer.echo(json.dumps(facts | {"label_counts": counts}))
@@ -230,7 +242,7 @@ def info(
     said = {key: value for key, value in facts.items() if key not in SAID and value is not None}
     say(f"A store of the kind {facts['kind']}: " + ", ".join(f"{key} {value}" for key, value in said.items()))
     if facts["new_labels"]:
-        say(f"Labels that came after the training: {_some(facts['new_labels'])}")
+        say(f"Labels that came after the training or the last refit: {_some(facts['new_labels'])}")
     common = sorted(counts, key=lambda name: -counts[name])
     say(f"Most frequent: {_some([f'{name} ({counts[name]})' for name in common])}")
 

@@ -30,6 +30,7 @@ from denn.service.schemas import (
 )
 from denn.service.state import Running, Writer
 from denn.types import Document, Where
+from denn.validation import matching
 
 router = APIRouter(prefix="/v1", tags=["datastore"])
 
@@ -142,12 +143,13 @@ async def patch(id: str, body: PatchRequest, service: Running, author: Writer) -
 async def delete(
     id: str, service: Running, author: Writer, forget: bool = False, source: Annotated[Source, Query()] = ""
 ) -> Response:
-    """Remove a document; `forget` takes it out of the history too, for good."""
-    store = service.model.store
+    """Remove a document; `forget` takes it out of the history and of the validation documents too, for good."""
+    model = service.model
 
     def change() -> None:
-        store.get([id])  # a forget says nothing of what is not there
-        (store.forget if forget else store.remove)(id, source=author.source(source))
+        if not (forget and matching(model.folder, id)):
+            model.store.get([id])  # a forget says nothing of what is not there
+        (model.forget if forget else model.remove)(id, source=author.source(source))
 
     await service.engine.write(change)
     return Response(status_code=204)
