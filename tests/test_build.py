@@ -288,8 +288,9 @@ def test_rejected_labels_are_stored_and_not_learnt(tiny_corpus, brief, tmp_path)
         assert model.labels == tiny_corpus.labels and model.store.labels == (*model.labels.names, "nobody has this")
         assert model.store.get([rejecting[0].id]) == rejecting[:1]
         found = model.predict(texts, evidence=1)
-        assert model.card.thresholds == thresholds and model.card.training["combination"]["documents"] == len(corpus.valid)
-        assert "learnt" in model.card.training["combination"]["scores"]
+        compared = model.card.training["combination"]
+        assert model.card.thresholds == thresholds and compared["documents"] == len(corpus.valid)
+        assert "learnt" in compared["scores"]
     assert [one.labels for one in found] == [one.labels for one in plain]
     for one, other in zip(found, plain, strict=True):
         assert one.scores == pytest.approx(other.scores, abs=1e-6)
