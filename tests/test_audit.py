@@ -111,13 +111,22 @@ def test_a_model_that_does_not_hear_the_neighbours_is_audited_too(deaf_model):
         assert all(set(doubt.parts) == {"classifier", "words"} for one in deaf.audit() for doubt in one.add)
 
 
+def test_documents_that_are_all_in_one_part_are_judged_by_their_neighbours(model, tiny_corpus):
+    kept = next(one for one in tiny_corpus.train[1:] if fold_of(one.text) == fold_of(tiny_corpus.train[0].text))
+    others = [one.id for one in tiny_corpus.train if one.id not in (tiny_corpus.train[0].id, kept.id)]
+    model.remove(others, everything=True)
+    found = model.audit()
+    assert found
+    assert all(set(doubt.parts) == {"neighbours"} for one in found for doubt in (*one.add, *one.drop))
+
+
 def test_what_cannot_be_audited_is_refused_in_a_sentence(model, tiny_corpus, tmp_path):
     with pytest.raises(DataError, match="no documents"):
         model.audit([])
     with pytest.raises(ConfigError, match="count = 0"):
         model.audit(count=0)
     model.remove(denn.Where(), everything=True)
-    with pytest.raises(DataError, match="no documents"):
+    with pytest.raises(DataError, match="0 stored documents"):
         model.audit()
     with (
         denn.train(tiny_corpus, out=tmp_path / "dummy", method="dummy") as dummy,

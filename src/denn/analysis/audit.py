@@ -61,8 +61,13 @@ def audit(model: Model, documents: Sequence[Document] | None, count: int, progre
     stored = Stored(method)
     if documents is None:
         documents = stored.documents
+        if len(documents) < 2:
+            raise DataError(
+                f"Got {len(documents)} stored documents, expected at least 2: each is judged by the others. Add some "
+                "with `denn store add`."
+            )
     if not documents:
-        raise DataError("Got no documents to audit, expected at least one. Add some with `denn store add`.")
+        raise DataError("Got no documents to audit, expected at least one.")
     folds: dict[int | None, list[Document]] = {}
     for document in documents:
         folds.setdefault(stored.fold(document), []).append(document)

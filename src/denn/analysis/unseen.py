@@ -86,9 +86,12 @@ class Judge:
         return [[[] for _ in some] for some in columns]
 
     def _learn(self, progress: Progress) -> None:
-        """Let the witnesses learn from the other folds."""
+        """Let the witnesses learn from the other folds; without any, the neighbours alone know something."""
         method, labels = self._method, LabelSpace(self._method.names)
         rows = [row for row, one in enumerate(self._stored.documents) if fold_of(one.text) != self._fold]
+        if not rows:
+            self._witnesses = {name: one for name, one in self._witnesses.items() if name == "neighbours"}
+            return
         others = Corpus([self._stored.documents[row] for row in rows], labels=labels)
         learnt = {name: type(one).fit(others, method, progress, math.inf) for name, one in self._witnesses.items()}
         self._witnesses = {name: one for name, one in learnt.items() if one is not None}
