@@ -195,6 +195,10 @@ def test_refits_follow_each_other(model):
             assert after.card.learnt == f"learnt-{number}"
             assert f"label {number}" in after.labels
             assert after.labels.names == after.store.labels
+            assert (model / after.card.learnt / "familiarity.json").is_file() and not (
+                model / "familiarity.json"
+            ).exists()
+            assert after.predict(["zyx"])[0].familiarity is not None
     assert [path.name for path in model.glob("learnt*")] == ["learnt-3"]
     assert len((model / "labels.txt").read_text(encoding="utf-8").splitlines()) == 6
 

@@ -28,7 +28,7 @@ log = logging.getLogger(__name__)
 FORMATS = (2, 4)  # that are read; the last one is written; 3 was never released
 MOST_FILES = 10_000
 PATIENCE = 100  # hundredths of a second
-LEARNT = ("head.safetensors", "witnesses", "combiner.json")  # what a refit learns again, with labels.txt
+LEARNT = ("head.safetensors", "witnesses", "combiner.json", "familiarity.json")  # what a refit learns again, and labels
 PART = "bundle.json.part"
 VERSIONED = ("torch", "transformers", "tokenizers", "numpy", "scipy", "scikit-learn")
 

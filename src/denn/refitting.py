@@ -113,6 +113,7 @@ def _refit(
             return
         shown.start(Stage("writing the model"))
         relearning.save(new, folder / name)
+        new.measure_familiarity(folder / name)
         bundle.write_labels(folder / name, labels)
         thresholds = tune(found.scores, found.documents, method.parameters.optimise)
         metrics = dict(evaluate(found.scores, found.documents, thresholds, counts).headline)

@@ -151,7 +151,7 @@ def test_labels_may_be_missing_where_they_are_not_needed():
     [
         ({"labels": ["a"], "rejected": ["b", " a "]}, "row 2: the label 'a' is both given and rejected"),
         ({"labels": "a|b", "rejected": "c|b"}, "row 2: the label 'b' is both given and rejected"),
-        ({"labels": ["a"], "rejected": True}, "row 2: rejected column of the wrong type: got a boolean"),
+        ({"labels": ["a"], "rejected": {"b": 1}}, "row 2: rejected column of the wrong type: got an object"),
         ({"labels": ["a"], "rejected": ["x\ny"]}, "row 2: the label .* has a line break"),
     ],
 )
@@ -162,6 +162,11 @@ def test_a_row_whose_rejected_labels_are_wrong_is_bad(row, said):
     assert ".. " not in str(refused.value)
     (document,), report = read_documents([good, {"text": "two"} | row], skip_bad=True)
     assert document.rejected == ("b",) and report.bad == 1
+
+
+@pytest.mark.parametrize("other", [True, False, 0, 1.5, None])
+def test_a_column_of_that_name_that_means_something_else_is_ignored(other):
+    assert read_documents([{"text": "one", "labels": ["a"], "rejected": other}])[0][0].rejected == ()
 
 
 def test_rejected_labels_are_split_at_the_separator_of_the_labels():

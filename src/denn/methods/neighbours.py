@@ -66,7 +66,7 @@ class WithNeighbours(Neural):
         self = super().load(folder, parameters, labels, learnt)
         self.network.reads_unit_vectors = learnt is not None
         self.store = open_store(folder, device=self.network.device)
-        self.familiarity = Familiarity.load(folder)
+        self.familiarity = Familiarity.load(learnt or folder)
         return self
 
     def measure_familiarity(self, folder: Path) -> None:
