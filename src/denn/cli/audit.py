@@ -25,7 +25,7 @@ def audit(
     model: Model,
     file: Annotated[
         str | None,
-        typer.Argument(metavar="[FILE]", help="Labelled documents to audit; default: those of the datastore."),
+        typer.Argument(metavar="FILE", help="Labelled documents to audit; default: those of the datastore."),
     ] = None,
     count: Annotated[int, typer.Option(min=1, max=10_000, help="Number of documents to list.")] = 100,
     out: Annotated[Path | None, typer.Option(metavar="FILE", help="Output file, written when complete.")] = None,
