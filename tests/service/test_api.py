@@ -307,3 +307,12 @@ def test_history_and_undo(client, writer):
     assert writer.post("/v1/history/123456/undo").status_code == 404
     assert client.get("/v1/history", params={"limit": 0}).json() == {"changes": []}
     assert client.get("/v1/history", params={"id": "never there"}).json() == {"changes": []}
+
+
+def test_forget_reaches_a_document_that_is_kept_for_validation(service, writer, tiny_corpus):
+    gone = tiny_corpus.valid[7]
+    assert writer.delete(at(gone.id)).status_code == 404  # it is not in the datastore
+    assert writer.delete(at(gone.id), params={"forget": True}).status_code == 204
+    assert writer.delete(at(gone.id), params={"forget": True}).status_code == 404
+    assert gone.text.encode() not in b"".join(path.read_bytes() for path in service.folder.glob("validation*/*"))
+    denn.load(service.folder).close()

@@ -56,3 +56,17 @@ def test_the_seed_decides_the_start():
         start_head(head, embeddings, labels, epochs=2, seed=seed)
     assert torch.equal(heads[0].weight, heads[1].weight)
     assert not torch.equal(heads[0].weight, heads[2].weight)
+
+
+def test_a_rejected_label_counts_more_than_one_that_is_not_given():
+    """Half of the documents of one kind have a label; of the others nobody says anything, or somebody rejects it."""
+    embeddings, labels = torch.ones(40, 8), torch.zeros(40, 1, dtype=torch.bool)
+    labels[:20] = True
+    shares = []
+    for rejected in (None, ~labels):
+        head = nn.Linear(8, 1)
+        nn.init.zeros_(head.weight)
+        start_head(head, embeddings, labels, epochs=200, seed=0, rejected=rejected)
+        shares.append(float(torch.sigmoid(head(embeddings[:1]).detach())))
+    assert shares[0] == pytest.approx(0.5, abs=0.02)
+    assert shares[1] == pytest.approx(20 / (20 + 3 * 20), abs=0.02)

@@ -229,7 +229,8 @@ def info(
     from denn.cli.show import console
 
     folder = Path(model)
-    known = read_labels(folder / read_card(folder).learnt) if (folder / "bundle.json").is_file() else None
+    learnt = read_card(folder).learnt if (folder / "bundle.json").is_file() else ""
+    known = read_labels(folder / learnt) if (folder / "labels.txt").is_file() else None
     with opened(model, read_only=True) as store:
         facts: dict[str, Any] = store.info()
         facts["new_labels"] = [] if known is None else [name for name in store.labels if name not in known]
@@ -242,7 +243,7 @@ def info(
     said = {key: value for key, value in facts.items() if key not in SAID and value is not None}
     say(f"A store of the kind {facts['kind']}: " + ", ".join(f"{key} {value}" for key, value in said.items()))
     if facts["new_labels"]:
-        say(f"Labels that came after the training or the last refit: {_some(facts['new_labels'])}")
+        say(f"Labels that came after the {'refit' if learnt else 'training'}: {_some(facts['new_labels'])}")
     common = sorted(counts, key=lambda name: -counts[name])
     say(f"Most frequent: {_some([f'{name} ({counts[name]})' for name in common])}")
 

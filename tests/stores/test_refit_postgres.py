@@ -1,0 +1,36 @@
+"""A refit of a model whose datastore is in PostgreSQL."""
+
+import shutil
+from pathlib import Path
+
+import postgres_server
+import pytest
+
+import denn
+from denn.build import Silent
+from denn.stores.address import create_store, open_store, use
+from denn.stores.copying import copy
+
+pytestmark = pytest.mark.slow  # has a server
+
+
+def test_a_refit_from_a_database(tiny_model, tmp_path):
+    folder = Path(shutil.copytree(tiny_model, tmp_path / "model"))
+    address = postgres_server.address_of(tmp_path / "address", fresh=True)
+    with open_store(folder, read_only=True) as own, create_store(address, own.dimension, own.labels) as shared:
+        copy(own, shared, Silent())
+    use(folder, address)
+    later = [denn.Document(f"gambit bishop knight {n}", ("chess",), f"later-{n}") for n in range(20)]
+    with denn.load(folder) as model:
+        model.add(later)
+        changes = [change.number for change in model.store.history()]
+    with denn.refit(folder) as after:
+        assert [change.number for change in after.store.history()] == changes  # nothing was written to it
+        (prediction,) = after.predict(["gambit bishop and a knight"])
+        assert prediction.parts["chess"].keys() == {"classifier", "neighbours", "words"}
+        assert "chess" in prediction.labels
+        held_out = after.card.refitted["held_out"]
+        assert after.card.refitted["documents"] + held_out == 60 + 60 + 20
+        assert after.forget(["valid-1", "later-0"]) == 2
+    with denn.refit(folder) as after:
+        assert after.card.refitted["documents"] + after.card.refitted["held_out"] == 60 + 60 + 20 - 2
