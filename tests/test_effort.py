@@ -8,6 +8,7 @@ import torch
 from safetensors.torch import load_file
 
 import denn
+from denn import tries
 from denn.build import Silent
 from denn.clock import Clock
 from denn.encoders import weights
@@ -152,6 +153,21 @@ def test_balanced_keeps_what_validates_better(tiny_corpus, open_settings, tmp_pa
             assert len(model.predict([tiny_corpus.test[0].text])) == 1
         assert sorted(path.name for path in tmp_path.iterdir()) == sorted(map(str, kept)), "nothing else is left"
     assert kept == {8: True, 1: False}
+
+
+@pytest.mark.parametrize(("time_budget", "enough"), [(None, 500), (600.0, 500), (600.0, 10**9)])
+def test_with_enough_time_fine_tuning_is_that_of_a_plain_training(
+    tiny_corpus, open_settings, tmp_path, monkeypatch, time_budget, enough
+):
+    settings = {**open_settings, "witnesses": ["classifier"], "epochs": 8}
+    with denn.train(tiny_corpus, out=tmp_path / "plain", **settings) as model:
+        plain = model.card
+    settings |= {"effort": "balanced", "time_budget": time_budget}
+    monkeypatch.setattr(tries, "ENOUGH_STEPS", enough)
+    with denn.train(tiny_corpus, out=tmp_path / "model", **settings) as model:
+        assert model.card.training["effort"]["kept_fine_tuned"]
+        same = model.card.digests["head.safetensors"] == plain.digests["head.safetensors"]
+        assert same == (enough == 500), "it starts from the head that has learnt where time is short"
 
 
 def test_a_collapse_leaves_the_model_without_fine_tuning(tiny_corpus, open_settings, tmp_path):

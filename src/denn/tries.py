@@ -14,6 +14,7 @@ from denn.errors import FineTuningError
 from denn.methods.effort import FINE_TUNES
 from denn.protocols import Progress
 from denn.training import unfinished
+from denn.training.budget import ENOUGH_STEPS, STEP_PASSES
 from denn.untrusted import first_line
 
 
@@ -50,12 +51,21 @@ def best_of_tries(
         card = bundle.read(workdir / unfinished.FIRST)[0]
     first, second = Try(workdir / unfinished.FIRST, facts["poor"]), None
     if card.training["documents_used"] == card.training["documents_given"]:
+        if _steps(card, clock) < ENOUGH_STEPS:
+            start = first.folder  # whose head has learnt
         try:
-            second = attempt(_with(recipe, witnesses=tuple(card.parameters["witnesses"])), first.folder)
+            second = attempt(_with(recipe, witnesses=tuple(card.parameters["witnesses"])), start)
         except FineTuningError as reason:
             why = first_line(reason).split(". ")[0]
             shown.note(f"{why}; the model without fine-tuning is kept")
     return _better(first, second, recipe, shown)
+
+
+def _steps(card: bundle.Card, clock: Clock) -> float:
+    """Estimate how many training steps the time leaves, from how long the first model took to read every document."""
+    p, once = card.parameters, max(card.training["training_seconds"], 1e-3)
+    read = clock.left() / once * card.training["documents_used"]
+    return float(read / (p["batch_size"] * (2 if p["alpha"] else 1) * STEP_PASSES))
 
 
 def _better(first: Try, second: Try | None, recipe: Recipe, shown: Progress) -> Try:

@@ -26,6 +26,7 @@ from denn.types import Corpus, Stage
 LARGE = "mpnet"  # the encoder of the effort `best`
 FINE_TUNES = ("balanced", "best")
 SAMPLED = 512  # documents that show how long texts are and how fast the encoder reads
+MEASURED = 1.0  # seconds of reading that tell the pace, also of a busy machine
 WORTH_WAITING = 600.0  # seconds of fine-tuning on a CPU that nobody needs to ask for
 WORDS_SECONDS = 7e-6  # a token, for the witness `words`, on two cores
 
@@ -127,7 +128,7 @@ def estimate(parameters: DennParameters, corpus: Corpus, start: Path | None) -> 
         stores=True,
         head_epochs=p.head_start,
         head_epoch_seconds=epoch_seconds(nn.Linear(encoder.width, len(corpus.labels), device="meta"), count),
-        seconds_a_token=seconds_a_token(encoder.encode, tokens),
+        seconds_a_token=seconds_a_token(encoder.encode, tokens, MEASURED),
         load_seconds=load_seconds,
         combining=combining_seconds(p, corpus),
     )

@@ -15,15 +15,15 @@ TIMED_SECONDS = 0.2  # that reading them must take at least
 STEPS = 8  # whose median tells the pace
 
 
-def seconds_a_token(read: Callable[[Tokens], object], tokens: Tokens) -> float:
-    """Measure the seconds that a token of these texts takes to be read."""
+def seconds_a_token(read: Callable[[Tokens], object], tokens: Tokens, least: float = TIMED_SECONDS) -> float:
+    """Measure the seconds that a token of these texts takes to be read, by at least so many seconds of reading."""
     count = TIMED
     read(tokens.first(1))  # compiles and loads what is needed
     while True:
         some, begun = tokens.first(count), time.monotonic()
         read(some)
         taken = time.monotonic() - begun
-        if taken > TIMED_SECONDS or count >= len(tokens):
+        if taken > least or count >= len(tokens):
             return taken / len(some.flat)
         count *= 4
 

@@ -25,7 +25,7 @@ from denn.training.gradients import Gradients, Inputs
 from denn.training.head import epoch_seconds
 from denn.training.loop import CHECKPOINT, fit
 from denn.training.network import Batch, Network, NeuralParameters
-from denn.training.pace import TIMED, seconds_a_token
+from denn.training.pace import TIMED, TIMED_SECONDS, seconds_a_token
 from denn.training.plan import Plan, State
 from denn.types import Corpus, Document, Stage
 
@@ -66,9 +66,10 @@ class Training:
         once, and from as many documents as there is time for.
         """
         p, resumed, given = self.parameters, (workdir / CHECKPOINT).exists(), len(self.train_tokens)
-        self.seconds_a_token = (
-            seconds_a_token(self.network.score, self.train_tokens) if clock.budget < math.inf else 0.0
-        )
+        self.seconds_a_token = 0.0
+        if clock.budget < math.inf:
+            least = max(TIMED_SECONDS, clock.left() / 100) if self.effort else TIMED_SECONDS
+            self.seconds_a_token = seconds_a_token(self.network.score, self.train_tokens, least)
         scope = self._scope(resumed, clock, progress)
         if truncated := self.train_tokens.truncated:
             progress.note(
