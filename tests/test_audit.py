@@ -52,6 +52,8 @@ def test_a_rejected_label_is_never_suggested(model, tiny_corpus):
     (label,) = chosen.labels
     model.store.relabel(chosen.id, reject=[label])
     suspects = [one for one in model.audit(count=1000) if one.document.id == chosen.id]
+    suspects += model.audit([denn.Document(chosen.text, ("music", "sport"))])
+    assert suspects[-1].drop
     assert all(label not in [doubt.label for doubt in one.add] for one in suspects)
 
 

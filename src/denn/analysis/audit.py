@@ -70,7 +70,7 @@ def audit(model: Model, documents: Sequence[Document] | None, count: int, progre
         raise DataError("Got no documents to audit, expected at least one.")
     folds: dict[int | None, list[Document]] = {}
     for document in documents:
-        folds.setdefault(stored.fold(document), []).append(document)
+        folds.setdefault(stored.fold(document), []).append(stored.with_rejections(document))
     shares, suspects = label_shares(method), []
     for number, (fold, some) in enumerate(folds.items(), 1):
         judge = Judge(method, stored, fold, progress)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 
 import torch
 import torch.nn.functional as F
@@ -35,6 +36,13 @@ class Stored:
         if row is not None and self.documents[row].text == document.text:
             return row
         return self._by_text.get(digest(document.text))
+
+    def with_rejections(self, document: Document) -> Document:
+        """Add the labels that were rejected for the stored document that this one is."""
+        row = self.row(document)
+        rejected = () if row is None else self.documents[row].rejected
+        more = [label for label in rejected if label not in document.labels]
+        return replace(document, rejected=(*document.rejected, *more)) if more else document
 
     def fold(self, document: Document) -> int | None:
         """Return the fold of a document, None if its text is not stored."""
