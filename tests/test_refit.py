@@ -340,3 +340,54 @@ def test_forget_by_a_filter_reaches_the_validation_documents(model, tiny_corpus)
         stored = loaded.store.select(denn.Where(text="barometer"))
         assert loaded.forget(denn.Where(text="barometer")) == len(stored) + len(wanted) > len(stored)
     assert not any("barometer" in one.text for one in Kept.load(next(model.glob("validation*"))).documents)
+
+
+@pytest.mark.parametrize("metric", ["macro_f1", "precision_at_k"])
+def test_a_refit_is_judged_by_what_the_model_is_optimised_for(model, metric):
+    card = json.loads((model / "bundle.json").read_text(encoding="utf-8"))
+    card["parameters"]["optimise"] = metric
+    (model / "bundle.json").write_text(json.dumps(card), encoding="utf-8")
+    teach(model, taught(20))
+    with denn.refit(model) as after:
+        assert after.card.refitted["metric"] == metric
+        assert 0 < after.card.refitted["before"] <= after.card.refitted["after"] <= 1
+
+
+def test_a_model_that_does_not_hear_the_neighbours_learns_new_labels(deaf_model):
+    teach(deaf_model, taught(30))
+    with denn.refit(deaf_model) as after:
+        (prediction,) = after.predict(["gambit bishop knight and a rook"])
+        assert prediction.parts[NEW].keys() == {"classifier", "words"}
+        assert NEW in prediction.labels
+
+
+def test_labels_of_given_validation_documents_that_are_not_stored_are_not_learnt(model, tiny_corpus):
+    valid = [denn.Document(f"{one.text} yacht", (*one.labels, "sailing")) for one in tiny_corpus.test]
+    with denn.refit(model, valid=valid, force=True) as after:
+        assert "sailing" not in after.labels
+        assert [one.id for one in Kept.load(model / after.card.validation).documents][:2] == ["valid-0", "valid-1"]
+
+
+def test_vectors_of_another_width_are_refused(model):
+    kept = Kept.load(model / "validation")
+    shutil.rmtree(model / "validation")
+    Kept(kept.documents, kept.vectors[:, :-1], kept.trained).save(model / "validation")
+    bundle.write_card(model, bundle.read_card(model).model_copy(update={"digests": bundle.digests(model)}))
+    with pytest.raises(BundleError, match="are 31 wide, those of the datastore 32"):
+        denn.refit(model)
+
+
+def test_a_model_that_is_refitted_while_it_is_loaded(model, monkeypatch):
+    """The files of the card that was read go before they are read: it is read again."""
+    reads, read = [], bundle.read
+
+    def slow(folder):
+        found = read(folder)
+        reads.append(folder)
+        if len(reads) == 1:
+            denn.refit(model, force=True).close()
+        return found
+
+    monkeypatch.setattr("denn.model.read", slow)
+    with denn.load(model) as loaded:
+        assert loaded.card.learnt == "learnt-1"

@@ -198,8 +198,8 @@ class Model:
             return None
         more = f" (and {len(new) - 1:,} more)" if len(new) > 1 else ""
         return (
-            f"The model will never give the new label {new[0]!r}{more}: it does not hear the witness 'neighbours'. "
-            "Train again with that witness, or with documents of the label."
+            f"The model will not give the new label {new[0]!r}{more} yet: it does not hear the witness 'neighbours'. "
+            "Run `denn refit`, or train again with that witness."
         )
 
     def embed(self, texts: Sequence[str]) -> Tensor:

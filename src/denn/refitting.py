@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import shutil
 import time
 from collections import Counter
 from collections.abc import Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -20,13 +18,14 @@ from denn.clock import Clock
 from denn.combiners.judging import NOISE, decide_by_fold, f1_values, folds_of, lead_of, precision_values
 from denn.core.thresholds import decide
 from denn.durable import sync_all
-from denn.errors import ConflictError, DataError
+from denn.errors import BundleError, ConflictError, DataError
 from denn.evaluation import evaluate, tune
 from denn.methods import relearning
 from denn.methods.denn import DENN
 from denn.model import Model, load
 from denn.protocols import Datastore, Progress
 from denn.types import Calibrated, Corpus, Document, LabelSpace, Stage
+from denn.untrusted import REMEDY
 from denn.validation import FOLDER, Kept, changing, digests_of, with_folder
 
 FEWEST = 25  # documents to validate on, if the model keeps none itself
@@ -53,7 +52,7 @@ def refit(
     folder, shown = Path(path).resolve(), progress or Silent()
     with changing(folder), room(folder, "refit"):
         with load(folder) as model:
-            bundle.clear_unused(folder, model.card)
+            _clear(folder)
             _refit(model, folder, valid, force, Clock(time_budget), shown)
         return load(folder)
 
@@ -83,15 +82,13 @@ def _refit(
     kept = _kept(model, folder, valid, shown)
     learnt, vectors, judged = _divide(store, kept, method, shown)
     _check(folder, kept, len(judged.documents))
-    labels = _labels(bundle.read_labels(folder).names, store.labels, (*learnt, *judged.documents))
-    counts = Counter(label for document in learnt for label in document.labels)
-    labels = LabelSpace(labels.names, tuple(counts[name] for name in labels.names))
+    held = [one for one, own_id in zip(judged.documents, judged.own_ids, strict=True) if own_id is not None]
+    labels = _labels(bundle.read_labels(folder).names, store.labels, learnt, held)
     corpus = Corpus(learnt, judged.documents, labels=labels, name=card.corpus["name"])
     new = relearning.relearn(method, corpus, vectors, shown, clock)
     judged = judged.rows(new.drawn(len(judged.documents), shown))
     name = bundle.new_name(folder, "learnt")
-    with ExitStack() as failed:
-        failed.callback(shutil.rmtree, folder / name, ignore_errors=True)
+    try:
         (folder / name).mkdir()
         asked = relearning.ask_of_own_labels(new, judged.documents, judged.embeddings, judged.own_ids)
         found = new.learn_combination(asked, judged.documents, folder / name, shown)
@@ -99,6 +96,7 @@ def _refit(
         before, after, error = _compare(model, judged, found)
         facts = {
             "time": datetime.now(UTC).isoformat(timespec="seconds"),
+            "seconds": round(time.monotonic() - begun, 1),
             "documents": len(learnt),
             "held_out": len(judged.documents),
             "labels": len(labels),
@@ -115,28 +113,36 @@ def _refit(
         relearning.save(new, folder / name)
         new.measure_familiarity(folder / name)
         bundle.write_labels(folder / name, labels)
-        thresholds = tune(found.scores, found.documents, method.parameters.optimise)
-        metrics = dict(evaluate(found.scores, found.documents, thresholds, counts).headline)
-        sizes = {"train": len(learnt), "valid": len(found.documents), "label_counts": list(labels.counts)}
-        card = card.model_copy(
-            update={
-                "format": bundle.FORMATS[-1],
-                "corpus": card.corpus | sizes,
-                "thresholds": thresholds,
-                "metrics": metrics,
-                "training": {**card.training, **found.facts},
-                "versions": bundle.versions(),
-                "refitted": facts | {"seconds": round(time.monotonic() - begun, 1)},
-            }
-        )
-        card = with_folder(folder, card, "learnt", name)
+        sync_all(folder / name)
+        card = with_folder(folder, _refitted(card, corpus, found, facts), "learnt", name)
         if not card.validation or valid is not None:
             card = _keep(folder, card, kept)
-        sync_all(folder / name)
-        bundle.write_card(folder, card)
-        failed.pop_all()
-    bundle.clear_unused(folder, card)
+        bundle.write_card(folder, card)  # from here on the new parts count
+    finally:
+        _clear(folder)
     shown.note(sentence)
+
+
+def _refitted(card: bundle.Card, corpus: Corpus, found: Calibrated, facts: dict[str, object]) -> bundle.Card:
+    """Return the card with what the refit found, tuned on the documents that were held out."""
+    metric, counts = str(facts["metric"]), dict(zip(corpus.labels.names, corpus.labels.counts, strict=True))
+    thresholds = tune(found.scores, found.documents, metric)
+    sizes = {"train": len(corpus.train), "valid": len(found.documents), "label_counts": list(corpus.labels.counts)}
+    found_now = {
+        "format": bundle.FORMATS[-1],
+        "corpus": card.corpus | sizes,
+        "thresholds": thresholds,
+        "metrics": dict(evaluate(found.scores, found.documents, thresholds, counts).headline),
+        "training": {**card.training, **found.facts},
+        "versions": bundle.versions(),
+        "refitted": facts,
+    }
+    return card.model_copy(update=found_now)
+
+
+def _clear(folder: Path) -> None:
+    """Delete what bundle.json does not name, be it the old parts or the new ones."""
+    bundle.clear_unused(folder, bundle.read_card(folder))
 
 
 def _kept(model: Model, folder: Path, valid: Sequence[Document] | None, shown: Progress) -> Kept:
@@ -144,6 +150,11 @@ def _kept(model: Model, folder: Path, valid: Sequence[Document] | None, shown: P
     card = model.card
     if card.validation:
         kept = Kept.load(folder / card.validation)
+        if kept.vectors.shape[1] != model.store.dimension:
+            raise BundleError(
+                f"{folder}: the vectors of the validation documents are {kept.vectors.shape[1]} wide, those of the "
+                f"datastore {model.store.dimension}. {REMEDY}"
+            )
     else:  # an older model, whose training documents are the oldest ones
         trained = digests_of(model.store.ids()[: card.corpus["train"]])
         kept = Kept([], torch.zeros(0, model.store.dimension), trained)
@@ -225,19 +236,22 @@ def _check(folder: Path, kept: Kept, documents: int) -> None:
     )
 
 
-def _labels(first: Sequence[str], stored: Sequence[str], documents: Sequence[Document]) -> LabelSpace:
-    """Return the labels of these documents: those of the first training, then in the order of the datastore.
+def _labels(
+    first: Sequence[str], stored: Sequence[str], learnt: Sequence[Document], held: Sequence[Document]
+) -> LabelSpace:
+    """Return the labels of stored documents: those of the first training, then in the order of the datastore.
 
     One that came to the datastore since these documents were read is left to the next refit.
     """
-    carried = {label for document in documents for label in (*document.labels, *document.rejected)}
+    carried = {label for one in (*learnt, *held) for label in (*one.labels, *one.rejected)}
     names = list(dict.fromkeys((*first, *stored, *sorted(carried))))
     last = max(place for place, name in enumerate(names) if place < len(first) or name in carried)
     if broken := [name for name in names[: last + 1] if "\n" in name]:
         raise DataError(
             f"Got the label {broken[0]!r}, expected one line. Relabel its documents with `denn store relabel`."
         )
-    return LabelSpace(tuple(names[: last + 1]))
+    counts = Counter(label for document in learnt for label in document.labels)
+    return LabelSpace(tuple(names[: last + 1]), tuple(counts[name] for name in names[: last + 1]))
 
 
 def _compare(model: Model, judged: Judged, found: Calibrated) -> tuple[float, float, float]:

@@ -34,7 +34,7 @@ class Kept:
 
     documents: Sequence[Document]
     vectors: Tensor  # (n,d) embeddings, not of unit length
-    trained: Tensor  # (m,) int64, ascending: digests of the ids of the training documents
+    trained: Tensor  # (m,) int64: digests of the ids of the training documents
 
     def save(self, folder: Path) -> None:
         """Write documents, as many as there is room for, and vectors into a new folder."""
