@@ -391,18 +391,18 @@ def test_clipping_bounds_the_gradients(tmp_path):
 def test_progress_hears_of_steps_losses_and_validations(tmp_path):
     heard = []
     progress = SimpleNamespace(
-        start=lambda what, total: heard.append((what, total)),
+        start=lambda stage: heard.append((stage.what, stage.total, stage.trains)),
         advance=lambda done, **values: heard.append((done, set(values))),
         note=lambda line: heard.append(line),
     )
     Toy(tmp_path).run(progress, epochs=1)
     Toy(tmp_path).run(progress, epochs=1)
-    assert heard[0] == ("training", 24)
+    assert heard[0] == ("training", 24, True)
     assert heard[1:4] == [(done, {"loss", "seconds_left"}) for done in (6, 12, 18)]
     assert heard[4].startswith("step 4: loss 0.")
     assert heard[4].endswith("(best)")
     assert "accuracy" in heard[4]
-    assert heard[6:] == ["resuming at step 4 of 4", ("training", 24)]
+    assert heard[6:] == ["resuming at step 4 of 4", ("training", 24, True)]
 
 
 @pytest.mark.parametrize("content", [b"", b"no tensors at all", None])
