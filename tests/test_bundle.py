@@ -325,6 +325,7 @@ def test_thresholds_must_be_there_for_every_part_of_a_score(copy, tiny_corpus):
         {"corpus": {}},
         {"corpus": {"name": "x", "train": 1, "valid": 1, "label_counts": [1]}},
         {"corpus": {"name": "x", "train": 1, "valid": 1, "label_counts": [-1] * 6}},
+        {"corpus": {"name": "x", "train": 1, "valid": 1, "label_counts": [2**63] * 6}},
         {"corpus": {"name": "x", "train": "many", "valid": 1, "label_counts": [1] * 6}},
         {"created": "yesterday"},
         {"created": 3},

@@ -53,7 +53,7 @@ class Trained(BaseModel):
     name: str
     train: NonNegativeInt  # documents
     valid: NonNegativeInt
-    label_counts: tuple[NonNegativeInt, ...]  # training documents of each label of labels.txt
+    label_counts: tuple[Annotated[int, Field(ge=0, lt=2**53)], ...]  # training documents of each label of labels.txt
 
 
 class Card(BaseModel):

@@ -31,6 +31,7 @@ from denn.validation import FOLDER, Kept, changing, digests_of, with_folder
 FEWEST = 25  # documents to validate on, if the model keeps none itself
 ONE_IN = 10  # documents that were added later is held out
 BATCH = 4096  # documents that are read at a time
+ESTIMATING = 30.0  # seconds for thresholds of labels that the model so far has not learnt
 SAMPLED = 64  # documents that show the mean length of embeddings
 
 
@@ -269,6 +270,7 @@ def _compare(model: Model, judged: Judged, found: Calibrated) -> tuple[float, fl
         after = precision_values(found.scores.final, gold)
     else:
         fold, macro = folds_of(len(gold), p.seed), p.optimise == "macro_f1"
+        model.defer_estimates(ESTIMATING, 0.0)  # of thresholds of later labels, which may be thousands
         chosen = decide(old.final, model.decision_thresholds(old))
         before = f1_values(_columns(chosen, old.names, names), gold, macro=macro)
         after = f1_values(decide_by_fold(found.scores.final, gold, fold, p.optimise), gold, macro=macro)

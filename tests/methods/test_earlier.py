@@ -53,6 +53,14 @@ def test_it_says_how_to_get_more(tmp_path, caplog):
     assert "train again" in caplog.text
 
 
+def test_it_can_be_refitted(model, tmp_path, tiny_corpus):
+    model.add([denn.Document(f"zeppelin over the {n}", ("airships",), f"new-{n}") for n in range(20)])
+    with denn.refit(tmp_path / "model", valid=tiny_corpus.valid, force=True) as refitted:
+        assert refitted.card.format == 4
+        (one,) = refitted.predict(["zeppelin over the sea"])
+        assert set(one.parts["airships"]) == {"classifier", "neighbours"}
+
+
 def test_it_learns_documents_and_labels_as_before(model):
     model.add([denn.Document("zeppelin over the stadium", ("airships",), "new")])
     (one,) = model.predict(["zeppelin over the stadium"])
