@@ -82,7 +82,7 @@ def test_model_card(client, service):
     card = client.get("/v1/model").json()
     assert set(card) == {
         "name", "method", "encoder", "parameters", "labels", "metrics", "thresholds", "corpus", "training", "versions",
-        "created", "store",
+        "created", "store", "refitted",
     }  # fmt: skip
     assert card["name"] == "tiny" and card["method"] == "denn" and card["parameters"]["k"] == 5
     assert 0 < card["thresholds"]["final"] < 1 and datetime.fromisoformat(card["created"])

@@ -7,6 +7,7 @@ import json
 import os
 import sys
 
+import sklearn.svm  # noqa: F401  # the words learn with it, and each child would import it anew
 import torch
 
 import denn

@@ -78,7 +78,7 @@ async def labels(
 async def model(service: Running) -> Response:
     """Show the card of the model."""
     card = service.model.card
-    body = card.model_dump(mode="json", exclude={"digests", "thresholds", "format"})
+    body = card.model_dump(mode="json", exclude={"digests", "thresholds", "format", "learnt", "validation"})
     body["corpus"].pop("label_counts", None)
     encoder = card.parameters.get("encoder")
     if encoder is not None:

@@ -336,6 +336,7 @@ class ModelOut(BaseModel):
     corpus: dict[str, Any]
     training: dict[str, Any]
     versions: dict[str, str]
+    refitted: dict[str, Any] | None
     created: str
     store: dict[str, Any] | None
 
