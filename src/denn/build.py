@@ -27,10 +27,10 @@ from denn.core.thresholds import decide, tune_global
 from denn.errors import BundleError, ConfigError, DataError, EncoderError, FineTuningError, StoreError, TrainingError
 from denn.evaluation import evaluate, systems_of, tune, untuned
 from denn.locks import alone
-from denn.methods.denn import DennParameters
-from denn.methods.effort import choose_effort, with_effort
+from denn.methods.effort import with_effort
 from denn.model import Model, load
-from denn.protocols import Progress
+from denn.protocols import Method, Progress
+from denn.registry import METHODS, lookup
 from denn.stores.address import ELSEWHERE, FILE
 from denn.stores.embedded.sqlite import version
 from denn.stores.first_labels import with_first_labels
@@ -153,9 +153,9 @@ def _train(
     """Train and write; nobody else writes to the folder meanwhile."""
     workdir = folder.with_name(folder.name + ".training")
     start = origin.folder if origin else None
-    if isinstance(recipe.parameters, DennParameters):
-        resumed = not restart and (workdir / CHECKPOINT).exists()
-        recipe = replace(recipe, parameters=choose_effort(recipe.parameters, corpus, clock, shown, start, resumed))
+    resumed = not restart and (workdir / CHECKPOINT).exists()
+    kind: type[Method] = lookup(METHODS, recipe.method, "method")
+    recipe = replace(recipe, parameters=kind.plan(recipe.parameters, corpus, clock, shown, start, resumed))
     unfinished.open_folder(workdir, _fingerprint(corpus, recipe, origin), restart)
     made = best_of_tries(
         lambda recipe, start: _try(corpus, recipe, workdir, shown, clock, start), recipe, start, workdir, shown, clock

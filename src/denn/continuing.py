@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 from denn.errors import ConfigError
-from denn.methods.denn import DENN
 from denn.model import Model, load
 from denn.protocols import Progress
 from denn.types import Corpus, Document, LabelSpace
@@ -33,7 +32,7 @@ def open_origin(
     """Read a model to continue from; return it and the corpus in terms of its labels, which come first."""
     folder = Path(path).resolve()
     with load(folder) as model:
-        if not isinstance(model.method, DENN) or method != model.card.method:
+        if not model.method.can_continue or method != model.card.method:
             raise ConfigError(
                 f"{path} is a model of the method {model.card.method!r}, expected one of 'denn' to continue by the "
                 "same method."

@@ -154,9 +154,21 @@ class Method(Protocol):
     A class whose attribute `is_baseline` is true need not beat the most frequent labels to be written.
     """
 
+    can_continue: ClassVar[bool] = False  # whether a training can begin with another model's weights
+    can_refit: ClassVar[bool] = False  # whether all but the encoder can be learnt again from the datastore
     parameters: Any  # a frozen dataclass, the class's `Parameters`
     store: Datastore | None = None  # None where the method keeps no documents, and before `load`
     start: Path | None = None  # the folder of a model whose weights `fit` begins with, if the method can
+
+    @classmethod
+    def plan(
+        cls, parameters: Any, corpus: Corpus, clock: Clock, progress: Progress, start: Path | None, resumed: bool
+    ) -> Any:
+        """Return the parameters with what they leave open to corpus, machine and time, and say what will be done.
+
+        `start` is the folder of a model that is continued; `resumed` says that an interrupted training is taken up.
+        """
+        return parameters
 
     def fit(self, corpus: Corpus, workdir: Path, progress: Progress, clock: Clock | None = None) -> Fitted:
         """Learn the corpus, keeping resumable state in `workdir`, within the time that the clock leaves."""

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import cast
 
 import torch
 from torch import Tensor
@@ -76,9 +77,9 @@ def _refit(
     model: Model, folder: Path, valid: Sequence[Document] | None, force: bool, clock: Clock, shown: Progress
 ) -> None:
     """Learn, compare and write."""
-    method, card, begun = model.method, model.card, time.monotonic()
+    method, card, begun = cast(DENN, model.method), model.card, time.monotonic()
     store = model.store
-    if not isinstance(method, DENN):
+    if not model.method.can_refit:
         raise ConflictError(f"Got a model of the method {card.method!r}, expected 'denn'. Train again instead.")
     kept = _kept(model, folder, valid, shown)
     learnt, vectors, judged = _divide(store, kept, method, shown)
@@ -260,8 +261,7 @@ def _compare(model: Model, judged: Judged, found: Calibrated) -> tuple[float, fl
 
     The refit's combination and thresholds are always those of folds that do not hold the document.
     """
-    method, names = model.method, found.scores.names
-    assert isinstance(method, DENN)
+    method, names = cast(DENN, model.method), found.scores.names
     p, gold = method.parameters, LabelSpace(names).matrix(judged.documents)
     asked = relearning.ask(method, judged.documents, judged.embeddings, judged.own_ids)
     old = method.combine(method.hear(asked), asked.neighbours)

@@ -79,9 +79,7 @@ def test_killed_many_times_while_training(tiny_corpus, tiny_settings, tiny_model
         expected = bits(whole)
         while (more := kills < KILLS or resumable < KILLS / 5 or not writing) or not finished:
             assert kills < 4 * KILLS, f"kills reach the loop {resumable} times, the writing of the bundle {writing}"
-            latest = (
-                0.9 + kills / KILLS
-            ) * duration  # the machine may be busier by now
+            latest = (0.9 + kills / KILLS) * duration  # the machine may be busier by now
             if run(worker, model, chance.uniform(0, latest) if more else None):
                 assert {path.name for path in tmp_path.iterdir() if "model" in path.name} == {"model"}
                 assert bits(model) == expected

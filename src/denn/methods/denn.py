@@ -183,6 +183,7 @@ class DENN(WithNeighbours):
     """
 
     Parameters = DennParameters
+    can_continue = can_refit = True
     parameters: DennParameters
     network: DennNetwork
 
@@ -194,6 +195,15 @@ class DENN(WithNeighbours):
     def make(self, encoder: TransformerEncoder, labels: int) -> DennNetwork:
         """Put a linear map on the encoder."""
         return DennNetwork(encoder, labels, self.parameters)
+
+    @classmethod
+    def plan(
+        cls, parameters: Any, corpus: Corpus, clock: Clock, progress: Progress, start: Path | None, resumed: bool
+    ) -> DennParameters:
+        """Choose the effort that suits the machine, if that is left open, and say how long it takes."""
+        from denn.methods.effort import choose_effort
+
+        return choose_effort(parameters, corpus, clock, progress, start, resumed)
 
     def training(self, corpus: Corpus) -> DennTraining:
         """Prepare the training on Eq. 7."""
