@@ -60,6 +60,7 @@ def measured(method, corpus, **settings):
     }
 
 
+@pytest.mark.slow  # each trains a model
 @pytest.mark.parametrize("fixture", ["model", "papers_model"])
 def test_a_sweep_repeats_what_a_model_with_these_settings_does(fixture, tiny_corpus, request):
     # A document of a new label: the neighbours alone speak for it, however the others' matrices are padded.

@@ -12,6 +12,8 @@ import denn
 from denn.cli import mendable
 from denn.errors import ConfigError
 
+pytestmark = pytest.mark.slow
+
 NOWHERE = "no model"  # loading it would be complained of
 
 

@@ -20,6 +20,8 @@ from denn.data.files import iterate_texts
 from denn.data.parquet_decoder import pieces
 from denn.errors import DataError
 
+pytestmark = pytest.mark.slow
+
 GOOD = b'{"text": "x", "labels": ["y"]}\n'
 MEMORY = 2 << 30  # bytes a reader may take, all that it imports included
 

@@ -96,6 +96,7 @@ class FirstLast(Learner):
 others_done = Event()
 
 
+@pytest.mark.slow
 def test_blocks_that_wait_for_others_are_small(monkeypatch):
     monkeypatch.setattr(sparse_linear, "available_cores", lambda: 2)
     monkeypatch.setattr(sparse_linear, "BLOCK", 4)
