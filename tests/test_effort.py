@@ -14,7 +14,7 @@ from denn.clock import Clock
 from denn.encoders import weights
 from denn.errors import ConfigError
 from denn.methods import effort as effort_module
-from denn.methods.denn import DennParameters
+from denn.methods.contrastive import DennParameters
 from denn.methods.effort import Estimate, about, describe, with_effort
 from denn.training import budget
 from denn.training.budget import Work

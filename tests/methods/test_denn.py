@@ -18,7 +18,8 @@ from denn.combiners.average import Average
 from denn.config import make_recipe
 from denn.encoders.transformer import TransformerEncoder
 from denn.errors import ConfigError
-from denn.methods.denn import CONTRASTS, DENN, MATRICES, VIEWS, DennNetwork, DennParameters, DennTraining, disagreement
+from denn.methods.contrastive import CONTRASTS, VIEWS, DennNetwork, DennParameters, DennTraining, disagreement
+from denn.methods.denn import DENN, MATRICES
 from denn.registry import COMBINERS, lookup
 from denn.training.neural import device_of
 from denn.training.session import as_in, spread

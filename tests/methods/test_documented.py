@@ -6,7 +6,7 @@ from typing import Literal, get_args, get_origin, get_type_hints
 
 import pytest
 
-from denn.methods.denn import DennParameters
+from denn.methods.contrastive import DennParameters
 
 PAGE = Path(__file__).parents[2] / "docs" / "how-it-works.md"
 ROWS = [line for line in PAGE.read_text(encoding="utf-8").split("## Parameters")[1].splitlines() if line[:3] == "| `"]

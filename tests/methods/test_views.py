@@ -9,7 +9,7 @@ from tokenizers.models import WordLevel
 
 from denn.encoders.layout import Layout
 from denn.errors import ConfigError
-from denn.methods.denn import VIEWS
+from denn.methods.contrastive import VIEWS
 from denn.methods.views import mask_token
 
 CLS, SEP, MASK = 1, 2, 3

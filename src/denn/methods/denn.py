@@ -3,53 +3,30 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal, Self
+from typing import Any, Self
 
 import torch
 import torch.nn.functional as F
-from pydantic import AfterValidator, Field, NonNegativeFloat, PositiveFloat
 from torch import Tensor
 
 from denn.clock import Clock
 from denn.combiners.average import Average
 from denn.combiners.confidence import Confidence, confidence_of
-from denn.core import contrast
-from denn.core.combine import combine, debiased_confidence, less_rejected, vote_sparse
+from denn.core.combine import less_rejected, vote_sparse
 from denn.durable import sync, sync_all
-from denn.encoders.layout import Layout
 from denn.encoders.transformer import TransformerEncoder
-from denn.errors import BundleError, ConfigError, TrainingError
-from denn.methods import views
-from denn.methods.classifier import Classifier, ClassifierParameters
+from denn.errors import BundleError, TrainingError
+from denn.methods.contrastive import DennNetwork, DennParameters, DennTraining
 from denn.methods.neighbours import WithNeighbours
 from denn.methods.same_text import decide_by_same_text
 from denn.protocols import Combiner, Progress, Witness
 from denn.registry import COMBINERS, WITNESSES, lookup
-from denn.training.bounds import Neighbourhood
-from denn.training.network import Batch
-from denn.training.session import Training, micro_f1
 from denn.types import Calibrated, Context, Corpus, Document, Fitted, LabelSpace, Neighbours, Scores, Stage, Support
 from denn.untrusted import REMEDY
 from denn.witnesses.texts import Texts
-
-Contrast = Callable[[Tensor, Tensor, float], Tensor]  # (2N,2N) similarity, (N,L) labels, temperature → (2N,) losses
-View = Callable[[Tensor, Layout, Tensor, int], Tensor]  # ids, layout, (T,) tokens of second views, mask token → ids
-
-CONTRASTS: dict[str, Contrast] = {
-    "debiased": contrast.debiased_contrastive_loss,
-    "ucl": contrast.unsupervised_contrastive_loss,
-    "scl": contrast.supervised_contrastive_loss,
-    "wscl": contrast.weighted_supervised_contrastive_loss,
-}
-VIEWS: dict[str, View] = {
-    "dropout": views.dropout,
-    "masking": views.masking,
-    "span": views.span,
-    "shuffle": views.shuffle,
-}
 
 HOME = "witnesses"  # the folder in a bundle for what they learnt
 WITNESS_SHARE = 0.2  # of the time left, that a witness may take to learn
@@ -57,123 +34,6 @@ FIT_SECONDS, SECONDS_A_CELL = 2.0, 1.2e-6  # in which a combiner learns from (te
 CALIBRATION_BYTES = 4 * 2**30  # bounds what the (texts × labels) matrices of validation documents take
 MATRICES = 13  # of float32: three witnesses, and up to ten while a combiner is fitted, tuned and evaluated
 REJECTION_WEIGHT = 3.0  # neighbours without a label that one more counts as that rejects it
-SEARCHED = 50_000  # training documents that the combined validation score looks for neighbours in
-
-
-def _is_witness(name: str) -> str:
-    lookup(WITNESSES, name, "witness")  # an unknown one is an error before anything is learnt
-    return name
-
-
-def _is_combiner(name: str) -> str:
-    lookup(COMBINERS, name, "combination")
-    return name
-
-
-@dataclass(frozen=True, kw_only=True)
-class DennParameters(ClassifierParameters):
-    """All that can be set; Greek letters are the paper's."""
-
-    unsaid: ClassVar[dict[int, dict[str, Any]]] = {
-        2: {"witnesses": ("classifier", "neighbours"), "remember": False}
-    }  # format → values
-
-    effort: Literal["auto", "quick", "balanced", "best"] | None = None  # None: one fine-tuning, as the others say
-    alpha: NonNegativeFloat = 0.1  # α: weight of the contrastive loss; 0: a plain classifier with neighbours
-    loss: Literal["debiased", "ucl", "scl", "wscl"] = "debiased"
-    view: Literal["dropout", "masking", "span", "shuffle"] = "dropout"  # how the second view of a text is made
-    temperature: PositiveFloat = 0.05  # τ₁, of the contrastive loss
-    consistency: NonNegativeFloat = 0.0  # weight of what the two views' scores differ by; beyond the paper
-    vote_temperature: PositiveFloat = 0.05  # τ₂, of the neighbours' votes
-    k: Neighbourhood = 30
-    gamma: Annotated[float, Field(ge=0, le=1)] = 0.7  # γ: what the classifier must give a label for it to count in λ
-    witnesses: Annotated[tuple[Annotated[str, AfterValidator(_is_witness)], ...], Field(min_length=1)] = (
-        "classifier", "neighbours", "words",
-    )  # fmt: skip  # who scores labels; the first two in the paper
-    combination: Annotated[str, AfterValidator(_is_combiner)] = "learnt"  # on validation; average; confidence: by λ
-    remember: bool = True  # a stored document with the same text decides, unless the combination is the paper's
-    optimise: Literal["micro_f1", "macro_f1", "precision_at_k"] = "micro_f1"  # what the combination is chosen for
-    select: Literal["classifier", "combined", "last"] = "classifier"  # which validation score picks the weights
-
-    def __post_init__(self) -> None:
-        if self.combination == "confidence" and not {"classifier", "neighbours"} <= set(self.witnesses):
-            raise ConfigError(
-                f"Got the combination 'confidence' with the witnesses {', '.join(self.witnesses)}, expected classifier "
-                "and neighbours among them: λ weighs these two. Use --set combination=average, or add them."
-            )
-
-
-class DennNetwork(Classifier):
-    """The classifier, trained on two views of every text where there is a contrastive loss."""
-
-    def __init__(self, encoder: TransformerEncoder, labels: int, parameters: DennParameters) -> None:
-        super().__init__(encoder, labels, parameters.dropout)
-        self.settings = parameters
-        self.views = 2 if parameters.alpha else 1
-        self.mask_id = views.mask_token(encoder.tokenizer, parameters.view)
-
-    def alter(self, ids: Tensor, layout: Layout) -> Tensor:
-        """Make the second view of every text from its first."""
-        if self.views == 1:
-            return ids
-        return VIEWS[self.settings.view](ids, layout, layout.document % 2 == 1, self.mask_id)
-
-    def loss(self, batch: Batch) -> Tensor:
-        """Return BCE + α · contrast of a batch, Eq. 7, both as means; both views of a text go through in one pass."""
-        p = self.settings
-        if self.views == 1:
-            return super().loss(batch)
-        labels, count = batch.labels, 2 * len(batch.labels)  # what follows fills the pass up
-        embeddings = self.scaled_embeddings(batch.ids, batch.layout, batch.seeds)[:count]
-        logits = self.classify(embeddings)
-        bce = F.binary_cross_entropy_with_logits(logits, labels.repeat_interleave(2, dim=0).to(logits.dtype))
-        both = F.normalize(torch.cat([embeddings[0::2], embeddings[1::2]]), dim=1)  # (2N,d)
-        loss = bce + p.alpha * CONTRASTS[p.loss](both @ both.T, labels, p.temperature).mean()
-        if p.consistency:
-            loss = loss + p.consistency * disagreement(logits[0::2], logits[1::2])
-        return loss
-
-
-class DennTraining(Training):
-    """The training of DENN: which validation score picks the weights can be chosen."""
-
-    network: DennNetwork
-    parameters: DennParameters
-
-    def validate(self) -> dict[str, float]:
-        """Score the validation part by the classifier at 0.5, and by both at the tuned threshold where that selects."""
-        if not len(self.valid_tokens):
-            return {}
-        p = self.parameters
-        embeddings = self.network.encode(self.valid_tokens)
-        known = self.network.probabilities(embeddings)
-        scores = self.judge(known)
-        score = scores["micro_f1"]
-        if p.select == "combined":
-            score = micro_f1(self._combined(embeddings, known), self.valid_labels)
-            scores["combined_micro_f1"] = score
-        return scores | {"score": score}
-
-    def validation_tokens(self) -> int:
-        """Count the tokens that a validation reads: those of training documents too where neighbours have a say."""
-        searched = self.train_tokens.first(SEARCHED) if self.parameters.select == "combined" else ()
-        return super().validation_tokens() + (len(searched.flat) if searched else 0)
-
-    def _combined(self, embeddings: Tensor, known: Tensor) -> Tensor:
-        """Combine with neighbours among the first training documents, all in memory."""
-        p, device = self.parameters, self.network.device
-        some = self.train_tokens.first(SEARCHED)
-        keys = F.normalize(self.network.encode(some).to(device), dim=1)
-        similarity, rows = (F.normalize(embeddings.to(device), dim=1) @ keys.T).topk(min(p.k, len(some)))
-        shares = torch.softmax(similarity / p.vote_temperature, dim=1)
-        votes = torch.zeros(len(embeddings), self.labels.shape[1], device=device)
-        for place in range(shares.shape[1]):
-            votes += shares[:, place, None] * self.labels[rows[:, place]]
-        votes = votes.cpu()
-        half = p.combination != "confidence"
-        return combine(
-            known, votes, torch.full((len(known),), 0.5) if half else debiased_confidence(known, votes, p.gamma)
-        )
 
 
 class DENN(WithNeighbours):
@@ -378,8 +238,3 @@ def combining_seconds(parameters: DennParameters, corpus: Corpus) -> float:
     if not corpus.valid or parameters.combination != "learnt":
         return 0.0
     return FIT_SECONDS + SECONDS_A_CELL * len(corpus.valid) * len(corpus.labels)
-
-
-def disagreement(first: Tensor, second: Tensor) -> Tensor:
-    """Return the mean symmetric Kullback-Leibler divergence of two views' label probabilities, from (n,L) logits."""
-    return ((torch.sigmoid(first) - torch.sigmoid(second)) * (first - second)).mean() / 2

@@ -14,7 +14,8 @@ from torch import nn
 from denn.clock import Clock
 from denn.encoders.weights import is_installed
 from denn.errors import ConfigError
-from denn.methods.denn import DennParameters, combining_seconds
+from denn.methods.contrastive import DennParameters
+from denn.methods.denn import combining_seconds
 from denn.protocols import Progress
 from denn.registry import METHODS, lookup
 from denn.training.budget import FEWEST_STEPS, MARGIN, STEP_PASSES, Work

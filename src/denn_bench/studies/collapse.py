@@ -38,7 +38,8 @@ from denn.config import make_recipe, parse_settings, read_recipe
 from denn.data import aapd, eurlex57k
 from denn.encoders import packed
 from denn.encoders.tokens import Tokens
-from denn.methods.denn import DENN, DennNetwork, DennTraining
+from denn.methods.contrastive import DennNetwork, DennTraining
+from denn.methods.denn import DENN
 from denn.training import checkpoint
 from denn.training.gradients import Gradients
 from denn.training.loop import _Run

@@ -15,7 +15,7 @@ from denn.encoders import packed
 from denn.encoders.layout import Layout
 from denn.encoders.tokens import Tokens
 from denn.encoders.transformer import TransformerEncoder
-from denn.methods import denn as method
+from denn.methods import contrastive as method
 from denn.training.gradients import Gradients
 from denn.training.network import Batch
 

@@ -23,7 +23,7 @@ from denn.combiners.learnt import Learnt
 from denn.data.debian import load_debian
 from denn.encoders.transformer import TransformerEncoder
 from denn.encoders.weights import cache_folder
-from denn.methods.denn import DennParameters
+from denn.methods.contrastive import DennParameters
 from denn.registry import CORPORA, lookup
 from denn.training.head import start_head
 from denn.types import Context, Corpus

@@ -74,7 +74,9 @@ def run(a: argparse.Namespace) -> None:
         if any(earlier.get(name) != value for name, value in about.items()):
             raise SystemExit(f"{a.out} is of other documents or settings. Move it away, or give another --out.")
         points = earlier["points"]
-    wanted: list[tuple[str, float | None]] = [("br", None), *((level, m) for m in a.minutes for level in LEVELS)]
+    levels = [system for system in a.systems if system in LEVELS]
+    wanted: list[tuple[str, float | None]] = [("br", None)] if "br" in a.systems else []
+    wanted += [(level, minutes) for minutes in a.minutes for level in levels]
     for system, minutes in wanted:
         if any((point["system"], point["minutes"]) == (system, minutes) for point in points):
             continue
@@ -123,6 +125,7 @@ def main() -> None:
     running = commands.add_parser("run", help="train and evaluate")
     running.add_argument("corpus", type=Path, help="folder of a corpus")
     running.add_argument("--minutes", type=float, nargs="+", default=[1, 5, 20])
+    running.add_argument("--systems", nargs="+", choices=list(SHOWN), default=list(SHOWN))
     running.add_argument(
         "--documents", type=int, help="take the first documents only, and a tenth as many to validate and to test"
     )
