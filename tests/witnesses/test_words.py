@@ -181,6 +181,13 @@ def test_the_choice_of_the_cost_leaves_time_to_learn():
     assert fitted(left=lambda: float(next(left, 0))).is_complete
 
 
+def test_in_a_short_time_words_alone_are_terms(monkeypatch):
+    monkeypatch.setattr("denn.witnesses.words.EVERY_KIND_SECONDS", 1.0)  # a token, of which there are thousands
+    short, long = fitted(left=lambda: 100.0), fitted(left=lambda: 1e6)
+    assert (len(short.ngrams.endings), len(short.ngrams.pairs)) == (0, 0) and short.is_complete
+    assert len(long.ngrams.endings) and len(long.ngrams.pairs)
+
+
 def cut_short(seen):
     """Learn with time for one label."""
     calls = iter(range(10**6))

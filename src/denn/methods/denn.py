@@ -29,7 +29,7 @@ from denn.untrusted import REMEDY
 from denn.witnesses.texts import Texts
 
 HOME = "witnesses"  # the folder in a bundle for what they learnt
-WITNESS_SHARE = 0.2  # of the time left, that a witness may take to learn
+WITNESS_SHARE = 0.5  # of the time left, that a witness may take to learn
 FIT_SECONDS, SECONDS_A_CELL = 2.0, 1.2e-6  # in which a combiner learns from (texts × labels)
 CALIBRATION_BYTES = 4 * 2**30  # bounds what the (texts × labels) matrices of validation documents take
 MATRICES = 13  # of float32: three witnesses, and up to ten while a combiner is fitted, tuned and evaluated

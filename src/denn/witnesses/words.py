@@ -24,7 +24,8 @@ from denn.witnesses.sparse_linear import Learner
 
 TERMS, NUMBERS = "terms.txt", "words.safetensors"
 HELD_OUT, HELD_OUT_LABELS = 2000, 150  # documents and labels at most that cost and calibration are chosen by
-EVERY_KIND = 10_000_000  # training tokens; with more, words alone are terms, as the others take five times as long
+EVERY_KIND = 10_000_000  # training tokens; with more, words alone are terms, as the others take four times as long
+EVERY_KIND_SECONDS = 6e-5  # a training token, to learn terms of every kind; with less time, too, words alone are terms
 MOST_WORDS, MOST_ENDINGS, MOST_PAIRS = 200_000, 200_000, 200_000
 COSTS = (1.0, 0.3, 0.1)  # in the order in which they are tried
 LARGEST = 1e6  # of the numbers in a file
@@ -88,7 +89,8 @@ class Words(Witness):
         tokens = WordTokens.of((document.text for document in documents), watch)
         watch()
         progress.start(Stage("weighing words"))
-        every = len(tokens.ids) <= EVERY_KIND
+        left = seconds_left()
+        every = len(tokens.ids) <= EVERY_KIND and (left is None or left > EVERY_KIND_SECONDS * len(tokens.ids))
         ngrams = Ngrams.of(
             tokens,
             least=min(least, len(documents)),
