@@ -10,9 +10,10 @@ import pytest
 import torch
 
 import denn
-from denn.build import Silent, existing_model
+from denn.build import Silent
 from denn.errors import ConfigError, DataError, DennError, TrainingError
 from denn.protocols import Method
+from denn.refusals import existing_model
 from denn.registry import METHODS
 from denn.types import Fitted, Scores
 

@@ -8,36 +8,31 @@ import json
 import logging
 import shutil
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-import torch
 from safetensors import SafetensorError
 
 from denn import bundle
 from denn.clock import Clock
 from denn.config import Recipe, make_recipe
 from denn.continuing import Origin, open_origin
-from denn.core.metrics import most_frequent_f1, multilabel_scores
-from denn.core.thresholds import decide, tune_global
-from denn.errors import BundleError, ConfigError, DataError, EncoderError, FineTuningError, StoreError, TrainingError
+from denn.errors import BundleError, ConfigError, DataError, EncoderError, FineTuningError, TrainingError
 from denn.evaluation import evaluate, systems_of, tune, untuned
-from denn.locks import alone
 from denn.methods.effort import with_effort
 from denn.model import Model, load
 from denn.protocols import Method, Progress
+from denn.refusals import check_corpus, locked, model_in, why_poor
 from denn.registry import METHODS, lookup
-from denn.stores.address import ELSEWHERE, FILE
-from denn.stores.embedded.sqlite import version
 from denn.stores.first_labels import with_first_labels
 from denn.training import unfinished
 from denn.training.loop import CHECKPOINT
 from denn.tries import Try, best_of_tries
-from denn.types import Calibrated, Corpus, Document, LabelSpace, Scores, Stage
+from denn.types import Calibrated, Corpus, Stage
 from denn.untrusted import first_line
 from denn.validation import FOLDER, Kept, digests_of
 
@@ -105,45 +100,13 @@ def train(
         raise ConfigError("Got with_store without a model to continue from. Add --from MODEL, or leave it out.")
     recipe = make_recipe(method, chosen)
     clock = clock or Clock(getattr(recipe.parameters, "time_budget", None))
-    _check(corpus)
+    check_corpus(corpus)
     folder.parent.mkdir(parents=True, exist_ok=True)
-    with _locked(folder):
-        if (existing := _existing(folder)) and not replace:
+    with locked(folder):
+        if (existing := model_in(folder)) and not replace:
             raise TrainingError(existing.refusal)
         with room(folder, "training"):
             return _train(corpus, recipe, folder, shown, restart, allow_poor, clock, origin)
-
-
-@dataclass(frozen=True)
-class Existing:
-    """A model that is in the folder of a training."""
-
-    description: str  # one sentence
-    corpus: str  # the name of what it was trained on
-    loss: str  # what would be lost with it, or nothing
-
-    @property
-    def refusal(self) -> str:
-        """Say that it is not replaced without consent."""
-        return f"{self.description} Give another --out, or pass --replace."
-
-
-def existing_model(out: str | Path) -> Existing | None:
-    """Return the model that a training to this folder would replace; a folder of other content is an error."""
-    folder = Path(out).resolve()
-    if not folder.parent.is_dir():
-        return None
-    with _locked(folder):
-        return _existing(folder)
-
-
-@contextmanager
-def _locked(folder: Path) -> Iterator[None]:
-    """Keep other trainings away from a folder."""
-    with alone(folder.with_name(f".{folder.name}.lock")) as free:
-        if not free:
-            raise TrainingError(f"Another training writes to {folder}. Wait for it, or give another --out.")
-        yield
 
 
 def _train(
@@ -219,41 +182,6 @@ def room(folder: Path, doing: str) -> Iterator[None]:
         ) from error
 
 
-def _check(corpus: Corpus) -> None:
-    """Refuse what cannot be trained or stored, before any time is spent."""
-    if not any(document.labels for document in corpus.train):
-        raise DataError(f"None of the {len(corpus.train)} training documents has a label; there is nothing to learn.")
-    broken = [name for name in corpus.labels.names if name.splitlines() != [name]]
-    if broken:
-        raise DataError(f"Got the label {broken[0]!r}, expected a name on one line.")
-    ids = Counter(document.id for document in corpus.train if document.id is not None)
-    if repeated := [id for id, count in ids.items() if count > 1]:
-        raise DataError(f"Got the id {repeated[0]!r} twice in the training documents, ids must differ.")
-
-
-def _existing(folder: Path) -> Existing | None:
-    """Describe the model in a folder; anything else in it is an error."""
-    bundle.recover(folder)
-    if not bundle.is_bundle_or_free(folder):
-        raise TrainingError(f"{folder} exists and is not a model; expected a new folder. Give another --out.")
-    if not (folder / "bundle.json").is_file():
-        return None
-    (words, corpus), loss = bundle.glance(folder), _loss(folder)
-    return Existing(f"{folder} holds a model already ({words}){loss and '; ' + loss}.", corpus, loss)
-
-
-def _loss(folder: Path) -> str:
-    """Say what a new model would lose of an old one's datastore, if anything."""
-    own, elsewhere = folder / "store" / FILE, folder / "store" / ELSEWHERE
-    if elsewhere.is_file():
-        return "it uses a datastore elsewhere, which a new one would not"
-    try:
-        changed = own.is_file() and version(own) > 1
-    except StoreError:
-        return "its datastore cannot be read"
-    return "its datastore was changed since its training, which a new one would lose" if changed else ""
-
-
 def _fingerprint(corpus: Corpus, recipe: Recipe, origin: Origin | None = None) -> str:
     """Digest all that decides a run, so that a checkpoint is never taken up by another one."""
     content = recipe.as_dict()
@@ -298,7 +226,7 @@ def _finish(staging: Path, corpus: Corpus, recipe: Recipe, facts: Mapping[str, o
             scores, documents, facts = calibrated.scores, calibrated.documents, {**facts, **calibrated.facts}
             thresholds = tune(scores, documents, getattr(recipe.parameters, "optimise", "micro_f1"))
             metrics = dict(evaluate(scores, documents, thresholds, counts).headline)
-            poor = _poor(scores, documents, counts)
+            poor = why_poor(scores, documents, counts)
             if calibrated.embeddings is not None:
                 Kept(documents, calibrated.embeddings, digests_of(model.store.ids())).save(staging / FOLDER)
                 found["validation"] = FOLDER
@@ -310,22 +238,3 @@ def _finish(staging: Path, corpus: Corpus, recipe: Recipe, facts: Mapping[str, o
     card = card.model_copy(update={**found, "digests": bundle.digests(staging)})
     bundle.write_card(staging, card)
     return poor
-
-
-def _poor(scores: Scores, documents: Sequence[Document], counts: Mapping[str, int]) -> str | None:
-    """Say so of a model that is no better on validation than the best constant answer.
-
-    Its micro-F1 is that of the threshold best for it, whichever metric the model's own thresholds are tuned for.
-    """
-    gold = LabelSpace(scores.names).matrix(documents)
-    k, constant = most_frequent_f1(torch.tensor([counts.get(name, 0) for name in scores.names]), gold)
-    own = multilabel_scores(decide(scores.final, tune_global(scores.final, gold)), gold)["micro_f1"]
-    if constant in (0, 1) or own > constant:  # no labels to compare with, or nothing to beat
-        return None
-    given = "most frequent label" if k == 1 else f"{k} most frequent labels"
-    return (
-        f"The model was not written: it gets micro F1 {100 * own:.1f} on {len(documents)} "
-        f"validation documents, and always giving the {given} gets {100 * constant:.1f}. Run the same command with "
-        "more epochs or time, or with --restart and a lower learning rate, more documents per label or --method br; "
-        "--allow-poor writes the model anyway."
-    )

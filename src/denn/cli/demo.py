@@ -98,9 +98,10 @@ def run(
     earlier demo is replaced, any other, and one whose datastore was changed, only with consent. `packages` and
     `settings` take the place of Debian's packages and of the settings found for them.
     """
-    from denn.build import Silent, existing_model, train
+    from denn.build import Silent, train
     from denn.cli.progress import watching
     from denn.cli.train import may_replace
+    from denn.refusals import existing_model
 
     check_folder(out, "--out")
     existing = existing_model(out / "model")

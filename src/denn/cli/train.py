@@ -31,9 +31,9 @@ from denn.cli.options import (
 )
 
 if TYPE_CHECKING:
-    from denn.build import Existing
     from denn.bundle import Card
     from denn.model import Model
+    from denn.refusals import Existing
 
 log = logging.getLogger(__name__)
 
@@ -84,12 +84,12 @@ def train(
     without --effort means one fine-tuning. If training is interrupted, run the same command again to resume.
     """
     from denn import bundle, cli
-    from denn.build import existing_model
     from denn.build import train as build
     from denn.cli.progress import watching
     from denn.cli.show import interruptible
     from denn.cli.sources import Reading, open_corpus
     from denn.clock import Clock
+    from denn.refusals import existing_model
 
     given = {
         "encoder": encoder,

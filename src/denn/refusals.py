@@ -1,0 +1,106 @@
+"""What a training refuses: a corpus without labels, a folder in use or with another model, a poor model."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from denn import bundle
+from denn.core.metrics import most_frequent_f1, multilabel_scores
+from denn.core.thresholds import decide, tune_global
+from denn.errors import DataError, StoreError, TrainingError
+from denn.locks import alone
+from denn.stores.address import ELSEWHERE, FILE
+from denn.stores.embedded.sqlite import version
+from denn.types import Corpus, Document, LabelSpace, Scores
+
+
+def check_corpus(corpus: Corpus) -> None:
+    """Refuse what cannot be trained or stored, before any time is spent."""
+    if not any(document.labels for document in corpus.train):
+        raise DataError(f"None of the {len(corpus.train)} training documents has a label; there is nothing to learn.")
+    broken = [name for name in corpus.labels.names if name.splitlines() != [name]]
+    if broken:
+        raise DataError(f"Got the label {broken[0]!r}, expected a name on one line.")
+    ids = Counter(document.id for document in corpus.train if document.id is not None)
+    if repeated := [id for id, count in ids.items() if count > 1]:
+        raise DataError(f"Got the id {repeated[0]!r} twice in the training documents, ids must differ.")
+
+
+@dataclass(frozen=True)
+class Existing:
+    """A model that is in the folder of a training."""
+
+    description: str  # one sentence
+    corpus: str  # the name of what it was trained on
+    loss: str  # what would be lost with it, or nothing
+
+    @property
+    def refusal(self) -> str:
+        """Say that it is not replaced without consent."""
+        return f"{self.description} Give another --out, or pass --replace."
+
+
+def existing_model(out: str | Path) -> Existing | None:
+    """Return the model that a training to this folder would replace; a folder of other content is an error."""
+    folder = Path(out).resolve()
+    if not folder.parent.is_dir():
+        return None
+    with locked(folder):
+        return model_in(folder)
+
+
+@contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Keep other trainings away from a folder."""
+    with alone(folder.with_name(f".{folder.name}.lock")) as free:
+        if not free:
+            raise TrainingError(f"Another training writes to {folder}. Wait for it, or give another --out.")
+        yield
+
+
+def model_in(folder: Path) -> Existing | None:
+    """Describe the model in a folder; anything else in it is an error."""
+    bundle.recover(folder)
+    if not bundle.is_bundle_or_free(folder):
+        raise TrainingError(f"{folder} exists and is not a model; expected a new folder. Give another --out.")
+    if not (folder / "bundle.json").is_file():
+        return None
+    (words, corpus), loss = bundle.glance(folder), _loss(folder)
+    return Existing(f"{folder} holds a model already ({words}){loss and '; ' + loss}.", corpus, loss)
+
+
+def _loss(folder: Path) -> str:
+    """Say what a new model would lose of an old one's datastore, if anything."""
+    own, elsewhere = folder / "store" / FILE, folder / "store" / ELSEWHERE
+    if elsewhere.is_file():
+        return "it uses a datastore elsewhere, which a new one would not"
+    try:
+        changed = own.is_file() and version(own) > 1
+    except StoreError:
+        return "its datastore cannot be read"
+    return "its datastore was changed since its training, which a new one would lose" if changed else ""
+
+
+def why_poor(scores: Scores, documents: Sequence[Document], counts: Mapping[str, int]) -> str | None:
+    """Say so of a model that is no better on validation than the best constant answer.
+
+    Its micro-F1 is that of the threshold best for it, whichever metric the model's own thresholds are tuned for.
+    """
+    gold = LabelSpace(scores.names).matrix(documents)
+    k, constant = most_frequent_f1(torch.tensor([counts.get(name, 0) for name in scores.names]), gold)
+    own = multilabel_scores(decide(scores.final, tune_global(scores.final, gold)), gold)["micro_f1"]
+    if constant in (0, 1) or own > constant:  # no labels to compare with, or nothing to beat
+        return None
+    given = "most frequent label" if k == 1 else f"{k} most frequent labels"
+    return (
+        f"The model was not written: it gets micro F1 {100 * own:.1f} on {len(documents)} "
+        f"validation documents, and always giving the {given} gets {100 * constant:.1f}. Run the same command with "
+        "more epochs or time, or with --restart and a lower learning rate, more documents per label or --method br; "
+        "--allow-poor writes the model anyway."
+    )
