@@ -10,7 +10,8 @@ import torch
 
 import denn
 from denn.errors import BundleError, ConfigError, DataError, StoreError
-from denn.model import BATCH, SCORES_BYTES, SHOWN, WORTH_SHOWING, checked
+from denn.model import BATCH, SCORES_BYTES
+from denn.predictions import SHOWN, WORTH_SHOWING, checked
 from denn.types import Scores, Where
 
 pytestmark = pytest.mark.slow  # loads a trained model

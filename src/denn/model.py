@@ -15,6 +15,7 @@ from denn.core.thresholds import decide
 from denn.errors import BundleError, ConfigError, ConflictError, DataError
 from denn.evaluation import Evaluation, concatenate, decision_thresholds, evaluate
 from denn.methods.new_labels import NewLabels
+from denn.predictions import checked, neighbours_with_texts, predictions
 from denn.protocols import Datastore, Method, Progress, Retriever
 from denn.registry import METHODS, lookup
 from denn.types import Document, LabelSpace, Neighbour, Prediction, Scores, Which
@@ -31,9 +32,6 @@ log = logging.getLogger(__name__)
 BATCH = 256  # texts scored at a time, fewer where there are very many labels
 SCORES_BYTES = 256 * 2**20  # bounds what the (texts × labels) matrices of a batch take
 MATRICES = 10  # of float32: three witnesses, three ways to combine them, and four to work with
-SHOWN = 10  # labels worth showing beside the decided ones
-WORTH_SHOWING = 0.01
-ROUNDING = 1e-3  # by which sums of shares may miss 0 and 1
 
 
 class Model:
@@ -234,74 +232,11 @@ class Model:
         self, scores: Scores, threshold: float | Tensor, min_labels: int = 0, evidence: int | None = None
     ) -> Iterator[Prediction]:
         """Turn the scores of a batch into predictions; see `predict`."""
-        chosen = decide(scores.final, threshold, min_labels)
-        neighbours, columns = self.neighbours(scores, evidence), _worth_showing(scores, chosen)
-        words = self._words(scores, columns) if evidence != 0 else [{} for _ in columns]
-        for row, shown in enumerate(columns):
-            names = [scores.names[column] for column in shown]
-            yield Prediction(
-                labels=tuple(name for name, given in zip(names, chosen[row, shown].tolist(), strict=True) if given),
-                scores=dict(zip(names, scores.final[row, shown].tolist(), strict=True)),
-                confidence=None if scores.confidence is None else float(scores.confidence[row]),
-                neighbours=neighbours[row],
-                parts=_parts(scores, row, shown),
-                words=words[row],
-                same_text=scores.same_text[row] if scores.same_text else None,
-                familiarity=None if scores.familiarity is None else float(scores.familiarity[row]),
-            )
+        return predictions(self.method, scores, decide(scores.final, threshold, min_labels), evidence)
 
     def neighbours(self, scores: Scores, limit: int | None) -> list[tuple[Neighbour, ...]]:
         """Fetch the texts of the neighbours; one that was removed meanwhile is left out."""
-        found = scores.neighbours
-        if found is None or limit == 0:
-            return [()] * len(scores.final)
-        texts = self._texts({id for ids in found.ids for id in ids[:limit]})
-        return [
-            tuple(
-                Neighbour(id, similarity, found.labels_at(row, place), texts[id], found.rejected_at(row, place))
-                for place, (id, similarity) in enumerate(zip(ids, found.similarity[row].tolist(), strict=False))
-                if similarity != float("-inf") and id in texts
-            )[:limit]
-            for row, ids in enumerate(found.ids)
-        ]
-
-    def _words(
-        self, scores: Scores, columns: Sequence[Sequence[int]]
-    ) -> list[dict[str, tuple[tuple[str, float], ...]]]:
-        """Return the words that speak for labels of each text, for those labels that any speak for."""
-        if not scores.texts:
-            return [{} for _ in columns]
-        found = self.method.support(scores.texts, columns)
-        return [
-            {scores.names[column]: tuple(words) for column, words in zip(some, each, strict=True) if words}
-            for some, each in zip(columns, found, strict=True)
-        ]
-
-    def _texts(self, ids: set[str]) -> dict[str, str]:
-        """Fetch the texts of those documents that are still stored: one may have been removed since the search."""
-        return {str(document.id): document.text for document in self.store.get(sorted(ids), missing_ok=True)}
-
-
-def checked(scores: Scores) -> Scores:
-    """Return scores; any that are not numbers from 0 to 1, its parts and λ among them, come from damaged weights.
-
-    Of some labels a witness may have no idea: NaN.
-    """
-    found = {"scores": scores.final, **{f"{name} scores": part for name, part in scores.alternatives.items()}}
-    for name, part in scores.parts.items():
-        found[f"{name} scores"] = part.where(~part.isnan(), 0.0)
-    if scores.confidence is not None:
-        found["confidence"] = scores.confidence
-    for name, values in found.items():
-        if not values.numel():
-            continue
-        low, high = values.aminmax()
-        if not (low >= -ROUNDING and high <= 1 + ROUNDING):  # NaN is neither
-            raise BundleError(
-                f"The model gives {name} from {float(low):g} to {float(high):g}, expected 0 to 1: its weights are "
-                "damaged. Restore the folder from a copy."
-            )
-    return scores
+        return neighbours_with_texts(self.method.store, scores.neighbours, len(scores.final), limit)
 
 
 def load(path: str | Path, *, device: str | None = None, precision: str | None = None) -> Model:
@@ -350,25 +285,3 @@ def _load(folder: Path, device: str | None, precision: str | None) -> Model:
 def _check_threshold(threshold: float | None) -> None:
     if threshold is not None and not 0 <= threshold <= 1:
         raise ConfigError(f"Got the threshold {threshold}, expected a number from 0 to 1.")
-
-
-def _worth_showing(scores: Scores, chosen: Tensor) -> list[list[int]]:
-    """Return the columns to show of each text: those that were chosen and the best others, highest score first."""
-    top = scores.final.topk(min(SHOWN, len(scores.names)), dim=1)
-    columns = []
-    for row in range(len(scores.final)):
-        best = [
-            c for s, c in zip(top.values[row].tolist(), top.indices[row].tolist(), strict=True) if s >= WORTH_SHOWING
-        ]
-        shown = {*chosen[row].nonzero().flatten().tolist(), *best}
-        columns.append(sorted(shown, key=lambda column: (-float(scores.final[row, column]), column)))
-    return columns
-
-
-def _parts(scores: Scores, row: int, columns: Sequence[int]) -> dict[str, dict[str, float]]:
-    """Return what each witness gives each of some labels of a text; one that cannot know a label is left out."""
-    values = {name: part[row, columns].tolist() for name, part in scores.parts.items()}
-    return {
-        scores.names[column]: {name: given[place] for name, given in values.items() if given[place] == given[place]}
-        for place, column in enumerate(columns)
-    }

@@ -16,7 +16,8 @@ from denn.analysis.sweeps import GAMMAS, KS, Searched, datastore_sweep, sweep
 from denn.core.thresholds import GRID, decide
 from denn.errors import DataError
 from denn.evaluation import Evaluation, concatenate, decision_thresholds, evaluate, systems_of
-from denn.model import BATCH, Model, checked
+from denn.model import BATCH, Model
+from denn.predictions import checked
 from denn.protocols import Progress, Retriever
 from denn.report.combination import combination_of
 from denn.types import Document, LabelSpace, Neighbour, Scores, Stage
