@@ -10,7 +10,7 @@ import numpy as np
 
 from denn.errors import ConflictError
 from denn.stores.rules import check_undoable, check_untouched, undone_after
-from denn.types import Change, Where
+from denn.types import Change
 
 
 def micros(time: datetime) -> int:
@@ -154,24 +154,3 @@ def drop_unused_labels(writer: sqlite3.Connection, given: int) -> None:
     names = dict(writer.execute("SELECT column, name FROM labels"))
     writer.execute("DELETE FROM labels")
     writer.executemany("INSERT INTO labels(column, name) VALUES (?, ?)", enumerate(names[column] for column in kept))
-
-
-def select(reader: sqlite3.Connection, where: Where) -> list[str]:
-    """List the ids of the documents that are meant, oldest first."""
-    tests: dict[str, object] = {
-        "instr(text, ?) > 0": where.text,
-        "source = ?": where.source,
-        "time >= ?": None if where.since is None else micros(where.since),
-        "time < ?": None if where.before is None else micros(where.before),
-    }
-    asked = {test: value for test, value in tests.items() if value is not None}
-    condition = f"WHERE {' AND '.join(asked)}" if asked else ""
-    found = reader.execute(
-        f"SELECT id, labels FROM documents LEFT JOIN changes ON number = changed {condition} ORDER BY row",
-        tuple(asked.values()),
-    )
-    if not where.labels:
-        return [id for id, _ in found]
-    columns = (reader.execute("SELECT column FROM labels WHERE name = ?", (name,)).fetchone() for name in where.labels)
-    wanted = {column for (column,) in filter(None, columns)}
-    return [id for id, blob in found if not wanted.isdisjoint(np.frombuffer(blob, "<i4").tolist())]

@@ -8,24 +8,22 @@ from collections.abc import Collection, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any, Self
+from typing import Self
 
 import torch
 from torch import Tensor
 
 from denn.errors import StoreError
-from denn.stores.embedded import index_file, ledger
+from denn.stores.embedded import index_file, ledger, read
 from denn.stores.embedded.index_maintenance import Index, IndexKeeper, maintain
 from denn.stores.embedded.pending_change import PendingChange
 from denn.stores.embedded.replica import Replica
 from denn.stores.embedded.sqlite import (
     check_file,
-    check_types,
     clean,
     connect,
     connect_reader,
     explained,
-    label_columns,
     prepare_writer,
     read_meta,
     set_meta,
@@ -33,7 +31,6 @@ from denn.stores.embedded.sqlite import (
     undisturbed,
     write_schema,
 )
-from denn.stores.embedded.vectors import matrix
 from denn.stores.rules import Relabelling, as_ids, check_dimension, check_meant, checked_age
 from denn.stores.unit_vectors import unit_rows
 from denn.types import Change, Document, Neighbours, Where, Which
@@ -164,25 +161,20 @@ class EmbeddedStore:
                 wanted = [columns[label] for label in where.labels if label in columns]
                 return self._replica.index.carrying(wanted) if where.labels else self._replica.index.ids()
         with explained(self.path), self._apart() as reader:
-            return ledger.select(reader, where)
+            return read.select(reader, where)
 
     def get(self, ids: Sequence[str], *, missing_ok: bool = False) -> list[Document]:
         """Return stored documents in the order of the ids; an unknown id is an error, or left out if `missing_ok`."""
-        rows, names = self._fetch("id, text, labels", ids, missing_ok)
-        return [_document(id, text, columns, names) for id, text, columns in rows]
+        return read.documents(self._replica, ids, missing_ok)
 
     def vectors(self, ids: Sequence[str]) -> Tensor:
         """Return the (n,d) unit vectors of stored documents in the order of the ids; an unknown id is an error."""
-        return matrix([blob for (blob,) in self._fetch("embedding", ids)[0]], self._dimension)
+        return read.vectors(self._replica, ids, self._dimension)
 
     def export(self, size: int = 1024) -> Iterator[tuple[list[Document], Tensor]]:
         """Go through all documents of one moment, oldest first, with their (n,d) unit vectors, in parts of `size`."""
         with explained(self.path), self._apart() as reader:
-            names = [name for (name,) in reader.execute("SELECT name FROM labels ORDER BY column")]
-            rows = reader.execute("SELECT id, text, labels, embedding FROM documents ORDER BY row")
-            while chunk := rows.fetchmany(size):
-                documents = [_document(id, text, columns, names) for id, text, columns, _ in chunk]
-                yield documents, matrix([blob for *_, blob in chunk], self._dimension)
+            yield from read.parts(reader, size, self._dimension)
 
     def search(self, queries: Tensor, k: int, exclude: Collection[str] = ()) -> Neighbours:
         """Find the k nearest documents by cosine for each of the (n,d) queries, leaving out excluded ids.
@@ -331,24 +323,3 @@ class EmbeddedStore:
         ids = self._ids(which)
         self._replica.check_known(ids)
         return {row: id for id in ids if (row := self._replica.index.row(id)) is not None}
-
-    def _fetch(
-        self, columns: str, ids: Sequence[str], missing_ok: bool = False
-    ) -> tuple[list[tuple[Any, ...]], tuple[str, ...]]:
-        """Read columns of stored documents in the order of the ids, and the label names of that moment."""
-        with self._replica.reading():
-            if missing_ok:
-                ids = [id for id in ids if id in self._replica.index]
-            self._replica.check_known(ids)
-            select = f"SELECT {columns} FROM documents WHERE id = ?"
-            return [self._replica.reader.execute(select, (id,)).fetchone() for id in ids], self._replica.labels
-
-
-def _document(id: str, text: str, columns: bytes, names: Sequence[str]) -> Document:
-    check_types((id, text), str)
-    signed = label_columns([columns], len(names)).tolist()
-    labels = tuple(names[column] for column in signed if column >= 0)
-    rejected = tuple(names[~column] for column in signed if column < 0)
-    if rejected and not set(rejected).isdisjoint(labels):
-        raise StoreError("the datastore is damaged: a label is both given and rejected. Restore it from a copy.")
-    return Document(text, labels, id, rejected)

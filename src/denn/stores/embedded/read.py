@@ -1,0 +1,81 @@
+"""What can be read of an embedded datastore besides its neighbours: documents, vectors, descriptions."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+
+from denn.errors import StoreError
+from denn.stores.embedded.ledger import micros
+from denn.stores.embedded.replica import Replica
+from denn.stores.embedded.sqlite import check_types, label_columns
+from denn.stores.embedded.vectors import matrix
+from denn.types import Document, Where
+
+
+def documents(replica: Replica, ids: Sequence[str], missing_ok: bool) -> list[Document]:
+    """Return stored documents in the order of the ids; unknown ones are left out if `missing_ok`."""
+    with replica.reading():
+        if missing_ok:
+            ids = [id for id in ids if id in replica.index]
+        rows, names = _rows(replica, "id, text, labels", ids), replica.labels
+    return [document_of(row, names) for row in rows]
+
+
+def vectors(replica: Replica, ids: Sequence[str], dimension: int) -> Tensor:
+    """Return the (n,d) unit vectors of stored documents in the order of the ids."""
+    with replica.reading():
+        rows = _rows(replica, "embedding", ids)
+    return matrix([blob for (blob,) in rows], dimension)
+
+
+def _rows(replica: Replica, columns: str, ids: Sequence[str]) -> list[tuple[Any, ...]]:
+    """Read columns of stored documents in the order of the ids; an unknown id is an error."""
+    replica.check_known(ids)
+    select = f"SELECT {columns} FROM documents WHERE id = ?"
+    return [replica.reader.execute(select, (id,)).fetchone() for id in ids]
+
+
+def parts(reader: sqlite3.Connection, size: int, dimension: int) -> Iterator[tuple[list[Document], Tensor]]:
+    """Read all documents of one moment, oldest first, with their (n,d) unit vectors, in parts of `size`."""
+    names = [name for (name,) in reader.execute("SELECT name FROM labels ORDER BY column")]
+    rows = reader.execute("SELECT id, text, labels, embedding FROM documents ORDER BY row")
+    while chunk := rows.fetchmany(size):
+        yield [document_of(row, names) for *row, _ in chunk], matrix([blob for *_, blob in chunk], dimension)
+
+
+def document_of(row: Sequence[Any], names: Sequence[str]) -> Document:
+    """Make a document of its id, text and label columns."""
+    id, text, columns = row
+    check_types((id, text), str)
+    signed = label_columns([columns], len(names)).tolist()
+    labels = tuple(names[column] for column in signed if column >= 0)
+    rejected = tuple(names[~column] for column in signed if column < 0)
+    if rejected and not set(rejected).isdisjoint(labels):
+        raise StoreError("the datastore is damaged: a label is both given and rejected. Restore it from a copy.")
+    return Document(text, labels, id, rejected)
+
+
+def select(reader: sqlite3.Connection, where: Where) -> list[str]:
+    """List the ids of the documents that are meant, oldest first."""
+    tests: dict[str, object] = {
+        "instr(text, ?) > 0": where.text,
+        "source = ?": where.source,
+        "time >= ?": None if where.since is None else micros(where.since),
+        "time < ?": None if where.before is None else micros(where.before),
+    }
+    asked = {test: value for test, value in tests.items() if value is not None}
+    condition = f"WHERE {' AND '.join(asked)}" if asked else ""
+    found = reader.execute(
+        f"SELECT id, labels FROM documents LEFT JOIN changes ON number = changed {condition} ORDER BY row",
+        tuple(asked.values()),
+    )
+    if not where.labels:
+        return [id for id, _ in found]
+    columns = (reader.execute("SELECT column FROM labels WHERE name = ?", (name,)).fetchone() for name in where.labels)
+    wanted = {column for (column,) in filter(None, columns)}
+    return [id for id, blob in found if not wanted.isdisjoint(np.frombuffer(blob, "<i4").tolist())]
