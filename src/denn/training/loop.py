@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import math
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -17,6 +16,7 @@ from denn.clock import Clock
 from denn.errors import FineTuningError, TrainingError
 from denn.protocols import Progress
 from denn.training import checkpoint
+from denn.training.batches import Batches, seed_of
 from denn.training.guard import RATE_SHARE, RECOVERIES, loss_stays_high, sign_of_collapse
 from denn.training.interruption import uninterrupted
 from denn.training.pace import Pace
@@ -63,7 +63,7 @@ def fit(
     if run.resume():
         progress.note(f"resuming at step {run.state.step} of {run.total}")
         run.state.owed |= run.done() and run.state.step > run.judged_step()
-    progress.start(Stage("training", run.size * plan.epochs, trains=True))
+    progress.start(Stage("training", len(tokens) * plan.epochs, trains=True))
     run.begun = run.saved = time.monotonic()
     with torch.random.fork_rng(devices=_cuda_devices(module)):
         try:
@@ -100,7 +100,7 @@ def _steps(run: _Run, gradients: Gradients, validate: Validate, progress: Progre
                 done = run.done()
             else:
                 run.save_if_due()
-        progress.advance(run.rows_seen(), loss=run.state.loss, seconds_left=run.seconds_left())
+        progress.advance(run.batches.rows_before(run.state.step), loss=run.state.loss, seconds_left=run.seconds_left())
 
 
 class _Run:
@@ -118,13 +118,13 @@ class _Run:
         clock: Clock,
         reserve: Callable[[], float],
     ) -> None:
-        self.module, self.plan, self.tokens, self.size, self.weights = module, plan, tokens, len(tokens), weights
+        self.module, self.plan, self.tokens = module, plan, tokens
         kind = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW}[plan.optimiser]
         self.optimiser = kind(groups, weight_decay=plan.weight_decay, fused=True)
         self.rates = [group["lr"] for group in self.optimiser.param_groups]
-        self.steps_per_epoch = -(-self.size // plan.batch_size)
-        self.total = self.steps_per_epoch * plan.epochs
-        self.every = plan.evaluate_every or self.steps_per_epoch
+        self.batches = Batches(len(tokens), plan.batch_size, plan.seed, weights)
+        self.total = self.batches.per_epoch * plan.epochs
+        self.every = plan.evaluate_every or self.batches.per_epoch
         self.keep_last, self.clock, self.reserve = keep_last, clock, reserve
         self.state = State()
         self.workdir, self.last = workdir, workdir / CHECKPOINT
@@ -133,7 +133,6 @@ class _Run:
         self.begun = self.saved = time.monotonic()
         self.began_at = 0.0  # seconds spent before this process
         self.began_step = 0
-        self.epoch_batches: tuple[int, list[Tensor]] | None = None
         self.losses: list[Tensor] = []  # since the last look
         self.pace = Pace()
         self.time_is_up = False
@@ -186,19 +185,14 @@ class _Run:
         """Estimate the time to the last step or to the end of the budget, whichever comes first."""
         return max(0.0, min(self.step_seconds() * (self.total - self.state.step), self.time_left()))
 
-    def rows_seen(self) -> int:
-        """Count the rows of all steps."""
-        epochs, place = divmod(self.state.step, self.steps_per_epoch)
-        return epochs * self.size + place * self.size // self.steps_per_epoch
-
     def advance(self, gradients: Gradients) -> None:
         """Take one optimiser step on the next batch."""
         begun = time.monotonic()
         self.module.train()
-        self.seed_generators(_seed_of(self.plan.seed, "step", self.state.step))
+        self.seed_generators(seed_of(self.plan.seed, "step", self.state.step))
         for group, rate in zip(self.optimiser.param_groups, self.rates, strict=True):
             group["lr"] = rate * self.rate_factor()
-        rows = self.next_rows()
+        rows = self.batches.rows(self.state.step)
         tokens = int(self.tokens[rows].sum())
         value = gradients(rows)
         if self.plan.clip:
@@ -216,24 +210,6 @@ class _Run:
         torch.default_generator.manual_seed(seed)
         if _cuda_devices(self.module):
             torch.cuda.manual_seed(seed)
-
-    def next_rows(self) -> Tensor:
-        """Return the rows of the next batch; the order of an epoch depends on the seed and the epoch alone.
-
-        The last two batches of an epoch share what is left: one of a single row would have no negatives.
-        """
-        epoch, place = divmod(self.state.step, self.steps_per_epoch)
-        if self.epoch_batches is None or self.epoch_batches[0] != epoch:
-            generator = torch.Generator().manual_seed(_seed_of(self.plan.seed, "epoch", epoch))
-            if self.weights is None:
-                order = torch.randperm(self.size, generator=generator)
-            else:
-                order = torch.multinomial(self.weights, self.size, replacement=True, generator=generator)
-            batches = list(torch.split(order, self.plan.batch_size))
-            if len(batches) > 1:
-                batches[-2:] = torch.cat(batches[-2:]).tensor_split(2)
-            self.epoch_batches = epoch, batches
-        return self.epoch_batches[1][place]
 
     def rate_factor(self) -> float:
         """Return the share of the learning rate for this step: warm-up and decay run by steps or by the time budget."""
@@ -330,11 +306,6 @@ class _Run:
         for older in set(self.workdir.glob("best-*.safetensors")) - {self.kept_file()}:
             older.unlink()
         self.saved = time.monotonic()
-
-
-def _seed_of(seed: int, what: str, number: int) -> int:
-    """Hash a seed and a place in the run to the 32 bits that the CPU's generator takes of a seed."""
-    return int.from_bytes(hashlib.blake2b(f"{seed} {what} {number}".encode(), digest_size=4).digest())
 
 
 def _cuda_devices(module: nn.Module) -> list[torch.device]:

@@ -1,0 +1,46 @@
+"""The batches of a training: which rows each step takes, known from the seed and the step alone."""
+
+from __future__ import annotations
+
+import hashlib
+
+import torch
+from torch import Tensor
+
+
+def seed_of(seed: int, what: str, number: int) -> int:
+    """Hash a seed and a place in the run to the 32 bits that the CPU's generator takes of a seed."""
+    return int.from_bytes(hashlib.blake2b(f"{seed} {what} {number}".encode(), digest_size=4).digest())
+
+
+class Batches:
+    """The rows of every step: an epoch takes every row once, or draws as many by (n,) weights."""
+
+    def __init__(self, size: int, batch_size: int, seed: int, weights: Tensor | None = None) -> None:
+        self.size, self.batch_size, self.seed, self.weights = size, batch_size, seed, weights
+        self.per_epoch = -(-size // batch_size)
+        self._drawn: tuple[int, list[Tensor]] | None = None  # the last epoch that was asked for
+
+    def rows(self, step: int) -> Tensor:
+        """Return the rows of a step."""
+        epoch, place = divmod(step, self.per_epoch)
+        if self._drawn is None or self._drawn[0] != epoch:
+            self._drawn = epoch, self._epoch(epoch)
+        return self._drawn[1][place]
+
+    def rows_before(self, step: int) -> int:
+        """Count the rows of all earlier steps."""
+        epochs, place = divmod(step, self.per_epoch)
+        return epochs * self.size + place * self.size // self.per_epoch
+
+    def _epoch(self, epoch: int) -> list[Tensor]:
+        """Draw the batches of an epoch; the last two share what is left: one of a single row has no negatives."""
+        generator = torch.Generator().manual_seed(seed_of(self.seed, "epoch", epoch))
+        if self.weights is None:
+            order = torch.randperm(self.size, generator=generator)
+        else:
+            order = torch.multinomial(self.weights, self.size, replacement=True, generator=generator)
+        batches = list(torch.split(order, self.batch_size))
+        if len(batches) > 1:
+            batches[-2:] = torch.cat(batches[-2:]).tensor_split(2)
+        return batches
