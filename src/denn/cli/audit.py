@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from denn.cli.options import IdColumn, LabelsColumn, Model, Quiet, Separator, SkipBad, TextColumn, Verbose
+from denn.cli.options import Model, Quiet, Verbose
+from denn.cli.sources import Reading, read_file, with_reading
 from denn.strict_json import dumps
 
 if TYPE_CHECKING:
@@ -21,6 +22,7 @@ log = logging.getLogger(__name__)
 BEGINNING = 40  # characters of a text in the table
 
 
+@with_reading
 def audit(
     model: Model,
     file: Annotated[
@@ -29,11 +31,8 @@ def audit(
     ] = None,
     count: Annotated[int, typer.Option(min=1, max=10_000, help="Number of documents to list.")] = 100,
     out: Annotated[Path | None, typer.Option(metavar="FILE", help="Output file, written when complete.")] = None,
-    text_column: TextColumn = "text",
-    labels_column: LabelsColumn = "labels",
-    id_column: IdColumn = "id",
-    separator: Separator = None,
-    skip_bad: SkipBad = False,
+    *,
+    reading: Reading,
     quiet: Quiet = False,
     verbose: Verbose = False,
 ) -> None:
@@ -46,13 +45,11 @@ def audit(
     from denn.cli.progress import watching
     from denn.cli.queue import warn_uncalibrated
     from denn.cli.show import interruptible
-    from denn.cli.sources import Reading, read_file
     from denn.model import load
 
     check_file(out, "--out")
     with interruptible("interrupted"), load(model) as loaded, watching() as progress:
         warn_uncalibrated(loaded.card.corpus)
-        reading = Reading(text_column, labels_column, id_column, separator, skip_bad)
         documents = None if file is None else read_file(file, reading, "train")
         suspects = loaded.audit(documents, count=count, progress=progress)
     if out is None and sys.stdout.isatty():

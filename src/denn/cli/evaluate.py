@@ -8,18 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from denn.cli.options import (
-    DataDir,
-    IdColumn,
-    LabelsColumn,
-    MinLabels,
-    Model,
-    Quiet,
-    Separator,
-    SkipBad,
-    TextColumn,
-    Verbose,
-)
+from denn.cli.options import DataDir, MinLabels, Model, Quiet, Verbose
+from denn.cli.sources import Reading, open_documents, with_reading
 from denn.strict_json import dumps
 
 if TYPE_CHECKING:
@@ -28,6 +18,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 
+@with_reading
 def evaluate(
     model: Model,
     corpus: Annotated[
@@ -43,23 +34,18 @@ def evaluate(
         Path | None, typer.Option(metavar="FILE", help="Write counts and scores of each label, tab-separated.")
     ] = None,
     data_dir: DataDir = None,
-    text_column: TextColumn = "text",
-    labels_column: LabelsColumn = "labels",
-    id_column: IdColumn = "id",
-    separator: Separator = None,
-    skip_bad: SkipBad = False,
+    *,
+    reading: Reading,
     quiet: Quiet = False,
     verbose: Verbose = False,
 ) -> None:
     """Measure a model on labelled documents it has not seen."""
     from denn.cli import show
     from denn.cli.output import check_file
-    from denn.cli.sources import Reading, open_documents
     from denn.model import load
 
     check_file(per_label, "--per-label")
     with show.interruptible("interrupted"), load(model) as loaded:
-        reading = Reading(text_column, labels_column, id_column, separator, skip_bad)
         documents = open_documents(corpus, data_dir, reading, "train" if stored else "document")
         log.info(f"scoring {len(documents)} documents")
         found = loaded.evaluate(documents, stored=stored, min_labels=min_labels)

@@ -7,19 +7,11 @@ from typing import Annotated
 
 import typer
 
-from denn.cli.options import (
-    IdColumn,
-    LabelsColumn,
-    Model,
-    Quiet,
-    Separator,
-    SkipBad,
-    TextColumn,
-    Verbose,
-    duration,
-)
+from denn.cli.options import Model, Quiet, Verbose, duration
+from denn.cli.sources import Reading, read_file, with_reading
 
 
+@with_reading
 def refit(
     model: Model,
     valid: Annotated[
@@ -29,11 +21,8 @@ def refit(
     time_budget: Annotated[
         float | None, typer.Option(parser=duration, metavar="TIME", help="Finish within this time: 90s, 5m or 1h30m.")
     ] = None,
-    text_column: TextColumn = "text",
-    labels_column: LabelsColumn = "labels",
-    id_column: IdColumn = "id",
-    separator: Separator = None,
-    skip_bad: SkipBad = False,
+    *,
+    reading: Reading,
     quiet: Quiet = False,
     verbose: Verbose = False,
 ) -> None:
@@ -44,11 +33,9 @@ def refit(
     """
     from denn.cli.progress import watching
     from denn.cli.show import interruptible
-    from denn.cli.sources import Reading, read_file
     from denn.refitting import refit as learn_again
 
     with interruptible("interrupted; the model is as it was"):
-        reading = Reading(text_column, labels_column, id_column, separator, skip_bad)
         documents = None if valid is None else read_file(valid, reading, part="valid")
         with watching() as progress:
             learn_again(model, valid=documents, force=force, time_budget=time_budget, progress=progress).close()

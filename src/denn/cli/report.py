@@ -8,11 +8,13 @@ from typing import Annotated, Literal
 
 import typer
 
-from denn.cli.options import DataDir, IdColumn, LabelsColumn, Model, Quiet, Separator, SkipBad, TextColumn, Verbose
+from denn.cli.options import DataDir, Model, Quiet, Verbose
+from denn.cli.sources import Reading, open_corpus, open_documents, read_file, with_reading
 
 log = logging.getLogger(__name__)
 
 
+@with_reading
 def report(
     model: Model,
     corpus: Annotated[
@@ -30,11 +32,8 @@ def report(
     ] = None,
     out: Annotated[Path, typer.Option(metavar="FILE", help="The page to write.")] = Path("report.html"),
     data_dir: DataDir = None,
-    text_column: TextColumn = "text",
-    labels_column: LabelsColumn = "labels",
-    id_column: IdColumn = "id",
-    separator: Separator = None,
-    skip_bad: SkipBad = False,
+    *,
+    reading: Reading,
     quiet: Quiet = False,
     verbose: Verbose = False,
 ) -> None:
@@ -42,14 +41,12 @@ def report(
     from denn.cli import show
     from denn.cli.output import check_file
     from denn.cli.progress import watching
-    from denn.cli.sources import Reading, open_corpus, open_documents, read_file
     from denn.errors import ConfigError
     from denn.model import load
     from denn.registry import CORPORA
     from denn.report.page import warnings, write
 
     check_file(out, "--out", make_folder=True)
-    reading = Reading(text_column, labels_column, id_column, separator, skip_bad)
     with show.interruptible(f"interrupted; {out} is as it was"), load(model) as loaded:
         if corpus in CORPORA and not Path(corpus).is_file():
             whole = open_corpus(corpus, data_dir, reading, valid)

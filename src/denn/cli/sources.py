@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import inspect
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
+from functools import wraps
 from pathlib import Path
+from typing import Any
 
-from denn.data.corpus import read_corpus, read_documents
+from denn.cli.options import IdColumn, LabelsColumn, Separator, SkipBad, TextColumn
 from denn.data.known import files_of, folder_of
-from denn.encoders.weights import cache_folder
 from denn.errors import ConfigError, DataError
 from denn.registry import CORPORA, did_you_mean, lookup
 from denn.types import Corpus, Document
@@ -19,17 +21,39 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Reading:
-    """How to read a file of documents."""
+    """How to read a file of documents; each field is an option of the commands that read one."""
 
-    text_column: str = "text"
-    labels_column: str = "labels"
-    id_column: str = "id"
-    separator: str | None = None
-    skip_bad: bool = False
+    text_column: TextColumn = "text"
+    labels_column: LabelsColumn = "labels"
+    id_column: IdColumn = "id"
+    separator: Separator = None
+    skip_bad: SkipBad = False
+
+
+def with_reading(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command the options of `Reading` in place of its parameter `reading`, and call it with one."""
+    options = inspect.signature(Reading, eval_str=True).parameters
+
+    @wraps(command)
+    def run(**given: Any) -> None:
+        reading = Reading(**{name: given.pop(name) for name in options})
+        command(**given, reading=reading)
+
+    parameters: list[inspect.Parameter] = []
+    for name, parameter in inspect.signature(command, eval_str=True).parameters.items():
+        if name == "reading":
+            parameters += [option.replace(kind=parameter.kind) for option in options.values()]
+        else:
+            parameters.append(parameter)
+    run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]  # what typer reads
+    run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    return run
 
 
 def data_folder(given: Path | None) -> Path:
     """Return the folder of known corpora: the one given, or one in the user's cache."""
+    from denn.encoders.weights import cache_folder
+
     return given or cache_folder()
 
 
@@ -37,6 +61,8 @@ def open_corpus(
     source: str, data_dir: Path | None, reading: Reading, valid: Path | None = None, valid_share: float = 0.1
 ) -> Corpus:
     """Read a file, split as asked, or a known corpus, split as published."""
+    from denn.data.corpus import read_corpus
+
     if _is_file(source):
         return read_corpus(source, valid, valid_share=valid_share, **asdict(reading))
     if (reading, valid, valid_share) != (Reading(), None, 0.1):
@@ -51,6 +77,8 @@ def open_documents(source: str, data_dir: Path | None, reading: Reading, part: s
 
 def read_file(path: str | Path, reading: Reading, part: str = "document") -> list[Document]:
     """Read a file of labelled documents and say what is worth knowing of it."""
+    from denn.data.corpus import read_documents
+
     documents, report = read_documents(path, part=part, **asdict(reading))
     for sentence in report.sentences():
         log.warning(sentence)

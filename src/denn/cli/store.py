@@ -13,7 +13,8 @@ from typing import Annotated, Any
 
 import typer
 
-from denn.cli.options import IdColumn, LabelsColumn, Model, Quiet, Separator, SkipBad, TextColumn, Verbose
+from denn.cli.options import Model, Quiet, Verbose
+from denn.cli.sources import Reading, read_file, with_reading
 from denn.cli.store_options import (
     Address,
     Before,
@@ -41,26 +42,23 @@ SHOWN = 10  # labels named in one sentence
 
 
 @app.command()
+@with_reading
 def add(
     model: Model,
     file: Annotated[Path, typer.Argument(metavar="FILE", help="Labelled documents.")],
-    text_column: TextColumn = "text",
-    labels_column: LabelsColumn = "labels",
-    id_column: IdColumn = "id",
-    separator: Separator = None,
-    skip_bad: SkipBad = False,
+    *,
+    reading: Reading,
     by: By = None,
     quiet: Quiet = False,
     verbose: Verbose = False,
 ) -> None:
     """Add documents, with labels old and new; one whose id is stored already takes its place."""
     from denn.cli.show import interruptible
-    from denn.cli.sources import Reading, read_file
     from denn.model import load
 
     check_keeps_one(model)
     given = secrets.token_hex(8)  # ids that the reader makes up start with this; the store makes better ones
-    documents = read_file(file, Reading(text_column, labels_column, id_column, separator, skip_bad), part=given)
+    documents = read_file(file, reading, part=given)
     documents = [replace(d, id=None) if str(d.id).startswith(given) else d for d in documents]
     with load(model) as loaded, interruptible("interrupted; what was reported as added stays"):
         store = loaded.store

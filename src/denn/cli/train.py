@@ -15,29 +15,27 @@ from denn.cli.options import (
     Combination,
     DataDir,
     Effort,
-    IdColumn,
-    LabelsColumn,
     Method,
     Optimise,
     Quiet,
     Replace,
     Seed,
-    Separator,
-    SkipBad,
-    TextColumn,
     Verbose,
     duration,
     finite,
 )
+from denn.cli.sources import Reading, open_corpus, with_reading
 
 if TYPE_CHECKING:
     from denn.bundle import Card
+    from denn.clock import Clock
     from denn.model import Model
     from denn.refusals import Existing
 
 log = logging.getLogger(__name__)
 
 
+@with_reading
 def train(
     corpus: Annotated[str, typer.Argument(metavar="CORPUS", help="A file, or a name from `denn data list`.")],
     out: Annotated[Path, typer.Option(help="Folder to write the model to.")],
@@ -70,11 +68,8 @@ def train(
         typer.Option("--allow-poor", help="Write the model even if always giving the most frequent labels is as good."),
     ] = False,
     data_dir: DataDir = None,
-    text_column: TextColumn = "text",
-    labels_column: LabelsColumn = "labels",
-    id_column: IdColumn = "id",
-    separator: Separator = None,
-    skip_bad: SkipBad = False,
+    *,
+    reading: Reading,
     quiet: Quiet = False,
     verbose: Verbose = False,
 ) -> None:
@@ -83,13 +78,10 @@ def train(
     Parameters come from the recipe, then from the options, then from --set; the last value wins. A recipe, or epochs,
     without --effort means one fine-tuning. If training is interrupted, run the same command again to resume.
     """
-    from denn import bundle, cli
+    from denn import bundle
     from denn.build import train as build
     from denn.cli.progress import watching
     from denn.cli.show import interruptible
-    from denn.cli.sources import Reading, open_corpus
-    from denn.clock import Clock
-    from denn.refusals import existing_model
 
     given = {
         "encoder": encoder,
@@ -102,11 +94,7 @@ def train(
     chosen, parameters = _settings(recipe, method, given, settings or [])
     if from_model is not None:
         bundle.read(from_model)  # what is wrong with it is said before a corpus is read
-    reading = Reading(text_column, labels_column, id_column, separator, skip_bad)
-    asked = time.monotonic()
-    replace = may_replace(existing_model(out), replace)  # before a corpus is read, which may take minutes
-    begun = cli.begun + time.monotonic() - asked  # a person may take time to answer
-    clock = Clock(parameters.get("time_budget"), begun)
+    replace, clock = _agreed(out, replace, parameters.get("time_budget"))
     with interruptible("interrupted; run the same command again to resume"):
         documents = open_corpus(corpus, data_dir, reading, valid, valid_share)
         with watching() as progress:
@@ -136,6 +124,17 @@ def _settings(
         parameters.setdefault("effort", None)
     with_effort(chosen, parameters, Silent())  # and so is what does not go together
     return chosen, parameters
+
+
+def _agreed(out: Path, replace: bool, time_budget: float | None) -> tuple[bool, Clock]:
+    """Ask about a model that is there, before a corpus is read; the time that a person takes is not counted."""
+    from denn import cli
+    from denn.clock import Clock
+    from denn.refusals import existing_model
+
+    asked = time.monotonic()
+    replace = may_replace(existing_model(out), replace)
+    return replace, Clock(time_budget, cli.begun + time.monotonic() - asked)
 
 
 def may_replace(existing: Existing | None, replace: bool) -> bool:
