@@ -76,10 +76,10 @@ def run(
     """
     from denn.cli.output import check_folder
     from denn.cli.show import complain, interruptible
-    from denn.cli.sources import Reading, data_folder, open_corpus
+    from denn.cli.sources import data_folder
     from denn.config import parse_settings
-    from denn_bench.run import clear, digest, on_share, plan, take_share
-    from denn_bench.run_command import FAILURES, do_run, say_failure
+    from denn_bench.run import clear, on_share, plan
+    from denn_bench.run_command import Options, do_all
 
     runs = plan(recipes_dir, _names(corpora), _names(recipes), _seeds(seeds), parse_settings(settings or []))
     runs = [on_share(one, share) for one in runs]
@@ -90,23 +90,9 @@ def run(
         check_folder(scores, "--scores")
     for one in runs if restart else ():
         clear(one, folder)
-    failures: dict[str, str | None] = {}  # None: a fault of ours
+    options = Options(results, folder, keep_models, scores, sweeps, take_turns, shared)
     with interruptible("interrupted; the same command takes it up again"):
-        for name, members in groupby(runs, key=lambda run: run.corpus):
-            try:
-                corpus = take_share(open_corpus(name, data_dir, Reading()), share)
-                checksum = digest(corpus)
-            except FAILURES as error:  # the other runs go on
-                failures |= dict.fromkeys((one.name for one in members), say_failure(name, error))
-                continue
-            for one in members:
-                try:
-                    do_run(
-                        one, corpus, checksum, results, folder, keep_models, scores,
-                        sweeps=sweeps, take_turns=take_turns, shared=shared,
-                    )  # fmt: skip
-                except FAILURES as error:
-                    failures[one.name] = say_failure(one.name, error)
+        failures = do_all(runs, data_dir, share, options)
     if failures:
         complain(f"{len(failures)} of {len(runs)} runs failed: {', '.join(failures)}; the others have their results.")
         raise typer.Exit(1 if None in failures.values() else 2)

@@ -1,47 +1,74 @@
-"""What `denn bench run` does with each run: do it unless it is done, and say how it went."""
+"""What `denn bench run` does: each run unless it is done, whatever becomes of the others."""
 
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import groupby
 from pathlib import Path
 
 from denn.cli import mendable
 from denn.cli.progress import watching
 from denn.cli.show import complain, span
+from denn.cli.sources import Reading, open_corpus
 from denn.errors import DennError
 from denn.types import Corpus
-from denn_bench.run import Run, clear, finished, perform
+from denn_bench.run import Run, clear, digest, finished, perform, take_share
 
 log = logging.getLogger("denn.bench")  # below the logger that the command line shows
 # What data, settings and machines make of a run; torch says RuntimeError to most, memory included.
 FAILURES = (DennError, OSError, RuntimeError, ValueError, ArithmeticError, MemoryError)
 
 
-def do_run(
-    run: Run,
-    corpus: Corpus,
-    checksum: str,
-    results: Path,
-    work: Path,
-    keep_models: bool,
-    scores: Path | None,
-    **options: bool,
-) -> None:
+@dataclass(frozen=True)
+class Options:
+    """What all runs of one command share."""
+
+    results: Path  # folder of the results
+    work: Path  # folder of models and unfinished trainings
+    keep_models: bool
+    scores: Path | None  # folder for the witnesses' scores
+    sweeps: bool
+    take_turns: bool
+    shared: bool
+
+
+def do_all(runs: Sequence[Run], data_dir: Path | None, share: float, options: Options) -> dict[str, str | None]:
+    """Do runs, corpus by corpus, and return why some failed, by name; None is a fault of ours. The others go on."""
+    failures: dict[str, str | None] = {}
+    for name, members in groupby(runs, key=lambda run: run.corpus):
+        try:
+            corpus = take_share(open_corpus(name, data_dir, Reading()), share)
+            checksum = digest(corpus)
+        except FAILURES as error:
+            failures |= dict.fromkeys((one.name for one in members), say_failure(name, error))
+            continue
+        for one in members:
+            try:
+                do_run(one, corpus, checksum, options)
+            except FAILURES as error:
+                failures[one.name] = say_failure(one.name, error)
+    return failures
+
+
+def do_run(run: Run, corpus: Corpus, checksum: str, options: Options) -> None:
     """Do one run, unless it is done, and say how it went."""
-    done = finished(run, checksum, results)
+    done, results, scores = finished(run, checksum, options.results), options.results, options.scores
     if done is not None:
-        lacking = options["sweeps"] and done.data["recipe"]["method"] == "denn" and "sweeps" not in done.data
+        lacking = options.sweeps and done.data["recipe"]["method"] == "denn" and "sweeps" not in done.data
         log.info(f"{run.name} is in {results} already{', without sweeps; move it away to have them' * lacking}")
         if scores and len(done.data["thresholds"]) > 1 and not (scores / run.name).is_dir():
             log.info(f"{run.name} has no scores in {scores}; move its result away to have them")
-        if not keep_models:
-            clear(run, work)
+        if not options.keep_models:
+            clear(run, options.work)
         return
     log.info(f"{run.name} begins")
     with watching() as progress:
         result = perform(
-            run, corpus, checksum, results, work, progress, keep_model=keep_models, scores=scores, **options
-        )
+            run, corpus, checksum, results, options.work, progress, keep_model=options.keep_models,
+            sweeps=options.sweeps, take_turns=options.take_turns, shared=options.shared, scores=scores,
+        )  # fmt: skip
     micro, macro = (100 * value for value in result.f1("final", "tuned"))
     log.info(
         f"{run.name}: micro/macro F1 {micro:.1f}/{macro:.1f} on {len(corpus.test)} test documents at the tuned "
