@@ -5,7 +5,7 @@ from __future__ import annotations
 import fcntl
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 
@@ -30,17 +30,15 @@ def alone(path: Path) -> Iterator[bool]:
 def _lock(path: Path) -> int | None:
     """Lock the file that has this name now, and return its descriptor; None where another holds it."""
     while True:
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if os.path.samestat(os.fstat(descriptor), path.stat()):
-                return descriptor
-        except BlockingIOError:
-            os.close(descriptor)
-            return None
-        except FileNotFoundError:
-            pass  # its holder removed it after we opened it
-        except BaseException:
-            os.close(descriptor)
-            raise
-        os.close(descriptor)
+        with ExitStack() as unless_locked:
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+            unless_locked.callback(os.close, descriptor)
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                if os.path.samestat(os.fstat(descriptor), path.stat()):
+                    unless_locked.pop_all()
+                    return descriptor
+            except BlockingIOError:
+                return None
+            except FileNotFoundError:
+                pass  # its holder removed it after we opened it

@@ -9,6 +9,7 @@ import re
 import shutil
 import tempfile
 from collections.abc import Iterator
+from contextlib import contextmanager
 from math import prod
 from pathlib import Path
 from typing import Any, cast
@@ -16,7 +17,7 @@ from typing import Any, cast
 from tokenizers import Tokenizer
 
 from denn.encoders.checkpoint_folder import code_refused
-from denn.errors import EncoderError
+from denn.errors import DennError, EncoderError
 from denn.untrusted import MOST_LARGE_JSON, first_line, read_object
 
 MOST_STEPS = 100  # of normalisation and of splitting
@@ -48,23 +49,22 @@ def load_tokenizer(folder: Path) -> Tokenizer:
     file = folder / "tokenizer.json"
     content = read_object(file, EncoderError, MOST_LARGE_JSON) if file.is_file() else _converted(folder)
     content |= {"truncation": None, "padding": None}  # ours to decide
-    try:
+    with explained(f"The tokenizer {file} is damaged"):
         _check(content)
         return Tokenizer.from_str(json.dumps(content))
+
+
+@contextmanager
+def explained(fault: str) -> Iterator[None]:
+    """Turn what the tokenizers library raises into a sentence that begins with the fault."""
+    try:
+        yield
+    except DennError:
+        raise
     except BaseException as error:  # the library raises bare exceptions, and panics that are not even those
-        if not isinstance(error, Exception) and not panicked(error):
+        if not isinstance(error, Exception) and type(error).__name__ != "PanicException":  # which cannot be imported
             raise
-        raise refused(file, error) from error
-
-
-def refused(file: Path, error: BaseException) -> EncoderError:
-    """Return the sentence for a tokenizer that cannot be used."""
-    return EncoderError(f"The tokenizer {file} is damaged ({first_line(error)}). Fetch the encoder again.")
-
-
-def panicked(error: BaseException) -> bool:
-    """Say whether an error is a panic of the tokenizers library, whose type cannot be imported."""
-    return type(error).__name__ == "PanicException"
+        raise EncoderError(f"{fault} ({first_line(error)}). Fetch the encoder again.") from error
 
 
 def _check(content: dict[str, Any]) -> None:

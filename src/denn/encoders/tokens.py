@@ -12,9 +12,8 @@ from tokenizers import Encoding, Tokenizer
 from torch import Tensor
 
 from denn.encoders.layout import Layout, send
-from denn.encoders.tokenizer_file import panicked
+from denn.encoders.tokenizer_file import explained
 from denn.errors import DataError, EncoderError
-from denn.untrusted import first_line
 
 # A text is cut here first, so that 10 MB cost no more than a page. No word piece is longer; only long runs of blanks or
 # of letters without a blank, which give few tokens, may be cut short by it.
@@ -114,13 +113,8 @@ def tokenize(tokenizer: Tokenizer, texts: Sequence[str], max_length: int, vocabu
 
 def _encode(tokenizer: Tokenizer, texts: list[str]) -> list[Encoding]:
     """Encode texts; what the library cannot do with them is a sentence."""
-    try:
-        return tokenizer.encode_batch(texts)
-    except TypeError as error:
-        raise DataError("A text holds a lone surrogate, U+D800 to U+DFFF, no character. Remove it.") from error
-    except BaseException as error:  # the library raises bare exceptions, and panics that are not even those
-        if not isinstance(error, Exception) and not panicked(error):
-            raise
-        raise EncoderError(
-            f"The encoder's tokenizer cannot be used ({first_line(error)}). Fetch the encoder again."
-        ) from error
+    with explained("The encoder's tokenizer cannot be used"):
+        try:
+            return tokenizer.encode_batch(texts)
+        except TypeError as error:
+            raise DataError("A text holds a lone surrogate, U+D800 to U+DFFF, no character. Remove it.") from error

@@ -58,11 +58,11 @@ def keeping_what_is_learnt(workdir: Path) -> Iterator[None]:
     resumed = _has_learnt(workdir)
     try:
         yield
-    except Exception:
+    except Exception:  # whichever error ended the training: it may come again when the same command is run
         if not (resumed or has_checkpoint(workdir)):
             discard(workdir)
         raise
-    except BaseException:
+    except BaseException:  # Ctrl-C, or a signal to end
         if not _has_learnt(workdir):
             discard(workdir)
         raise
