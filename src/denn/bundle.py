@@ -8,11 +8,11 @@ import os
 import re
 import shutil
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import datetime
 from importlib import metadata
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt, ValidationError
 
@@ -24,6 +24,8 @@ from denn.types import LabelSpace
 from denn.untrusted import MOST_LARGE_JSON, MOST_TEXT, REMEDY, first_line, header, read_lines, read_object
 
 log = logging.getLogger(__name__)
+
+Result = TypeVar("Result")
 
 FORMATS = (2, 4)  # that are read; the last one is written; 3 was never released
 MOST_FILES = 10_000
@@ -155,8 +157,22 @@ def write_labels(folder: Path, labels: LabelSpace) -> None:
     (folder / "labels.txt").write_text("".join(f"{name}\n" for name in labels.names), encoding="utf-8")
 
 
-def read(folder: Path) -> tuple[Card, LabelSpace]:
-    """Read and check a bundle; what is wrong with it is said in one sentence."""
+def undisturbed(folder: Path, reading: Callable[[], Result]) -> Result:
+    """Read from a bundle, again if a refit put other files in the place of those that were being read."""
+    while True:
+        seen = signature(folder)
+        try:
+            return reading()
+        except (BundleError, OSError):
+            if signature(folder) == seen:
+                raise
+
+
+def read(folder: Path, known: Card | None = None) -> tuple[Card, LabelSpace]:
+    """Read and check a bundle; what is wrong with it is said in one sentence.
+
+    Files that have the digests of a card that is `known` were checked with that card, and are not read again.
+    """
     for _ in range(PATIENCE):  # between its two renames a replacement has no folder for a moment
         if folder.exists() or not _old(folder).exists():
             break
@@ -167,7 +183,7 @@ def read(folder: Path) -> tuple[Card, LabelSpace]:
         what = "no such folder" if not folder.exists() else "no bundle.json in it"
         raise BundleError(f"{folder} is no model: {what}. Expected a folder written by `denn train … --out {folder}`.")
     found, card = _files(folder), read_card(folder)
-    _check_digests(folder, card, found)
+    _check_digests(folder, card, found, known.digests if known else {})
     labels = read_labels(folder / card.learnt)
     if flaw := card.flaw(len(labels)):
         raise BundleError(f"{file} is damaged: {flaw}. {REMEDY}")
@@ -257,7 +273,7 @@ def _leads_inside(link: Path, top: Path) -> bool:
         return False
 
 
-def _check_digests(folder: Path, card: Card, found: Mapping[str, int]) -> None:
+def _check_digests(folder: Path, card: Card, found: Mapping[str, int], known: Mapping[str, str]) -> None:
     """Compare every file with the digest it was written with; no more is read than memory could hold."""
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     if (size := sum(found.get(name, 0) for name in card.digests)) > memory:
@@ -265,6 +281,8 @@ def _check_digests(folder: Path, card: Card, found: Mapping[str, int]) -> None:
     for name, expected in card.digests.items():
         if name not in found:  # nor is any path that leads out of the folder
             raise BundleError(f"{folder}: {_shown(name)} is missing. {REMEDY}")
+        if known.get(name) == expected:
+            continue
         if name.endswith(".safetensors"):
             header(folder / name, BundleError)  # says whether the file has the size that it should have
         elif found[name] > MOST_TEXT:

@@ -9,7 +9,7 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Self, cast
 
-from denn.bundle import Card, read, read_labels, signature
+from denn.bundle import Card, read, read_labels, undisturbed
 from denn.config import make_recipe
 from denn.core.thresholds import decide
 from denn.errors import BundleError, ConfigError, ConflictError, DataError
@@ -51,9 +51,13 @@ class Model:
     def __exit__(self, *_: object) -> None:
         self.close()
 
+    def retire(self) -> None:
+        """End work in the background; the datastore stays open for a model that `renew` put in the place of this."""
+        self._new.close()
+
     def close(self) -> None:
         """Release the datastore."""
-        self._new.close()
+        self.retire()
         if self.method.store is not None:
             self.method.store.close()
 
@@ -245,13 +249,7 @@ def load(path: str | Path, *, device: str | None = None, precision: str | None =
     `device` (auto, cpu, cuda or cuda:0) and `precision` are those of the training unless they are given.
     """
     folder = Path(path)
-    while True:
-        seen = signature(folder)
-        try:
-            return _load(folder, device, precision)
-        except (BundleError, OSError):
-            if signature(folder) == seen:
-                raise  # else a refit has put other files in the place of those that were being read
+    return undisturbed(folder, lambda: _load(folder, device, precision))
 
 
 def _load(folder: Path, device: str | None, precision: str | None) -> Model:

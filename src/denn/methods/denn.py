@@ -114,9 +114,16 @@ class DENN(WithNeighbours):
             witness.save(folder / HOME / name)
 
     @classmethod
-    def load(cls, folder: Path, parameters: DennParameters, labels: LabelSpace, learnt: Path | None = None) -> Self:
+    def load(
+        cls,
+        folder: Path,
+        parameters: DennParameters,
+        labels: LabelSpace,
+        learnt: Path | None = None,
+        shared: Self | None = None,
+    ) -> Self:
         """Read what `save` and `calibrate` wrote."""
-        self = super().load(folder, parameters, labels, learnt)
+        self = super().load(folder, parameters, labels, learnt, shared)
         folder = learnt or folder
         named = ((name, lookup(WITNESSES, name, "witness")) for name in parameters.witnesses)
         self.witnesses = {name: kind.load(folder / HOME / name, self) for name, kind in named}

@@ -61,11 +61,21 @@ class WithNeighbours(Neural):
             store.add(list(corpus.train), embeddings)
 
     @classmethod
-    def load(cls, folder: Path, parameters: Any, labels: LabelSpace, learnt: Path | None = None) -> Self:
-        """Read what `save` wrote, and from the folder `learnt` what a refit learnt again since."""
-        self = super().load(folder, parameters, labels, learnt)
+    def load(
+        cls,
+        folder: Path,
+        parameters: Any,
+        labels: LabelSpace,
+        learnt: Path | None = None,
+        shared: Self | None = None,
+    ) -> Self:
+        """Read what `save` wrote, and from the folder `learnt` what a refit learnt again since.
+
+        Encoder and datastore are those of `shared` if that is given.
+        """
+        self = super().load(folder, parameters, labels, learnt, shared)
         self.network.reads_unit_vectors = learnt is not None
-        self.store = open_store(folder, device=self.network.device)
+        self.store = shared.store if shared else open_store(folder, device=self.network.device)
         self.familiarity = Familiarity.load(learnt or folder)
         return self
 

@@ -15,6 +15,7 @@ from fastapi.responses import JSONResponse, Response
 from pydantic import BaseModel, ConfigDict, FailFast, Field, TypeAdapter, ValidationError
 
 from denn import __version__
+from denn.model import Model
 from denn.service.answers import check_texts
 from denn.service.engine import Decided, DecisionOptions
 from denn.service.problems import Refusal, responses
@@ -234,18 +235,19 @@ async def _suggested(service: Service, texts: Sequence[str], limit: int, thresho
     """Return the results of each text."""
     check_texts(service.settings, texts)
     limit = min(limit, RESULTS)
+    model = service.model
     # A threshold that nothing passes: then the best ones are added, by their scores alone.
     decided = await service.engine.predict(texts, DecisionOptions(threshold=1.0, min_labels=limit, evidence=0))
-    service.telemetry.predicted(await service.engine.read(lambda: _as_tuned(service, decided)))
+    service.telemetry.predicted(await service.engine.read(lambda: _as_tuned(model, decided)))
     best = [[pair for pair in one.prediction.scores.items() if 0 < pair[1] >= threshold][:limit] for one in decided]
     return [[_subject_json(service, *pair) for pair in pairs] for pairs in best]
 
 
-def _as_tuned(service: Service, decided: Sequence[Decided]) -> list[Prediction]:
+def _as_tuned(model: Model, decided: Sequence[Decided]) -> list[Prediction]:
     """Return predictions with the labels that the model would have chosen, so that those of all routes compare."""
     found = [one.prediction for one in decided]
     names = list({label for one in found for label in one.scores})
-    thresholds = dict(zip(names, service.model.label_thresholds(names), strict=True))
+    thresholds = dict(zip(names, model.label_thresholds(names), strict=True))
     return [
         replace(one, labels=tuple(label for label, score in one.scores.items() if score > thresholds[label]))
         for one in found

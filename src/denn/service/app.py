@@ -20,6 +20,7 @@ from denn.service.engine import Engine
 from denn.service.guard import Guard
 from denn.service.labels import OrderedLabels
 from denn.service.projection import Projection
+from denn.service.renewal import Renewal
 from denn.service.settings import Settings
 from denn.service.state import Service
 from denn.service.telemetry import Telemetry
@@ -35,12 +36,15 @@ def make_app(model: Model, settings: Settings) -> Guard:
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         engine = Engine(model, settings, telemetry)
         engine.start()
-        app.state.service = Service(model, settings, telemetry, engine, Projection(), OrderedLabels())
+        renewal = Renewal(engine)
+        renewal.start()
+        app.state.service = Service(settings, telemetry, engine, Projection(), OrderedLabels())
         try:
             yield
         finally:
+            await renewal.stop()
             await engine.stop()
-            await asyncio.to_thread(model.close)
+            await asyncio.to_thread(engine.model.close)
 
     app = FastAPI(
         title="denn",

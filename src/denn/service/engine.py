@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 Result = TypeVar("Result")
 LongRead: TypeAlias = Literal["map", "filter", "list"]
-Compute = Callable[[list[str]], Any]  # texts → what is known of all of them
+Compute = Callable[[Model, list[str]], Any]  # texts → what is known of all of them
 Finish = Callable[[Any, int, int], Any]  # that, and the places of one job's texts → the job's result
 
 CHARACTERS_PER_TOKEN = 4
@@ -60,6 +60,7 @@ class Decided:
 class _Job:
     """Texts of one request that go into one batch."""
 
+    model: Model  # that the whole request is answered by
     texts: list[str]
     weight: int  # tokens, about
     finish: Finish
@@ -73,7 +74,7 @@ class Engine:
         self.model, self._settings, self._telemetry = model, settings, telemetry
         self._longest = int(model.card.parameters.get("max_length", 512))
         self._least = self._least_weight()
-        self._waiting: dict[Compute, deque[_Job]] = {self._scores: deque(), self._vectors: deque()}
+        self._waiting: dict[Compute, deque[_Job]] = {_scores: deque(), _vectors: deque()}
         self._admitted = 0  # texts whose requests have no answer yet
         self._rate = 50.0  # texts a second, as last seen
         self._trimmed = time.monotonic()
@@ -81,6 +82,7 @@ class Engine:
         self._computing = ThreadPoolExecutor(1, "denn-model")
         self._writing = BriefThreads(1, "denn-write")
         self._reading = BriefThreads(READERS, "denn-read")
+        self._retiring = BriefThreads(1, "denn-retire")
         self._reading_long = {kind: BriefThreads(1, f"denn-{kind}") for kind in get_args(LongRead)}
         self._long_reads: Counter[LongRead] = Counter()
         self.probe = Probe(lambda: len(model.store)) if model.method.store is not None else None
@@ -103,8 +105,14 @@ class Engine:
         await asyncio.to_thread(self._computing.shutdown, cancel_futures=True)
         if self.probe is not None:
             await self.probe.stop()
-        for threads in (self._writing, self._reading, *self._reading_long.values()):
+        for threads in (self._writing, self._reading, self._retiring, *self._reading_long.values()):
             await threads.rest()
+
+    async def switch(self, model: Model) -> None:
+        """Answer with another model from the next request on; it must share the datastore of the one so far."""
+        model.defer_estimates(*ESTIMATES)
+        old, self.model = self.model, model
+        await self._retiring.run(old.retire)  # requests under way still get their answers from it
 
     @property
     def waiting(self) -> int:
@@ -112,20 +120,21 @@ class Engine:
         return self._admitted
 
     async def predict(self, texts: Sequence[str], options: DecisionOptions) -> list[Decided]:
-        """Tag texts; Busy where too many wait."""
+        """Tag texts, all by the same model; Busy where too many wait."""
+        model = self.model
 
         def finish(scores: Scores, begin: int, end: int) -> list[Decided]:
-            return self._decide(scores.rows(begin, end), options)
+            return _decide(model, scores.rows(begin, end), options)
 
         with self._room(len(texts)):
-            return [one for part in self._parts(texts) for one in await self._job(self._scores, part, finish)]
+            return [one for part in self._parts(texts) for one in await self._job(model, _scores, part, finish)]
 
     async def embed(self, texts: Sequence[str]) -> Tensor:
         """Return the (n,d) embeddings of texts, between the batches of others."""
         import torch
 
         with self._room(len(texts)):
-            parts = [await self._job(self._vectors, part, _rows) for part in self._parts(texts)]
+            parts = [await self._job(self.model, _vectors, part, _rows) for part in self._parts(texts)]
         return torch.cat(parts)
 
     async def add(self, documents: Sequence[Document], source: str) -> list[str]:
@@ -191,9 +200,9 @@ class Engine:
         if part:
             yield part
 
-    async def _job(self, kind: Compute, texts: list[str], finish: Finish) -> Any:
+    async def _job(self, model: Model, kind: Compute, texts: list[str], finish: Finish) -> Any:
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        self._waiting[kind].append(_Job(texts, sum(map(self._weight, texts)), finish, future))
+        self._waiting[kind].append(_Job(model, texts, sum(map(self._weight, texts)), finish, future))
         self._wake.set()
         return await future  # cancelled with the request: then the job is passed over
 
@@ -210,10 +219,12 @@ class Engine:
                         await loop.run_in_executor(self._computing, self._compute, kind, jobs, loop)
 
     def _take(self, queue: deque[_Job]) -> list[_Job]:
-        """Take the jobs of a batch, first come, first served."""
+        """Take the jobs of a batch, first come, first served; all are for one model."""
         jobs: list[_Job] = []
         total = 0
         while queue and (not jobs or total + queue[0].weight <= self._settings.batch_tokens):
+            if jobs and queue[0].model is not jobs[0].model:
+                break
             job = queue.popleft()
             if not job.future.done():
                 jobs.append(job)
@@ -225,7 +236,7 @@ class Engine:
         begun = time.perf_counter()
         texts = [text for job in jobs for text in job.texts]
         try:
-            found, end = kind(texts), 0
+            found, end = kind(jobs[0].model, texts), 0
             for job in jobs:
                 begin, end = end, end + len(job.texts)
                 _answer(loop, job, job.finish(found, begin, end))
@@ -245,28 +256,31 @@ class Engine:
         self._rate += 0.2 * (len(texts) / seconds - self._rate)
         self._telemetry.batch(len(texts), seconds)
 
-    def _scores(self, texts: list[str]) -> Scores:
-        return self.model.score(texts)
 
-    def _vectors(self, texts: list[str]) -> Tensor:
-        return self.model.embed(texts)
+def _scores(model: Model, texts: list[str]) -> Scores:
+    return model.score(texts)
 
-    def _decide(self, scores: Scores, options: DecisionOptions) -> list[Decided]:
-        import torch
 
-        used = self.model.decision_thresholds(scores, options.threshold, options.per_label)
-        if options.thresholds:
-            column = {name: place for place, name in enumerate(scores.names)}
-            used = used.clone() if isinstance(used, torch.Tensor) else torch.full((len(scores.names),), used)
-            for label, own in options.thresholds:
-                if label in column:
-                    used[column[label]] = own
-        decided = []
-        names = {} if isinstance(used, float) else {name: place for place, name in enumerate(scores.names)}
-        for prediction in self.model.decide(scores, used, options.min_labels, options.evidence):
-            shown = [used if isinstance(used, float) else float(used[names[label]]) for label in prediction.scores]
-            decided.append(Decided(prediction, tuple(shown)))
-        return decided
+def _vectors(model: Model, texts: list[str]) -> Tensor:
+    return model.embed(texts)
+
+
+def _decide(model: Model, scores: Scores, options: DecisionOptions) -> list[Decided]:
+    import torch
+
+    used = model.decision_thresholds(scores, options.threshold, options.per_label)
+    if options.thresholds:
+        column = {name: place for place, name in enumerate(scores.names)}
+        used = used.clone() if isinstance(used, torch.Tensor) else torch.full((len(scores.names),), used)
+        for label, own in options.thresholds:
+            if label in column:
+                used[column[label]] = own
+    decided = []
+    names = {} if isinstance(used, float) else {name: place for place, name in enumerate(scores.names)}
+    for prediction in model.decide(scores, used, options.min_labels, options.evidence):
+        shown = [used if isinstance(used, float) else float(used[names[label]]) for label in prediction.scores]
+        decided.append(Decided(prediction, tuple(shown)))
+    return decided
 
 
 def _give_back() -> None:

@@ -61,13 +61,15 @@ async def labels(
 ) -> Response:
     """List the labels with their documents and thresholds, those of the datastore that came later included."""
 
+    model = service.model
+
     def look() -> dict[str, Any]:
-        counts = service.model.label_counts()
+        counts = model.label_counts()
         found = service.labels.find(counts, query, sort)
         shown = found[offset : offset + limit]
         rows = [
-            {"label": name, "documents": counts[name], "trained": name in service.model.labels, "threshold": threshold}
-            for name, threshold in zip(shown, service.model.label_thresholds(shown), strict=True)
+            {"label": name, "documents": counts[name], "trained": name in model.labels, "threshold": threshold}
+            for name, threshold in zip(shown, model.label_thresholds(shown), strict=True)
         ]
         return {"total": len(found), "labels": rows}
 
@@ -77,7 +79,8 @@ async def labels(
 @router.get("/v1/model", response_model=ModelOut, responses=responses(), tags=["model"])
 async def model(service: Running) -> Response:
     """Show the card of the model."""
-    card = service.model.card
+    model = service.model
+    card = model.card
     body = card.model_dump(mode="json", exclude={"digests", "thresholds", "format", "learnt", "validation"})
     body["corpus"].pop("label_counts", None)
     encoder = card.parameters.get("encoder")
@@ -85,7 +88,7 @@ async def model(service: Running) -> Response:
         body["parameters"]["encoder"] = encoder = Path(encoder).name if Path(encoder).is_absolute() else encoder
 
     def look() -> tuple[int, dict[str, object] | None]:
-        return len(service.model.label_counts()), service.model.store.info() if service.learns else None
+        return len(model.label_counts()), model.store.info() if service.learns else None
 
     labels, store = await service.engine.read(look)
     return JSONResponse(

@@ -22,12 +22,16 @@ BEARER = {"WWW-Authenticate": "Bearer"}
 class Service:
     """Everything that answers requests."""
 
-    model: Model
     settings: Settings
     telemetry: Telemetry
     engine: Engine
     projection: Projection
     labels: OrderedLabels
+
+    @property
+    def model(self) -> Model:
+        """The model that answers now; a refit may put another in its place between two requests."""
+        return self.engine.model
 
     @property
     def learns(self) -> bool:

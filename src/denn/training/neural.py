@@ -66,11 +66,21 @@ class Neural(Method, ABC):
         self.network.save(folder)
 
     @classmethod
-    def load(cls, folder: Path, parameters: Any, labels: LabelSpace, learnt: Path | None = None) -> Self:
-        """Read what `save` wrote, and from the folder `learnt` what a refit learnt again since."""
+    def load(
+        cls,
+        folder: Path,
+        parameters: Any,
+        labels: LabelSpace,
+        learnt: Path | None = None,
+        shared: Self | None = None,
+    ) -> Self:
+        """Read what `save` wrote, and from the folder `learnt` what a refit learnt again since.
+
+        What no refit changes is taken from `shared` if that is given.
+        """
         self = cls(parameters)
         self.names = labels.names
-        encoder = parameters.load_encoder(folder / "encoder")
+        encoder = shared.network.encoder if shared else parameters.load_encoder(folder / "encoder")
         try:
             with torch.device("meta"):  # what parameters describe takes memory only where the file has weights for it
                 self.network = self.make(encoder, len(labels))
@@ -79,7 +89,13 @@ class Neural(Method, ABC):
                 f"{folder}: the parameters describe a network that is too large ({first_line(error)}). {REMEDY}"
             ) from error
         self.network.load(learnt or folder)
-        self.network.to(device_of(parameters.device)).eval()
+        if shared:
+            del self.network.encoder  # must not be moved while others use it
+            self.network.to(shared.network.device)
+            self.network.encoder = encoder
+        else:
+            self.network.to(device_of(parameters.device))
+        self.network.eval()
         return self
 
 

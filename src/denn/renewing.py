@@ -1,0 +1,40 @@
+"""Renew a model in memory after a refit: read what was learnt again, and share encoder and datastore."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from denn.bundle import Card, read, read_card, undisturbed
+from denn.errors import BundleError
+from denn.model import Model
+from denn.registry import METHODS, lookup
+
+
+def renew(model: Model) -> Model | None:
+    """Return the model as a refit left its folder, with the encoder and datastore of this one; None if none did.
+
+    Both models can be used. `retire` the old one when nothing uses it any more; `close` would close the datastore.
+    """
+    folder = model.folder
+    return None if folder is None else undisturbed(folder, lambda: _renew(model, folder))
+
+
+def _renew(model: Model, folder: Path) -> Model | None:
+    card = read_card(folder)
+    if _origin(card) != _origin(model.card):
+        raise BundleError(f"{folder} holds another model now, trained at {card.created}. Load it to use it.")
+    if (card.learnt, card.refitted) == (model.card.learnt, model.card.refitted):
+        return None
+    card, labels = read(folder, known=model.card)
+    learnt = folder / card.learnt if card.learnt else None
+    kind = lookup(METHODS, card.method, "method")
+    method = kind.load(folder, model.method.parameters, labels, learnt, shared=model.method)
+    renewed = Model(method, labels, card.model_copy(update={"parameters": model.card.parameters}))
+    renewed.folder = folder
+    return renewed
+
+
+def _origin(card: Card) -> tuple[object, ...]:
+    """Return what no refit changes: the training, and the files of the encoder."""
+    encoder = {name: digest for name, digest in card.digests.items() if name.startswith("encoder/")}
+    return card.method, card.created, encoder
