@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from importlib import import_module
 from typing import TYPE_CHECKING
 
@@ -12,6 +13,9 @@ if TYPE_CHECKING:
     from denn.model import Model, load
     from denn.refitting import refit
     from denn.types import Corpus, Document, Neighbour, Prediction, Where
+
+# Threads that wait by spinning take the cores from those that work. OpenMP reads this when torch is imported.
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 __version__ = "0.1.0"
 

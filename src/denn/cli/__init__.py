@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 import time
 import traceback
@@ -26,7 +25,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
     global begun
     begun = time.monotonic() - (time.process_time() if arguments is None else 0.0)
-    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # threads that wait by spinning are slow on a busy machine
     sys.excepthook = _fault  # what is caught nowhere is our own fault, and Python then exits with 1
     listen()
     try:
