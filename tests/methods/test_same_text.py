@@ -38,6 +38,7 @@ def likeness(text, stored=STORED):
         (STORED.replace("stadium", "sta dium"), Likeness.NEARLY_SAME),
         (STORED[:80], Likeness.NEARLY_SAME),
         (STORED[:70], Likeness.NEARLY_SAME),
+        (STORED[:70].replace("match", "mach"), Likeness.NEARLY_SAME),
     ],
 )
 def test_writing_makes_no_difference(text, expected):
@@ -55,7 +56,7 @@ def test_writing_makes_no_difference(text, expected):
         STORED.replace("referee", "audience"),
         STORED.replace("the goal", "the second goal"),
         STORED.replace("The", "Teh").replace("goal", "gaol"),
-        STORED[:70].replace("match", "mach"),
+        STORED[:70].replace("match", "mach").replace("because", "becuase"),
         f"{STORED} The game went on an hour later and ended without another goal for either side.",
         " ".join(reversed(STORED.split())),
     ],
@@ -73,10 +74,18 @@ def test_other_words_make_another_text(text):
         ("I am here all the time 😀", "I am here all the time 😡"),
         (f"{STORED} It was not safe.", f"{STORED} It was now safe."),
         (f"{STORED} Ask Meiera.", f"{STORED} Ask Meierb."),
+        (f"{STORED} Ask Mueller.", f"{STORED} Ask Muellers."),
+        (f"{STORED} Buy GLDC.", f"{STORED} Buy GDC."),
+        ("Nobody knew whose stadium it was after the", "Nobody knew whose stadum it was after the"),
     ],
 )
 def test_numbers_signs_names_and_other_words_are_no_typos(stored, text):
     assert likeness(text, stored) == Likeness.OTHER
+
+
+@pytest.mark.parametrize("name", ["Rbubermaid", "Ruubbermaid", "Rubermaid"])
+def test_a_slip_in_a_name_is_a_typo(name):
+    assert likeness(f"{STORED} Ask {name}.", f"{STORED} Ask Rubbermaid.") == Likeness.NEARLY_SAME
 
 
 def test_texts_of_no_words_are_not_the_same():
@@ -94,7 +103,8 @@ def test_no_text_takes_long(blank):
 @pytest.mark.parametrize(
     ("one", "other", "expected"),
     [("match", "mtach", True), ("match", "natch", True), ("match", "matchh", True), ("match", "watched", False),
-     ("match", "mcath", False), ("v2ab", "v3ab", False), ("now", "not", False)],
+     ("match", "mcath", False), ("v2ab", "v3ab", False), ("now", "not", False),
+     ("cayuga", "cyauga", True), ("cayuga", "caygua", True), ("cayuga", "bayuga", False), ("cayu", "cyau", False)],
 )  # fmt: skip
 def test_a_typo_is_one_letter(one, other, expected):
     for first, second in ((one, other), (other, one)):

@@ -17,7 +17,8 @@ SHARE_OF_UNDECIDED = 0.001  # of a score is left to a label that was decided on,
 LEAST_WORDS = 5  # of a text that may differ from the stored one
 LEAST_SHARE, MOST_SHARE = 0.5, 1.1  # of the stored text's words
 MOST_BLANKS = 3  # times as many characters as the other text, for the same words
-WORDS_PER_TYPO = 20
+WORDS_PER_TYPO, LEAST_WORDS_WITH_TYPO = 20, 10
+LEAST_LETTERS = 6  # of an unusual word that may be a typo of another one; shorter ones are often abbreviations
 
 HYPHENATED = re.compile(r"(?<=\w)[-\u00ad\u2010][ \t\r]*+\n\s*+(?=\w)")
 WORD = re.compile(r"(?:(?<!\S)-(?=\d))?[^\s.,;:!?'\"()\[\]{}\-_`’‘“”«»…–—‐]+")  # other signs are part of a word
@@ -121,10 +122,13 @@ def words_of(text: str) -> list[str]:
 
 
 def is_nearly_same(own: Sequence[str], stored: Sequence[str], is_word: IsWord) -> bool:
-    """Tell whether words are those of a stored text but for typos, one in twenty words, and a missing end."""
+    """Tell whether words are those of a stored text but for typos and a missing end.
+
+    One typo in twenty words is allowed, and one in ten to nineteen.
+    """
     if not (len(own) >= LEAST_WORDS and LEAST_SHARE * len(stored) <= len(own) <= MOST_SHARE * len(stored)):
         return False
-    typos, here, there = len(own) // WORDS_PER_TYPO, 0, 0
+    typos, here, there = max(len(own) // WORDS_PER_TYPO, int(len(own) >= LEAST_WORDS_WITH_TYPO)), 0, 0
     while here < len(own) and there < len(stored):
         one, other = own[here], stored[there]
         cut_off = here == len(own) - 1 and other.startswith(one)
@@ -145,13 +149,17 @@ def is_nearly_same(own: Sequence[str], stored: Sequence[str], is_word: IsWord) -
 def is_typo(one: str, other: str, is_word: IsWord) -> bool:
     """Tell whether one of the words is the other one with a letter missing, doubled, wrong, or in the next one's place.
 
-    Two usual words, such as not and now, are no typos of each other, nor are two unusual ones, such as names.
+    Two usual words, such as not and now, are no typos of each other. Two unusual ones may be names: they must be long,
+    and differ by a letter that is missing inside, or by two that changed places.
     """
     short, long = sorted((one, other), key=len)
-    if len(long) > len(short) + 1 or any(sign.isdigit() for sign in one + other) or is_word(one) == is_word(other):
+    usual = is_word(one) + is_word(other)
+    if len(long) > len(short) + 1 or any(sign.isdigit() for sign in one + other) or usual == 2:
+        return False
+    if usual == 0 and len(short) < LEAST_LETTERS:
         return False
     place = next((at for at, (left, right) in enumerate(zip(short, long, strict=False)) if left != right), len(short))
     if len(short) < len(long):
-        return short[place:] == long[place + 1 :]
+        return short[place:] == long[place + 1 :] and (usual == 1 or 0 < place < len(short))
     swapped = short[place : place + 2] == long[place : place + 2][::-1] and short[place + 2 :] == long[place + 2 :]
-    return swapped or short[place + 1 :] == long[place + 1 :]
+    return swapped or (usual == 1 and short[place + 1 :] == long[place + 1 :])
