@@ -1,11 +1,11 @@
 r"""What an effort level gives in a time: F1 on test documents by minutes, beside TF-IDF + linear SVM.
 
-    python -m denn_bench.studies.effort run DATA/goemotions --minutes 1 5 20 --out results/effort-goemotions.json
-    python -m denn_bench.studies.effort draw results/effort-goemotions.json --out docs/figures
+    python -m denn_bench.studies.effort run DATA/goemotions --minutes 1 5 20 --out results/effort.jsonl
+    python -m denn_bench.studies.effort draw results/effort.jsonl --out docs/figures
 
 The folder holds train.jsonl[.zst], test.jsonl[.zst] and perhaps valid.jsonl[.zst]; without one, a tenth of train is
-split off. Every level gets every time as its time budget; the seconds are those from the call to the model on disk. The
-file is written after each training, and trainings that it has are not repeated.
+split off. Every level gets every time as its time budget; the seconds are those from the call to the model on disk. A
+line is written after each training, and a training whose line is there is not repeated.
 """
 
 from __future__ import annotations
@@ -36,6 +36,7 @@ NAMES = {"quick": "effort quick", "balanced": "effort balanced", "br": "TF-IDF +
 METRICS = {"micro_f1": "micro-F1, %", "macro_f1": "macro-F1, %"}
 TICKS = (1, 10, 60, 300, 1200)
 COLUMNS = ("corpus", "system", "minutes", "seconds", *METRICS)
+PARTS = ("train", "valid", "test", "labels")
 
 
 def train(corpus: denn.Corpus, settings: dict[str, Any]) -> dict[str, Any]:
@@ -64,46 +65,45 @@ def read(folder: Path, documents: int | None) -> denn.Corpus:
 
 
 def run(a: argparse.Namespace) -> None:
-    """Train what the file lacks, and write each result as it comes."""
+    """Train what has no line yet."""
     corpus = read(a.corpus, a.documents)
-    sizes = {part: len(getattr(corpus, part)) for part in ("train", "valid", "test", "labels")}
-    about = {"corpus": corpus.name, **sizes, "settings": a.set, "seed": a.seed}
-    points: list[dict[str, Any]] = []
-    if a.out.exists():
-        earlier = json.loads(a.out.read_text())
-        if any(earlier.get(name) != value for name, value in about.items()):
-            raise SystemExit(f"{a.out} is of other documents or settings. Move it away, or give another --out.")
-        points = earlier["points"]
+    about = {"corpus": corpus.name, **{part: len(getattr(corpus, part)) for part in PARTS}}
+    about |= {"encoder": Path(a.encoder).name if a.encoder else None, "settings": a.set, "seed": a.seed}
+    known = [json.loads(line) for line in a.out.read_text().splitlines()] if a.out.exists() else []
     levels = [system for system in a.systems if system in LEVELS]
     wanted: list[tuple[str, float | None]] = [("br", None)] if "br" in a.systems else []
     wanted += [(level, minutes) for minutes in a.minutes for level in levels]
     for system, minutes in wanted:
-        if any((point["system"], point["minutes"]) == (system, minutes) for point in points):
+        key = about | {"system": system, "minutes": minutes}
+        if any(key.items() <= line.items() for line in known):
             continue
-        settings = {"method": "br"} if system == "br" else {"effort": system, "time_budget": 60.0 * (minutes or 0)}
-        settings |= {"seed": a.seed} | ({} if system == "br" else parse_settings(a.set))
-        points.append({"system": system, "minutes": minutes, **train(corpus, settings)})
-        print(json.dumps(points[-1]), flush=True)
-        a.out.write_text(json.dumps({**about, "points": points, "machine": machine()}, indent=1) + "\n")
+        settings: dict[str, Any] = {"method": "br", "seed": a.seed}
+        if system != "br":
+            settings = {"effort": system, "time_budget": 60.0 * (minutes or 0), "seed": a.seed, **parse_settings(a.set)}
+            settings |= {"encoder": a.encoder} if a.encoder else {}
+        found = key | train(corpus, settings) | {"machine": machine()}
+        with a.out.open("a") as file:
+            file.write(json.dumps(found) + "\n")
+        print(json.dumps(found), flush=True)
 
 
-def draw(studies: Sequence[dict[str, Any]], out: Path) -> list[Path]:
+def draw(found: Sequence[dict[str, Any]], out: Path) -> list[Path]:
     """Draw F1 by seconds, a row of panels for each corpus, as SVG, PNG and CSV."""
+    corpora = list(dict.fromkeys(one["corpus"] for one in found))
     with matplotlib.rc_context(STYLE):
-        figure = Figure(figsize=(8.0, 3.2 * len(studies)))
-        rows = figure.subplots(len(studies), len(METRICS), squeeze=False)
-        for study, panels in zip(studies, rows, strict=True):
+        figure = Figure(figsize=(8.0, 3.2 * len(corpora)))
+        rows = figure.subplots(len(corpora), len(METRICS), squeeze=False)
+        for corpus, panels in zip(corpora, rows, strict=True):
             for panel, (metric, label) in zip(panels, METRICS.items(), strict=True):
                 for system, (colour, marker) in SHOWN.items():
-                    mine = sorted(
-                        (p["seconds"], 100 * p[metric])
-                        for p in study["points"]
-                        if p["system"] == system and metric in p
-                    )
+                    mine = [
+                        one for one in found if (one["corpus"], one["system"]) == (corpus, system) and metric in one
+                    ]
+                    points = sorted((one["seconds"], 100 * one[metric]) for one in mine)
                     line = "none" if system == "br" else "-"
-                    seconds, scores = zip(*mine, strict=True) if mine else ((), ())
+                    seconds, scores = zip(*points, strict=True) if points else ((), ())
                     panel.plot(seconds, scores, linestyle=line, color=colour, marker=marker, label=NAMES[system])
-                panel.set(xscale="log", xlim=(1, 2000), xlabel="seconds", ylabel=label, title=study["corpus"])
+                panel.set(xscale="log", xlim=(1, 2000), xlabel="seconds", ylabel=label, title=corpus)
                 panel.set_xticks(TICKS, labels=[str(tick) for tick in TICKS])
                 panel.minorticks_off()
         figure.legend(*rows[0][0].get_legend_handles_labels(), loc="outside lower center", ncols=len(SHOWN))
@@ -113,8 +113,7 @@ def draw(studies: Sequence[dict[str, Any]], out: Path) -> list[Path]:
     with (out / "effort.csv").open("w", newline="") as file:
         writer = csv.writer(file)
         writer.writerow(COLUMNS)
-        for study in studies:
-            writer.writerows([study["corpus"], *(p.get(name) for name in COLUMNS[1:])] for p in study["points"])
+        writer.writerows([one.get(name) for name in COLUMNS] for one in found)
     return [out / f"effort.{suffix}" for suffix in ("svg", "png", "csv")]
 
 
@@ -130,16 +129,19 @@ def main() -> None:
         "--documents", type=int, help="take the first documents only, and a tenth as many to validate and to test"
     )
     running.add_argument("--seed", type=int, default=0)
+    running.add_argument(
+        "--encoder", help="a name or a folder, whose name is kept; the default one where none is named"
+    )
     running.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="a parameter of denn")
     running.add_argument("--out", type=Path, required=True)
     drawing = commands.add_parser("draw", help="draw what was measured")
-    drawing.add_argument("results", type=Path, nargs="+", help="files of `run`")
+    drawing.add_argument("results", type=Path, help="file of `run`")
     drawing.add_argument("--out", type=Path, default=Path("docs/figures"))
     a = parser.parse_args()
     if a.command == "run":
         run(a)
     else:
-        for path in draw([json.loads(file.read_text()) for file in a.results], a.out):
+        for path in draw([json.loads(line) for line in a.results.read_text().splitlines()], a.out):
             print(path)
 
 
