@@ -269,7 +269,8 @@ def test_a_training_that_diverged_says_so_and_writes_nothing(tiny_corpus, tiny_s
 
 def test_nothing_is_compared_where_no_validation_document_has_a_label(puzzle, tmp_path):
     bare = denn.Corpus(train=puzzle.train, valid=[denn.Document("nothing")])
-    denn.train(bare, out=tmp_path / "model", method="br", min_df=1, jobs=1).close()
+    with denn.train(bare, out=tmp_path / "model", method="br", min_df=1, jobs=1) as model:
+        assert model.card.corpus["valid"] == 1 and model.card.metrics["micro_f1"] == 0
 
 
 def test_the_model_that_train_returns_is_the_one_on_disk(tiny_corpus, brief, tmp_path):

@@ -256,7 +256,8 @@ def test_a_linked_folder_and_links_inside_are_fine(copy):
     (copy / "head.safetensors").symlink_to("encoder/head")
     (copy / "encoder" / "around").symlink_to("..")
     (copy.parent / "link").symlink_to(copy)
-    denn.load(copy.parent / "link").close()
+    with denn.load(copy.parent / "link") as linked:
+        assert linked.predict(["goal"])[0].neighbours
 
 
 def test_pipes_and_too_many_files_are_refused(copy):
@@ -331,7 +332,6 @@ def test_thresholds_must_be_there_for_every_part_of_a_score(copy, tiny_corpus):
         {"created": 3},
         {"versions": {"torch": 3}},
         {"versions": []},
-        {"method": "nosuch"},
         {"method": ["denn"]},
         {"parameters": []},
         {"digests": {"labels.txt": 3}},
@@ -341,7 +341,12 @@ def test_thresholds_must_be_there_for_every_part_of_a_score(copy, tiny_corpus):
 )
 def test_other_damage_of_the_card_is_refused(copy, changes):
     edit(copy, **changes)
-    refusal(copy)
+    assert f"{copy / 'bundle.json'} is damaged: " in refusal(copy)
+
+
+def test_a_card_of_an_unknown_method_is_refused(copy):
+    edit(copy, method="nosuch")
+    assert "Got the method 'nosuch', expected one of" in refusal(copy)
 
 
 def test_a_card_with_a_number_that_is_not_finite_is_not_written(copy):

@@ -63,6 +63,7 @@ def test_a_folder_that_cannot_be_written_is_refused_before_any_work(run, tmp_pat
     refused(run("bench", *arguments, option, "/proc/results"), "nothing can be written to the folder /proc")
     (tmp_path / "file").write_text("x")
     refused(run("bench", *arguments, option, tmp_path / "file"), "is not a folder")
+    assert [path.name for path in tmp_path.iterdir()] == ["file"] and (tmp_path / "file").read_text() == "x"
 
 
 FULL = "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (100, 100)); from denn.cli import main; main()"
@@ -161,7 +162,9 @@ def test_numbers_that_no_parameter_can_mean_are_refused(run, files, tmp_path, se
 )
 def test_numbers_of_options_are_checked(run, dummy, files, options):
     command, *rest = options
-    refused(run(command, dummy, files / "test.jsonl", *rest), rest[0])
+    ran = run(command, dummy, files / "test.jsonl", *rest)
+    refused(ran, f"Invalid value for '{rest[0]}'")
+    assert not ran.out
 
 
 @pytest.mark.parametrize("value", ["nan", "inf", "-1", "1", "9" * 400, "1e400"])

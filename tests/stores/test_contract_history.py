@@ -82,13 +82,14 @@ def test_a_negative_age_is_refused(make, keep):
     store = filled(make)
     with pytest.raises(StoreError, match="expected 0 or more"):
         store.vacuum(keep)
-    store.undo(store.history()[0].number)
+    assert store.undo(store.history()[0].number) == 1
 
 
 def test_any_age_can_be_kept(make):
     store = filled(make)
     store.vacuum(timedelta.max)
-    store.undo(store.history()[0].number)
+    assert store.undo(store.history()[0].number) == 1
+    assert store.ids() == ["a", "b"]
 
 
 def test_select_by_time(make):

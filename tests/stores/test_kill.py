@@ -176,7 +176,9 @@ def test_killed_while_two_processes_change_the_file(tmp_path):
         with closing(sqlite3.connect(path)) as connection:
             assert connection.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
 
-    note("embedded", survive(str(path), 0.4, whole), time.monotonic() - begun)
+    told = survive(str(path), 0.4, whole)
+    assert told.kills.total() >= KILLS
+    note("embedded", told, time.monotonic() - begun)
 
 
 @pytest.mark.slow
@@ -189,4 +191,6 @@ def test_killed_while_two_processes_change_the_database(tmp_path):
 
     address = postgres_server.address_of(tmp_path / "address", fresh=True)
     every = 1 if os.environ.get("DENN_SOAK") else 4  # rounds between two kills of the server itself
-    note("postgres", survive(address, 0.8, strike=strike, every=every), time.monotonic() - begun)
+    told = survive(address, 0.8, strike=strike, every=every)
+    assert told.kills.total() >= KILLS and told.kills["server"] >= KILLS / every
+    note("postgres", told, time.monotonic() - begun)
