@@ -4,6 +4,7 @@ import os
 import statistics
 import subprocess
 import sys
+from dataclasses import fields
 
 import pytest
 import typer
@@ -11,6 +12,7 @@ import typer
 import denn
 from denn.cli.options import duration
 from denn.cli.show import span
+from denn.cli.sources import Reading
 
 COMMANDS = ["demo", "train", "evaluate", "predict", "store", "data"]
 
@@ -44,6 +46,12 @@ def test_every_command_explains_itself_in_80_columns(run, command):
     assert ran.code == 0
     assert "Usage: denn " in ran.out
     assert max(map(len, ran.out.splitlines())) <= 80
+
+
+@pytest.mark.parametrize("command", ["train", "refit", "evaluate", "audit", "report", "store add"])
+def test_commands_that_read_documents_have_the_same_options_for_it(run, command):
+    said = run(*command.split(), "--help").out
+    assert [said.count(f"  --{field.name.replace('_', '-')} ") for field in fields(Reading)] == [1] * 5
 
 
 def test_without_arguments_there_is_help(run):
