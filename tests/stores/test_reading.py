@@ -5,6 +5,7 @@ import shutil
 import sqlite3
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from contextlib import closing
@@ -50,14 +51,13 @@ for line in sys.stdin:
 
 
 @pytest.fixture
-def path(tmp_path):
-    for folder in (tmp_path, *tmp_path.parents):  # others may look into, not write to
-        if folder.stat().st_uid == os.getuid() and folder != Path("/"):
-            folder.chmod(folder.stat().st_mode | 0o555)
-    path = tmp_path / "folder" / "store.sqlite"
-    with EmbeddedStore.create(path, 3, ["x"]) as store:
-        store.add([Document("one", ("x",), "a"), Document("two", ("x",), "b")], torch.eye(3)[:2])
-    return path
+def path():
+    with tempfile.TemporaryDirectory() as folder:  # not pytest's, which every other run of pytest closes to others
+        Path(folder).chmod(0o755)
+        path = Path(folder) / "folder" / "store.sqlite"
+        with EmbeddedStore.create(path, 3, ["x"]) as store:
+            store.add([Document("one", ("x",), "a"), Document("two", ("x",), "b")], torch.eye(3)[:2])
+        yield path
 
 
 class Reader:
@@ -114,10 +114,10 @@ def test_a_reader_without_write_access_sees_every_change(path, mode):
 
 @pytest.mark.slow
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can become another user")
-def test_a_log_that_cannot_be_read_is_refused(path, tmp_path):
+def test_a_log_that_cannot_be_read_is_refused(path):
     with EmbeddedStore.open(path) as store:
         store.add([Document("three", ("new",), "c")], torch.eye(3)[2:])
-        copy = tmp_path / "copy" / path.name  # as a killed writer leaves it, without the index of the log
+        copy = path.parents[1] / "copy" / path.name  # as a killed writer leaves it, without the index of the log
         copy.parent.mkdir()
         for end in ("", "-wal"):
             shutil.copy(str(path) + end, str(copy) + end)
