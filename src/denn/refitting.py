@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -46,17 +46,39 @@ def refit(
 ) -> Model:
     """Learn head, words, combination and thresholds again from the datastore; the encoder stays as it is.
 
+    Return the model as it is then; see `refit_folder`.
+    """
+    refit_folder(path, valid=valid, force=force, time_budget=time_budget, progress=progress)
+    return load(path)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a refit found on the documents that judge it, and whether it took the place of the model so far."""
+
+    taken: bool
+    facts: dict[str, object]
+
+
+def refit_folder(
+    path: str | Path,
+    *,
+    valid: Sequence[Document] | None = None,
+    force: bool = False,
+    time_budget: float | None = None,
+    progress: Progress | None = None,
+) -> Outcome:
+    """Refit the model of a folder, and say what that changed.
+
     Nothing is tuned on documents that were learnt from: one in ten of those added since the training is held out, and
     the model keeps its validation documents, unless `valid` gives others. A refit that is worse on these than the
     model was is taken only with `force`. All or nothing: interrupted, or cancelled by an error that `progress` raises,
-    it leaves the model as it was. Return the model as it is then.
+    it leaves the model as it was.
     """
     folder, shown = Path(path).resolve(), progress or Silent()
-    with changing(folder), room(folder, "refit"):
-        with load(folder) as model:
-            _clear(folder)
-            _refit(model, folder, valid, force, Clock(time_budget), shown)
-        return load(folder)
+    with changing(folder), room(folder, "refit"), load(folder) as model:
+        _clear(folder)
+        return _refit(model, folder, valid, force, Clock(time_budget), shown)
 
 
 @dataclass(frozen=True)
@@ -75,13 +97,14 @@ class Judged:
 
 def _refit(
     model: Model, folder: Path, valid: Sequence[Document] | None, force: bool, clock: Clock, shown: Progress
-) -> None:
+) -> Outcome:
     """Learn, compare and write."""
     method, card, begun = cast(DENN, model.method), model.card, time.monotonic()
     store = model.store
     if not model.method.can_refit:
         raise ConflictError(f"Got a model of the method {card.method!r}, expected 'denn'. Train again instead.")
     kept = _kept(model, folder, valid, shown)
+    newest = store.history(1)
     learnt, vectors, judged = _divide(store, kept, method, shown)
     _check(folder, kept, len(judged.documents))
     held = [one for one, own_id in zip(judged.documents, judged.own_ids, strict=True) if own_id is not None]
@@ -102,15 +125,16 @@ def _refit(
             "documents": len(learnt),
             "held_out": len(judged.documents),
             "labels": len(labels),
+            "change": newest[0].number if newest else 0,  # the last one that was certainly learnt from
             "metric": method.parameters.optimise,
             "before": round(before, 5),
             "after": round(after, 5),
             "standard_error": round(error, 5),
         }
-        sentence = _sentence(facts)
+        sentence = describe(facts)
         if after - before < -NOISE * error and not force:
             shown.note(f"{sentence} The model stays as it was; --force takes the refit.")
-            return
+            return Outcome(False, facts)
         shown.start(Stage("writing the model"))
         relearning.save(new, folder / name)
         new.measure_familiarity(folder / name)
@@ -123,6 +147,7 @@ def _refit(
     finally:
         _clear(folder)
     shown.note(sentence)
+    return Outcome(True, facts)
 
 
 def _refitted(card: bundle.Card, corpus: Corpus, found: Calibrated, facts: dict[str, object]) -> bundle.Card:
@@ -285,8 +310,8 @@ def _columns(values: Tensor, names: Sequence[str], wanted: Sequence[str]) -> Ten
     return values.new_zeros(len(values), len(wanted)).index_copy_(1, into, values[:, of])
 
 
-def _sentence(facts: dict[str, object]) -> str:
-    """Say what was learnt from, and how much better that is."""
+def describe(facts: Mapping[str, object]) -> str:
+    """Say in a sentence what a refit learnt from, and how much better that is."""
     before, after, error = (100 * float(str(facts[name])) for name in ("before", "after", "standard_error"))
     return (
         f"Learnt {facts['labels']:,} labels from {facts['documents']:,} documents. On {facts['held_out']:,} others: "

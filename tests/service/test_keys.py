@@ -28,7 +28,7 @@ TEXT = {"text": "goal match team"}
 
 OPEN = ["/", "/page/api.js", "/health", "/ready", "/v1/session", "/openapi.json"]
 READING = ["/v1/documents", "/v1/documents/train-1", "/v1/history", "/v1/labels", "/v1/model", "/v1/map", "/v1/recent",
-           "/metrics", "/nothing", "/v1/projects"]  # fmt: skip
+           "/metrics", "/nothing", "/v1/projects", "/v1/refit"]  # fmt: skip
 ASKING = [
     ("/v1/predict", TEXT),
     ("/v1/predict/batch", {"texts": ["goal"]}),
@@ -43,6 +43,7 @@ WRITING = [
     ("DELETE", "/v1/documents/train-1", None),
     ("DELETE", "/v1/documents/train-1?forget=true", None),
     ("POST", "/v1/history/1/undo", None),
+    ("POST", "/v1/refit", None),
 ]
 
 

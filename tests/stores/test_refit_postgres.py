@@ -8,6 +8,8 @@ import pytest
 
 import denn
 from denn.build import Silent
+from denn.renewing import renew
+from denn.service.changes import Changes
 from denn.stores.address import create_store, open_store, use
 from denn.stores.copying import copy
 
@@ -21,8 +23,18 @@ def test_a_refit_from_a_database(tiny_model, tmp_path):
         copy(own, shared, Silent())
     use(folder, address)
     later = [denn.Document(f"gambit bishop knight {n}", ("chess",), f"later-{n}") for n in range(20)]
+    counted = Changes()
     with denn.load(folder) as model:
+        assert counted.count(model.store, model.card) == 0  # a copy changes nothing
         model.add(later)
+        assert counted.count(model.store, model.card) == 20
+        denn.refit(folder).close()
+        renewed = renew(model)
+        assert renewed.store is model.store and "chess" in renewed.predict(["gambit bishop and a knight"])[0].labels
+        assert counted.count(renewed.store, renewed.card) == 0
+        renewed.store.relabel("later-1", add=["sport"])
+        renewed.store.undo(renewed.store.history(1)[0].number)
+        assert counted.count(renewed.store, renewed.card) == 2
         changes = [change.number for change in model.store.history()]
     with denn.refit(folder) as after:
         assert [change.number for change in after.store.history()] == changes  # nothing was written to it

@@ -55,6 +55,15 @@ def serve(
             "not open that many files.",
         ),
     ] = None,
+    refit_every: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            metavar="N",
+            show_default=False,
+            help="Refit the model after this many documents were added, changed or removed; default: only on request.",
+        ),
+    ] = None,
     label_uri: Annotated[str, typer.Option(metavar="PREFIX", help="Of labels, for Annif's clients.")] = (
         "urn:denn:label:"
     ),
@@ -75,6 +84,7 @@ def serve(
         hosts=tuple(name.lower() for name in host_name or ()) or ((*LOOPBACK, host) if _is_loopback(host) else ()),
         origins=tuple(allow_origin or ()),
         label_uri=label_uri,
+        refit_every=refit_every,
     )
     run(model, host, port, settings, secret, log, connections)
 
@@ -89,7 +99,7 @@ def run(
     connections: int | None = None,
 ) -> None:
     """Serve a model until told to stop."""
-    from denn.errors import MissingExtraError
+    from denn.errors import ConfigError, MissingExtraError
     from denn.model import load
 
     try:
@@ -103,6 +113,8 @@ def run(
     listening = _listen(host, port)
     with ThreadPoolExecutor(1) as loading:  # a thread that ends: see denn.service.threads
         model = loading.submit(load, folder).result()
+    if settings.refit_every and not model.method.can_refit:
+        raise ConfigError(f"A model of the method {model.card.method!r} cannot be refitted. Leave out --refit-every.")
     _log(log)
     config = uvicorn.Config(
         make_app(model, settings),

@@ -15,11 +15,12 @@ from fastapi.staticfiles import StaticFiles
 
 from denn import __version__
 from denn.model import Model
-from denn.service import annif, problems, routes_documents, routes_facts, routes_predict
+from denn.service import annif, problems, routes_documents, routes_facts, routes_predict, routes_refit
 from denn.service.engine import Engine
 from denn.service.guard import Guard
 from denn.service.labels import OrderedLabels
 from denn.service.projection import Projection
+from denn.service.refits import Refits
 from denn.service.renewal import Renewal
 from denn.service.settings import Settings
 from denn.service.state import Service
@@ -38,10 +39,13 @@ def make_app(model: Model, settings: Settings) -> Guard:
         engine.start()
         renewal = Renewal(engine)
         renewal.start()
-        app.state.service = Service(settings, telemetry, engine, Projection(), OrderedLabels())
+        refits = Refits(engine, renewal, settings, telemetry)
+        refits.start()
+        app.state.service = Service(settings, telemetry, engine, Projection(), OrderedLabels(), refits)
         try:
             yield
         finally:
+            await refits.stop()
             await renewal.stop()
             await engine.stop()
             await asyncio.to_thread(engine.model.close)
@@ -55,8 +59,8 @@ def make_app(model: Model, settings: Settings) -> Guard:
         lifespan=lifespan,
     )
     problems.install(app)
-    for router in (routes_predict.router, routes_documents.router, routes_facts.router, annif.router):
-        app.include_router(router)
+    for routes in (routes_predict, routes_documents, routes_facts, routes_refit, annif):
+        app.include_router(routes.router)
     app.mount("/page", StaticFiles(directory=PAGE), name="page")
     app.add_api_route("/", _page, include_in_schema=False)
     app.openapi = lambda: _described(app)  # type: ignore[method-assign]

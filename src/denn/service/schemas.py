@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, FailFast, Field, StringConstraints, model_validator
 
@@ -339,6 +339,43 @@ class ModelOut(BaseModel):
     refitted: dict[str, Any] | None
     created: str
     store: dict[str, Any] | None
+
+
+class RefitRequest(Request):
+    """How to refit."""
+
+    force: bool = Field(False, description="Use the refitted model even if it is worse.")
+
+
+class FiguresOut(BaseModel):
+    """What a refit found on documents that it did not learn from."""
+
+    metric: str
+    before: float
+    after: float
+    standard_error: float = Field(description="Of the difference.")
+    documents: int = Field(description="Learnt from.")
+    held_out: int = Field(description="Documents that the figures are of.")
+    labels: int
+    seconds: float
+
+
+class RefitOut(BaseModel):
+    """The refit that is running, or the last one; `kept` if it was worse and the model stayed as it was."""
+
+    state: Literal["never", "running", "done", "kept", "failed"]
+    stage: str | None = Field(description="What is being done, while it runs.")
+    done: int | None = Field(description="How much of the stage is done.")
+    total: int | None
+    unit: str | None = Field(description="What `done` and `total` count.")
+    started: str | None
+    ended: str | None
+    by: str | None = Field(description="The name of the key, or --refit-every; null if another process ran it.")
+    sentence: str | None = Field(description="How it ended.")
+    figures: FiguresOut | None
+    changed_documents: int = Field(
+        description="Documents added, changed or removed since the last refit; one that changed twice counts twice."
+    )
 
 
 class StatusOut(BaseModel):

@@ -12,6 +12,7 @@ from denn.service.engine import Engine
 from denn.service.labels import OrderedLabels
 from denn.service.problems import Refusal
 from denn.service.projection import Projection
+from denn.service.refits import Refits
 from denn.service.settings import Settings
 from denn.service.telemetry import Telemetry
 
@@ -27,6 +28,7 @@ class Service:
     engine: Engine
     projection: Projection
     labels: OrderedLabels
+    refits: Refits
 
     @property
     def model(self) -> Model:

@@ -55,6 +55,9 @@ class Telemetry:
             "denn_unfamiliar_predictions", "Texts unlike anything in the datastore.", registry=self.registry
         )
         self.documents = Gauge("denn_documents", "Documents in the datastore.", registry=self.registry)
+        self.refits = Counter("denn_refits", "Refits that this service ran.", ("outcome",), registry=self.registry)
+        for outcome in ("done", "kept", "failed"):
+            self.refits.labels(outcome)
         self._recent: deque[Seen] = deque(maxlen=RECENT)
         self._total = self._empty = 0
 
@@ -94,11 +97,11 @@ class JsonLines(logging.Formatter):
         line = {"time": time, "level": record.levelname.lower(), "message": record.getMessage().partition("\n")[0]}
         line |= getattr(record, "facts", {})
         if record.exc_info and record.exc_info[1]:
-            line["trace"] = "".join(_trace(record.exc_info[1]))
+            line["trace"] = "".join(trace(record.exc_info[1]))
         return json.dumps(line, ensure_ascii=False)
 
 
-def _trace(error: BaseException | None) -> Iterator[str]:
+def trace(error: BaseException | None) -> Iterator[str]:
     """Say where an error and those behind it came from, and of which kind they are."""
     while error is not None:
         yield from traceback.format_tb(error.__traceback__)

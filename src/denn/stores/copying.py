@@ -11,6 +11,7 @@ from denn.protocols import Datastore, Progress
 from denn.types import Stage
 
 BATCH = 4096  # documents that become durable together
+SOURCE = "copy"  # of such changes, in the history of the copy
 
 
 def copy(source: Datastore, target: Datastore, progress: Progress) -> int:
@@ -26,7 +27,7 @@ def copy(source: Datastore, target: Datastore, progress: Progress) -> int:
     progress.start(Stage("copying", total))
     done = 0
     for documents, vectors in source.export(BATCH):
-        target.add(documents, vectors, source="copy")
+        target.add(documents, vectors, source=SOURCE)
         done += len(documents)
         progress.advance(done)
     progress.start(Stage("comparing", done))

@@ -1,0 +1,38 @@
+"""How many documents have changed since the model was last refitted, by the history of its datastore."""
+
+from __future__ import annotations
+
+from typing import cast
+
+from denn.bundle import Card
+from denn.protocols import Datastore
+from denn.stores.copying import SOURCE
+
+TRAINING = 1  # the change that a training makes
+
+
+class Changes:
+    """Counts the changes after the last refit; what was counted before is not read again."""
+
+    def __init__(self) -> None:
+        self._start = self._seen = -1  # the change that the refit had seen, and the last one counted
+        self._total = 0
+
+    def count(self, store: Datastore, card: Card) -> int:
+        """Return how many documents were added, changed or removed; one that changed twice counts twice."""
+        start = learnt_until(card)
+        newest = store.history(1)
+        number = newest[0].number if newest else 0
+        if start != self._start or number < self._seen:  # another refit, or another datastore
+            self._start, self._total = start, 0
+            self._seen = start if start <= number else 0
+        if number > self._seen:
+            later = [change for change in store.history(number - self._seen) if change.number > self._seen]
+            self._total += sum(change.documents for change in later if change.source != SOURCE)
+            self._seen = max((change.number for change in later), default=number)
+        return self._total
+
+
+def learnt_until(card: Card) -> int:
+    """Return the number of the last change that the model has learnt from."""
+    return cast(int, (card.refitted or {}).get("change", TRAINING))

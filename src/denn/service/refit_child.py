@@ -1,0 +1,73 @@
+"""The process in which a service refits its model: `python -m denn.service.refit_child FOLDER FORCE`.
+
+Progress and result go to standard output as lines of JSON. The process ends when its standard input does, so that it
+never outlives the service, however that ends.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import threading
+import time
+from typing import TextIO
+
+from denn.errors import DennError
+from denn.refitting import refit_folder
+from denn.service.telemetry import trace
+from denn.types import Stage
+
+NICE = 10  # by which answers go before the refit
+PAUSE = 0.2  # seconds between two reports of the same stage
+
+
+class Lines:
+    """Progress as lines of JSON."""
+
+    def __init__(self, file: TextIO) -> None:
+        self._file = file
+        self._reported = 0.0
+
+    def say(self, **facts: object) -> None:
+        """Write a line."""
+        print(json.dumps(facts), file=self._file, flush=True)
+
+    def start(self, stage: Stage) -> None:
+        """Report the stage that begins."""
+        self.say(stage=stage.what, total=stage.total, unit=stage.unit)
+
+    def advance(self, done: int, **values: object) -> None:
+        """Report how far the stage is, every now and then."""
+        if time.monotonic() - self._reported > PAUSE:
+            self._reported = time.monotonic()
+            self.say(done=done)
+
+    def note(self, message: str) -> None:
+        """Leave out what the result says as well."""
+
+
+def main(folder: str, force: bool) -> None:
+    """Refit a model, and report its outcome or its error."""
+    threading.Thread(target=_end_with_the_service, daemon=True).start()
+    os.nice(NICE)
+    lines = Lines(os.fdopen(os.dup(sys.stdout.fileno()), "w", encoding="utf-8"))
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # whatever libraries print
+    try:
+        outcome = refit_folder(folder, force=force, progress=lines)
+        lines.say(taken=outcome.taken, facts=outcome.facts)
+    except DennError as error:
+        lines.say(error=str(error))
+    except OSError as error:
+        lines.say(error=f"The refit cannot use the model's folder: {error.strerror or type(error).__name__}.")
+    except Exception as error:  # a fault of our own, or no memory: the service's log gets the place
+        lines.say(error=f"The refit failed ({type(error).__name__}). The log has more.", trace="".join(trace(error)))
+
+
+def _end_with_the_service() -> None:
+    sys.stdin.buffer.read()  # returns when the service has ended
+    os._exit(1)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], sys.argv[2] == "True")

@@ -1,0 +1,193 @@
+"""Refits of the served model, each in a process of its own while the service goes on answering."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import os
+import sys
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from typing import Any, Literal, TypeAlias
+
+from denn.errors import ConflictError, DennError
+from denn.refitting import describe
+from denn.service.changes import Changes, learnt_until
+from denn.service.engine import Engine
+from denn.service.problems import Refusal
+from denn.service.renewal import Renewal
+from denn.service.settings import Settings
+from denn.service.telemetry import Telemetry
+from denn.service.threads import BriefThreads
+from denn.witnesses.sparse_linear import available_cores
+
+log = logging.getLogger("denn.service")
+
+State: TypeAlias = Literal["never", "running", "done", "kept", "failed"]
+EVERY = 2.0  # seconds between two looks at the number of changes
+BY_ITSELF = "--refit-every"
+FIGURES = ("metric", "before", "after", "standard_error", "documents", "held_out", "labels", "seconds")
+
+
+@dataclass
+class Refit:
+    """One refit, running or over."""
+
+    state: State = "never"
+    stage: str | None = None  # while it runs
+    done: int | None = None  # units of the stage
+    total: int | None = None
+    unit: str | None = None
+    started: str | None = None
+    ended: str | None = None
+    by: str | None = None  # the name of a key; None if another process ran it
+    sentence: str | None = None
+    figures: Mapping[str, object] | None = None
+
+
+class Refits:
+    """Starts refits when asked to, or after so many changes, one at a time, and remembers the last one."""
+
+    def __init__(self, engine: Engine, renewal: Renewal, settings: Settings, telemetry: Telemetry) -> None:
+        self._engine, self._renewal, self._settings, self._telemetry = engine, renewal, settings, telemetry
+        self._last = Refit()
+        self._after: object = None  # what the model's card said of refits when the last one ended
+        self._changes = Changes()
+        self._counting = BriefThreads(1, "denn-changes")
+        self._tried = (-1, 0)  # what the model had learnt until then, and how many changes there were since
+        self._running: asyncio.Task[None] | None = None
+        self._watching: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Begin to count changes if that may start a refit, inside a running event loop."""
+        if self._settings.refit_every is not None:
+            self._watching = asyncio.get_running_loop().create_task(self._watch(self._settings.refit_every))
+
+    async def stop(self) -> None:
+        """End the refit that is running, which leaves the model as it was."""
+        for task in (self._watching, self._running):
+            if task is not None:
+                task.cancel()
+                with suppress(asyncio.CancelledError):
+                    await task
+        await self._counting.rest()
+
+    async def begin(self, by: str, force: bool = False) -> None:
+        """Start a refit; a refusal if one is running."""
+        model, changed = self._engine.model, await self._changed()
+        assert model.folder is not None
+        if self._last.state == "running":
+            raise Refusal(409, "A refit is running already. Wait until it is done, then try again.")
+        self._last = Refit("running", stage="starting", started=_now(), by=by)
+        log.info("refit started", extra={"facts": {"by": by, "force": force}})
+        self._running = asyncio.get_running_loop().create_task(self._run(str(model.folder.resolve()), force))
+        self._tried = (learnt_until(model.card), changed)
+
+    async def status(self) -> dict[str, Any]:
+        """Describe the refit that is running, else the last one, whoever ran it."""
+        changed = await self._changed()
+        refitted, last = self._engine.model.card.refitted, self._last
+        if last.state != "running" and refitted is not None and refitted != self._after:  # another process ran it
+            last = Refit("done", ended=refitted["time"], sentence=describe(refitted), figures=_figures(refitted))
+        return {**asdict(last), "changed_documents": changed}
+
+    async def _changed(self) -> int:
+        """Count the changes since the last refit; an error if the model cannot be refitted."""
+        model = self._engine.model
+        if not model.method.can_refit:
+            raise ConflictError(
+                f"A model of the method {model.card.method!r} cannot be refitted, expected 'denn'. Train again instead."
+            )
+        return await self._counting.run(lambda: self._changes.count(model.store, model.card))
+
+    async def _watch(self, every: int) -> None:
+        """Start a refit after so many changes since the last one, whether that one came to something or not."""
+        while True:
+            await asyncio.sleep(EVERY)
+            try:
+                changed, (start, before) = await self._changed(), self._tried
+                if start == learnt_until(self._engine.model.card):
+                    changed -= before
+                if changed >= every and self._last.state != "running":
+                    await self.begin(BY_ITSELF)
+            except DennError:  # the datastore may be away; then the next look counts
+                continue
+            except Exception:  # a fault of our own: it is told, and the next look may go better
+                log.exception("the changes since the last refit could not be counted")
+
+    async def _run(self, folder: str, force: bool) -> None:
+        """Run a refit in a process, switch to what it learnt, and remember how it ended."""
+        try:
+            said = await self._watched(folder, force)
+            await self._renewal.look()
+        except Exception:  # a fault of our own
+            log.exception("a refit could not be run")
+            said = {"error": "The refit could not be run. The log has more."}
+        state, sentence = _ended(said)
+        sentence = sentence.replace(folder, self._settings.name)  # where the model is, is not told
+        figures = _figures(said["facts"]) if "facts" in said else None
+        begun = self._last
+        self._last = Refit(state, started=begun.started, ended=_now(), by=begun.by, sentence=sentence, figures=figures)
+        self._after = self._engine.model.card.refitted
+        self._telemetry.refits.labels(state).inc()
+        facts = {"by": begun.by, "sentence": sentence, **({"trace": said["trace"]} if "trace" in said else {})}
+        log.log(logging.WARNING if state == "failed" else logging.INFO, f"refit {state}", extra={"facts": facts})
+
+    async def _watched(self, folder: str, force: bool) -> dict[str, Any]:
+        """Run the process, show its progress, and return the last thing it said; it ends with this task."""
+        command = (sys.executable, "-P", "-m", "denn.service.refit_child", folder, str(force))
+        process = await asyncio.create_subprocess_exec(
+            *command,
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.DEVNULL,
+            env={**os.environ, "OMP_NUM_THREADS": str(_threads())},
+        )
+        said: dict[str, Any] = {}
+        try:
+            assert process.stdout is not None
+            async for line in process.stdout:
+                said = json.loads(line)
+                self._show(said)
+            code = await process.wait()
+        finally:
+            with suppress(ProcessLookupError):
+                process.kill()
+            await process.wait()
+        if not {"facts", "error"} & said.keys():
+            said = {"error": f"The process of the refit ended early (exit status {code}); memory may be short."}
+        return said
+
+    def _show(self, said: Mapping[str, Any]) -> None:
+        if "stage" in said:
+            self._last.stage, self._last.total, self._last.unit = said["stage"], said["total"], said["unit"]
+            self._last.done = None
+        elif "done" in said:
+            self._last.done = said["done"]
+
+
+def _ended(said: Mapping[str, Any]) -> tuple[State, str]:
+    """Return how a refit ended, and the sentence that says so."""
+    if "error" in said:
+        return "failed", said["error"]
+    if said["taken"]:
+        return "done", describe(said["facts"])
+    return "kept", f"{describe(said['facts'])} The refit is worse, so the model stays as it was."
+
+
+def _figures(facts: Mapping[str, object]) -> dict[str, object]:
+    return {name: facts.get(name) for name in FIGURES}
+
+
+def _threads() -> int:
+    """Return how many threads a refit may use: one less than there are processors, so that answers come quickly."""
+    given = os.environ.get("OMP_NUM_THREADS", "")
+    free = max(1, available_cores() - 1)
+    return min(free, int(given)) if given.isdecimal() and int(given) else free
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")

@@ -1,0 +1,25 @@
+"""Routes to refits: start one, and see how it goes."""
+
+from __future__ import annotations
+
+from fastapi import APIRouter
+from fastapi.responses import JSONResponse, Response
+
+from denn.service.problems import responses
+from denn.service.schemas import RefitOut, RefitRequest
+from denn.service.state import Running, Writer
+
+router = APIRouter(prefix="/v1", tags=["model"])
+
+
+@router.get("/refit", response_model=RefitOut, responses=responses(409))
+async def status(service: Running) -> Response:
+    """Show the refit that is running, or how the last one ended."""
+    return JSONResponse(await service.refits.status())
+
+
+@router.post("/refit", status_code=202, response_model=RefitOut, responses=responses(409))
+async def begin(service: Running, author: Writer, body: RefitRequest | None = None) -> Response:
+    """Learn all but the encoder again from the datastore, in the background; the old model answers until it is done."""
+    await service.refits.begin(author.key, body is not None and body.force)
+    return JSONResponse(await service.refits.status(), 202)
