@@ -8,12 +8,13 @@ import time
 from pathlib import Path
 
 import pytest
-from inside import PATIENCE, eventually, inside
+from inside import PATIENCE, inside
 
 import denn
 from denn.service.keys import Keys, new_key
 
 NEW = "chess: opening"
+REFIT = 180.0  # seconds; a refit lets all others on a busy machine go first
 KEY, LINE = new_key("write", "alice")
 WORDS = "gambit bishop knight rook pawn castling".split()
 
@@ -40,6 +41,21 @@ def lessons(count: int, start: int = 0) -> dict:
     return {"documents": [{"text": text, "labels": [NEW], "id": f"later-{text}"} for text in texts]}
 
 
+def soon(seconds: float, condition) -> object:
+    """Wait for a condition, and return what it returned in the end."""
+    end = time.monotonic() + seconds
+    while not (found := condition()) and time.monotonic() < end:
+        time.sleep(0.05)
+    return found
+
+
+def at_last(condition) -> object:
+    """Wait until a condition holds; return what it returned."""
+    found = soon(REFIT, condition)
+    assert found, "it never came to that"
+    return found
+
+
 def status(client) -> dict:
     found = client.get("/v1/refit")
     assert found.status_code == 200, found.text
@@ -48,7 +64,7 @@ def status(client) -> dict:
 
 def over(client) -> dict:
     """Wait until no refit runs; return how the last one ended."""
-    return eventually(lambda: (found := status(client))["state"] != "running" and found)
+    return at_last(lambda: (found := status(client))["state"] != "running" and found)
 
 
 def logged(running, words: str) -> list[dict]:
@@ -76,14 +92,6 @@ def is_alive(pid: int) -> bool:
         return False
 
 
-def soon(seconds: float, condition) -> bool:
-    """Tell whether a condition comes true within a while."""
-    end = time.monotonic() + seconds
-    while not condition() and time.monotonic() < end:
-        time.sleep(0.05)
-    return bool(condition())
-
-
 def test_a_refit_on_request(folder, serving):
     with serving(folder) as running, running.writer() as client:
         assert status(client) == {
@@ -103,7 +111,7 @@ def test_a_refit_on_request(folder, serving):
             stages.add(found["stage"])
             return None if found["state"] == "running" else found
 
-        found = eventually(ended)
+        found = at_last(ended)
         assert found["state"] == "done" and found["stage"] is None
         assert {"starting"} < stages - {None}
         assert found["sentence"].startswith("Learnt 7 labels from ") and "micro f1" in found["sentence"]
@@ -116,7 +124,7 @@ def test_a_refit_on_request(folder, serving):
         assert status(client)["changed_documents"] == 1
         assert 'denn_refits_total{outcome="done"} 1.0' in client.get("/metrics").text
         denn.refit(folder, force=True).close()  # by somebody else
-        found = eventually(lambda: (found := status(client))["by"] is None and found)
+        found = at_last(lambda: (found := status(client))["by"] is None and found)
         assert found["state"] == "done" and found["changed_documents"] == 0
     assert logged(running, "refit started")[0]["by"] == "teach"
     assert logged(running, "refit done")[0]["sentence"].startswith("Learnt 7 labels")
@@ -147,7 +155,7 @@ def test_a_refit_after_so_many_changes(folder, serving):
         assert status(client)["state"] == "never"
         with denn.load(folder) as other:  # another process counts as well
             other.add([denn.Document("gambit of a bishop", (NEW,))])
-        found = eventually(lambda: (found := status(client))["state"] in ("done", "kept") and found)
+        found = at_last(lambda: (found := status(client))["state"] in ("done", "kept") and found)
         assert found["by"] == "--refit-every"
         client.post("/v1/documents", json=lessons(3, 100)).raise_for_status()
         assert not soon(6, lambda: len(logged(running, "refit started")) > 1)
@@ -157,7 +165,7 @@ def test_a_failure_is_told_and_tried_again_after_as_many_changes(older, serving)
     with serving(older, "--refit-every", "5") as running, running.writer() as client:
         for failures in (1, 2):
             client.post("/v1/documents", json=lessons(5, 100 * failures)).raise_for_status()
-            eventually(lambda failures=failures: len(logged(running, "refit failed")) == failures)
+            at_last(lambda failures=failures: len(logged(running, "refit failed")) == failures)
             assert not soon(5, lambda failures=failures: len(logged(running, "refit started")) > failures)
         found = status(client)
         assert found["state"] == "failed" and found["figures"] is None and found["changed_documents"] == 10
@@ -172,11 +180,11 @@ def test_a_refit_ends_with_its_service(folder, serving, how):
     with serving(folder) as running, running.writer() as client:
         client.post("/v1/documents", json=lessons(30)).raise_for_status()
         assert client.post("/v1/refit").status_code == 202
-        (child,) = eventually(lambda: children(running.process.pid))
-        eventually(lambda: status(client)["stage"] != "starting")
+        (child,) = at_last(lambda: children(running.process.pid))
+        at_last(lambda: status(client)["stage"] != "starting")
         os.kill(running.process.pid, how)
         running.process.wait(PATIENCE)
-        eventually(lambda: not is_alive(child))
+        at_last(lambda: not is_alive(child))
     with denn.load(folder) as model:  # as it was
         assert model.card.refitted is None
     denn.refit(folder).close()  # which also clears up

@@ -1,12 +1,14 @@
 """A refit while the service answers: every answer is the old model's or the new one's, and none is lost."""
 
 import asyncio
+import gc
 import json
 import shutil
 import subprocess
 import sys
 import threading
 import time
+import weakref
 from pathlib import Path
 
 import pytest
@@ -14,6 +16,7 @@ from inside import PATIENCE, eventually, gated
 
 import denn
 from denn.renewing import renew
+from denn.service.app import make_app
 from denn.service.engine import DecisionOptions, Engine
 from denn.service.settings import Settings
 from denn.service.telemetry import Telemetry
@@ -206,3 +209,27 @@ def test_what_waits_during_a_switch_is_answered_by_the_model_it_came_to(taught):
         assert trained == pytest.approx([cut] * len(trained))
     assert gate.batches[:3] == [TEXTS[:3], TEXTS[:1], TEXTS[3:]]
     new.close()
+
+
+def test_nothing_of_the_old_model_is_left_after_a_switch(taught):
+    model = denn.load(taught)
+    old = weakref.ref(model.method.network.head)
+    guard = make_app(model, Settings())
+    del model
+
+    async def scenario() -> None:
+        async with guard.app.router.lifespan_context(guard.app):
+            engine = guard.app.state.service.engine
+            await engine.predict(TEXTS, DecisionOptions())
+            await asyncio.to_thread(lambda: denn.refit(taught).close())
+            gc.disable()  # a service freezes what it has loaded, so that no collection would find it
+            while old() is not None:
+                await asyncio.sleep(0.1)
+            assert NEW in engine.model.labels
+            await engine.predict(TEXTS, DecisionOptions())
+            await engine.add([denn.Document("gambit", (NEW,))], "test")  # encoder and datastore are not the old model's
+
+    try:
+        asyncio.run(asyncio.wait_for(scenario(), PATIENCE))
+    finally:
+        gc.enable()

@@ -116,8 +116,10 @@ def run(
     if settings.refit_every and not model.method.can_refit:
         raise ConfigError(f"A model of the method {model.card.method!r} cannot be refitted. Leave out --refit-every.")
     _log(log)
+    app = make_app(model, settings)
+    del model  # a refit may put another in its place, and its memory is to be free then
     config = uvicorn.Config(
-        make_app(model, settings),
+        app,
         http=wire,
         ws="none",
         log_config=None,

@@ -45,6 +45,7 @@ class Backlog:
             self._waiting.clear()
         if thread is not None:
             thread.join()
+        self._work = lambda _: None  # whose owner has this backlog: no circle, so memory is free at once
 
     def _run(self) -> None:
         try:

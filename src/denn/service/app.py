@@ -35,7 +35,9 @@ def make_app(model: Model, settings: Settings) -> Guard:
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        nonlocal model
         engine = Engine(model, settings, telemetry)
+        del model  # a refit may put another in its place, and its memory is to be free then
         engine.start()
         renewal = Renewal(engine)
         renewal.start()

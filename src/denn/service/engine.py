@@ -85,7 +85,8 @@ class Engine:
         self._retiring = BriefThreads(1, "denn-retire")
         self._reading_long = {kind: BriefThreads(1, f"denn-{kind}") for kind in get_args(LongRead)}
         self._long_reads: Counter[LongRead] = Counter()
-        self.probe = Probe(lambda: len(model.store)) if model.method.store is not None else None
+        store = model.method.store
+        self.probe = None if store is None else Probe(lambda: len(store))
         model.defer_estimates(*ESTIMATES)
         self._task: asyncio.Task[None] | None = None
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from pathlib import Path
 from typing import Self
 
@@ -17,7 +18,7 @@ class NeighboursWitness(Witness):
     name = "neighbours"
 
     def __init__(self, method: Retriever) -> None:
-        self._method = method
+        self._method: Retriever = weakref.proxy(method)  # which has this witness: no circle, so memory is free at once
 
     @classmethod
     def load(cls, folder: Path, method: Retriever) -> Self:

@@ -1,12 +1,12 @@
-"""Put a service under load on this machine: throughput beside the model itself, latency, a full queue, memory.
+"""Put a service under load on this machine: throughput beside the model itself, latency, a full queue, memory, a refit.
 
-python -m denn_bench.studies.service MODEL TEXTS.jsonl [--parts throughput latency soak full_queue]
+python -m denn_bench.studies.service MODEL TEXTS.jsonl [--parts throughput latency soak full_queue refit]
     [--seconds 20] [--soak 600] [--out results]
 
 TEXTS has a text in each line, as `denn predict` takes them. The service is `denn serve` in a process of its own; the
 model itself runs in this process, in turns with it and on the same batches. Clients are as many connections that ask,
-wait for the answer and ask again. The result goes to OUT/service.json,
-where parts that are not measured again stay.
+wait for the answer and ask again. The part `refit` refits MODEL, so give it a copy. The result goes to
+OUT/service.json, where parts that are not measured again stay.
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ from denn_bench.studies.machine import report
 BATCH = 64  # texts of one request, where throughput is compared
 TURNS = 7
 CLIENTS = (1, 8, 64)
+REFITTED = (1, 8)  # clients during a refit
 QUEUE = 32  # texts that may wait where more ask
 EVERY = 5.0  # seconds between two looks at the memory
 
@@ -44,6 +45,7 @@ class Server:
 
     port: int
     pid: int
+    key: str  # that may write
 
     def resident(self) -> int:
         """Return the bytes of memory that it holds."""
@@ -54,11 +56,11 @@ class Server:
 @contextmanager
 def serving(model: Path, *options: str) -> Iterator[Server]:
     """Start a service on a free port."""
-    command = [sys.executable, "-m", "denn", "serve", str(model), "--port", "0", "--log", "none", *options]
+    command = [sys.executable, "-m", "denn", "serve", str(model), "--port", "0", "--log", "none", "--teach", *options]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         try:
-            found = re.search(r":(\d+)/", process.stdout.readline())
-            yield Server(int(found[1]), process.pid)
+            found = re.search(r":(\d+)/#key=(\S+)", process.stdout.readline())
+            yield Server(int(found[1]), process.pid, found[2])
         finally:
             process.terminate()
             process.wait(60)
@@ -69,6 +71,7 @@ class Client:
     """One connection that is kept open."""
 
     port: int
+    key: str = ""
     statuses: Counter = field(default_factory=Counter)
     times: list[float] = field(default_factory=list)
 
@@ -83,6 +86,7 @@ class Client:
         """Send a request and read the whole answer."""
         content = json.dumps(body).encode() if body is not None else b""
         head = f"{'POST' if body is not None else 'GET'} {path} HTTP/1.1\r\nHost: 127.0.0.1\r\n"
+        head += f"Authorization: Bearer {self.key}\r\n" if self.key else ""
         head += f"Content-Type: application/json\r\nContent-Length: {len(content)}\r\n\r\n"
         begun = time.perf_counter()
         self.writer.write(head.encode() + content)
@@ -95,13 +99,15 @@ class Client:
         return status, found
 
 
-async def load(port: int, clients: int, seconds: float, texts: list[str], evidence: int = 10) -> dict[str, Any]:
-    """Let clients ask for one text after the other."""
-    end = time.perf_counter() + seconds
+async def load(
+    port: int, clients: int, seconds: float, texts: list[str], evidence: int = 10, over: asyncio.Event | None = None
+) -> dict[str, Any]:
+    """Let clients ask for one text after the other, for some seconds or until something is over."""
+    begun = time.perf_counter()
 
     async def ask(client: Client, mine: Iterator[str]) -> None:
         async with client:
-            while time.perf_counter() < end:
+            while not over.is_set() if over else time.perf_counter() < begun + seconds:
                 status, _ = await client.ask("/v1/predict", {"text": next(mine), "evidence": evidence})
                 if status == 503:
                     await asyncio.sleep(0.2)
@@ -109,14 +115,16 @@ async def load(port: int, clients: int, seconds: float, texts: list[str], eviden
     asked = [Client(port) for _ in range(clients)]
     starts = [itertools.cycle(texts[i * 7 % len(texts) :] + texts[: i * 7 % len(texts)]) for i in range(clients)]
     await asyncio.gather(*(ask(*pair) for pair in zip(asked, starts, strict=True)))
+    lasted = time.perf_counter() - begun if over else seconds
     times = sorted(seconds for client in asked for seconds in client.times)
     statuses = sum((client.statuses for client in asked), Counter())
     return {
         "clients": clients,
         "answers": dict(statuses),
-        "texts_per_s": statuses[200] / seconds,
+        "texts_per_s": statuses[200] / lasted,
         "p50_ms": 1e3 * statistics.median(times),
         "p99_ms": 1e3 * times[int(0.99 * len(times))],
+        "max_ms": 1e3 * times[-1],
     }
 
 
@@ -196,12 +204,31 @@ async def full_queue(server: Server, texts: list[str], limit: int) -> dict[str, 
     return found | {"limit": limit, "most_waiting": most}
 
 
+async def refit(server: Server, clients: int, seconds: float, texts: list[str]) -> dict[str, Any]:
+    """Ask while nothing else is done, and then during a refit and the switch to its model."""
+    idle, over = await load(server.port, clients, seconds, texts), asyncio.Event()
+
+    async def follow() -> dict[str, Any]:
+        async with Client(server.port, server.key) as client:
+            await client.ask("/v1/refit", {"force": True})
+            while (found := json.loads((await client.ask("/v1/refit"))[1]))["state"] == "running":
+                await asyncio.sleep(0.5)
+        over.set()
+        return found
+
+    during, ended = await asyncio.gather(load(server.port, clients, 0, texts, over=over), follow())
+    return {"idle": idle, "during": during, "refit": {name: ended[name] for name in ("state", "sentence", "figures")}}
+
+
 PARTS: dict[str, Callable[[argparse.Namespace, Server, list[str]], Any]] = {
     "throughput": lambda given, server, texts: throughput(given.model, server, texts),
     "latency": lambda given, server, texts: [
         asyncio.run(load(server.port, clients, given.seconds, texts)) for clients in CLIENTS
     ],
     "soak": lambda given, server, texts: asyncio.run(soak(server, given.soak, texts)),
+    "refit": lambda given, server, texts: [
+        asyncio.run(refit(server, clients, given.seconds, texts)) for clients in REFITTED
+    ],
     "full_queue": lambda given, server, texts: asyncio.run(full_queue(server, texts, QUEUE)),
 }
 
@@ -211,7 +238,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("model", type=Path)
     parser.add_argument("texts", type=Path)
-    parser.add_argument("--parts", nargs="+", choices=list(PARTS), default=list(PARTS))
+    parser.add_argument("--parts", nargs="+", choices=list(PARTS), default=[part for part in PARTS if part != "refit"])
     parser.add_argument("--seconds", type=float, default=20)
     parser.add_argument("--soak", type=float, default=600)
     parser.add_argument("--out", type=Path, help="the folder of the result; printed only if not given")

@@ -8,6 +8,7 @@ import { showLabels, startLabels } from "./labels.js";
 import { showMap, startMap } from "./map.js";
 import { clearFailure, fail } from "./notice.js";
 import { showRecent, startRecent } from "./recent.js";
+import { startRefit } from "./refit.js";
 import { bindKeyForm, news, refreshSession, session } from "./session.js";
 import { startShortcuts } from "./shortcuts.js";
 import { startTag } from "./tag.js";
@@ -71,8 +72,8 @@ async function addressChanged() {
 
 async function start() {
   takeKeyFromAddress();
-  for (const begin of [startTag, startTeach, startShortcuts, startLabels, startDocuments, startMap, startBatch,
-    startRecent, startKeys, ignoreStrayFiles]) begin();
+  for (const begin of [startTag, startTeach, startRefit, startShortcuts, startLabels, startDocuments, startMap,
+    startBatch, startRecent, startKeys, ignoreStrayFiles]) begin();
   window.addEventListener("hashchange", addressChanged);
   news.addEventListener("session", () => go({ step: false })); // another key may see more
   go({ step: false });

@@ -8,6 +8,7 @@ export function modelCard(model) {
   const parts = {
     Facts: { name, method, encoder, labels, created: when(created) },
     "Metrics on validation": model.metrics,
+    "Last refit": model.refitted,
     Thresholds: model.thresholds,
     Datastore: model.store,
     Corpus: model.corpus,
