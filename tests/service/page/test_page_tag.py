@@ -182,6 +182,22 @@ def test_teach_shows_the_difference_and_undoes_it(opened, service) -> None:
     assert taught not in page.locator("#neighbours .neighbour a").all_text_contents()
 
 
+def test_a_text_that_none_of_the_labels_fits_can_be_taught(opened, service) -> None:
+    page = opened()
+    tag(page)
+    expect(page.locator("#teach-why")).to_have_text("Accept, add or reject at least one label.")
+    suggested = names(page, "#chosen")
+    for row in page.locator("#chosen .reject").all():
+        row.click()
+    page.click("#teach")
+    expect(page.locator("#difference")).to_be_visible()
+    expect(page.locator("#chosen .reject")).to_have_count(0)
+    with service.client() as client:
+        nearest = client.post("/v1/predict", json={"text": page.input_value("#text")}).json()["neighbours"][0]
+    assert suggested and (nearest["labels"], sorted(nearest["rejected"])) == ([], sorted(suggested))
+    remove(service, nearest["id"])
+
+
 def test_rejected_labels_are_taught_shown_and_taken_back(opened, service) -> None:
     page = opened()
     tag(page)

@@ -72,7 +72,7 @@ function whyNot() {
   if (readOnly) return readOnly;
   if (taught?.text === asked.text) return "This text is taught. Undo that to teach it otherwise.";
   if (textIsStale()) return "The text has changed since: tag it again first.";
-  if (!decisions.accepted.length) return "Accept or add at least one label.";
+  if (!decisions.accepted.length && !decisions.rejected.length) return "Accept, add or reject at least one label.";
   return busy ? "One moment." : null;
 }
 
