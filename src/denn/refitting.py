@@ -28,6 +28,7 @@ from denn.protocols import Datastore, Progress
 from denn.types import Calibrated, Corpus, Document, LabelSpace, Stage
 from denn.untrusted import REMEDY
 from denn.validation import FOLDER, Kept, changing, digests_of, with_folder
+from denn.witnesses.texts import Texts
 
 FEWEST = 25  # documents to validate on, if the model keeps none itself
 ONE_IN = 10  # documents that were added later is held out
@@ -115,10 +116,11 @@ def _refit(
     name = bundle.new_name(folder, "learnt")
     try:
         (folder / name).mkdir()
-        asked = relearning.ask_of_own_labels(new, judged.documents, judged.embeddings, judged.own_ids)
-        found = new.learn_combination(asked, judged.documents, folder / name, shown)
+        asked = relearning.ask(method, judged.documents, judged.embeddings, judged.own_ids)
+        own = relearning.with_own_labels(new, asked)
+        found = new.learn_combination(own, judged.documents, folder / name, shown)
         shown.start(Stage("comparing with the model so far"))
-        before, after, error = _compare(model, judged, found)
+        before, after, error = _compare(model, asked, found)
         facts = {
             "time": datetime.now(UTC).isoformat(timespec="seconds"),
             "seconds": round(time.monotonic() - begun, 1),
@@ -281,14 +283,13 @@ def _labels(
     return LabelSpace(tuple(names[: last + 1]), tuple(counts[name] for name in names[: last + 1]))
 
 
-def _compare(model: Model, judged: Judged, found: Calibrated) -> tuple[float, float, float]:
+def _compare(model: Model, asked: Texts, found: Calibrated) -> tuple[float, float, float]:
     """Return what the model scores on the documents as it is, what the refit scores, and the standard error of that.
 
     The refit's combination and thresholds are always those of folds that do not hold the document.
     """
     method, names = cast(DENN, model.method), found.scores.names
-    p, gold = method.parameters, LabelSpace(names).matrix(judged.documents)
-    asked = relearning.ask(method, judged.documents, judged.embeddings, judged.own_ids)
+    p, gold = method.parameters, LabelSpace(names).matrix(found.documents)
     old = method.combine(method.hear(asked), asked.neighbours)
     if p.optimise == "precision_at_k":
         before = precision_values(_columns(old.final, old.names, names), gold)

@@ -29,9 +29,12 @@ def ignore(_):
     pass
 
 
-def test_few_documents_give_nearly_the_machines_of_all():
+@pytest.mark.parametrize("first", [sparse_linear.FIRST, 10])
+@pytest.mark.parametrize("negatives", [60, 600])
+def test_few_documents_give_nearly_the_machines_of_all(monkeypatch, first, negatives):
+    monkeypatch.setattr(sparse_linear, "FIRST", first)
     rows, gold = problem()
-    found = learner(rows, gold).learn(np.arange(6), ignore)
+    found = learner(rows, gold, negatives=negatives).learn(np.arange(6), ignore)
     ours = rows @ found.weights.toarray() + found.bias
     for label in range(6):
         whole = LinearSVC(dual=False, tol=1e-6).fit(rows.astype(float), gold[:, [label]].toarray().ravel())

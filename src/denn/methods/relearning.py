@@ -15,7 +15,7 @@ from denn.methods.neighbours import with_labels
 from denn.protocols import Progress
 from denn.registry import WITNESSES, lookup
 from denn.training.head import BATCH, epoch_seconds
-from denn.types import Corpus, Document, Neighbours, Stage
+from denn.types import Corpus, Document, Stage
 from denn.witnesses.texts import Texts
 
 EPOCHS = 5  # of the head: with more it learns by heart what the encoder has learnt by heart already
@@ -65,16 +65,9 @@ def ask(method: DENN, documents: Sequence[Document], embeddings: Tensor, own_ids
     return Texts(texts, lambda _: embeddings, lambda vectors: method.search(vectors, k, own_ids))
 
 
-def ask_of_own_labels(
-    method: DENN, documents: Sequence[Document], embeddings: Tensor, own_ids: Sequence[str | None]
-) -> Texts:
-    """Return the same, where labels that came after what the method learnt do not count."""
-    asked = ask(method, documents, embeddings, own_ids)
-
-    def search(_: Tensor) -> Neighbours:
-        return with_labels(asked.neighbours, method.names)
-
-    return Texts(asked, lambda _: embeddings, search)
+def with_own_labels(method: DENN, asked: Texts) -> Texts:
+    """Return the same texts and neighbours, where labels that came after what the method learnt do not count."""
+    return Texts(asked, lambda _: asked.embeddings, lambda _: with_labels(asked.neighbours, method.names))
 
 
 def _epochs(head: nn.Linear, documents: int, clock: Clock) -> int:

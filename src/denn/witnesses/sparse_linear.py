@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from denn.witnesses.ngrams import Floats, Integers, Matrix
 
 ROUNDS = 3  # of learning a label; each adds the documents that the one before got wrong
+FIRST = 2000  # documents of a label that its first round reads; that round only looks for others within the margin
 BLOCK = 32  # labels whose decision values are computed together
 NEVER = -2.0  # the decision value of a label without documents
 THREADS = 4  # at most: only one of them can be in liblinear
@@ -81,17 +82,21 @@ class Learner:
         others = [np.setdiff1d(sample, positive) for positive in own]
         weights = np.zeros((self.rows.shape[1], len(labels)), dtype=np.float32)
         bias = np.zeros(len(labels), dtype=np.float32)
+        draw = np.random.default_rng(self.seed)
         for turn in range(ROUNDS):
             decisions = self.rows @ weights + bias if turn else None  # (N,B)
             for place, positive in enumerate(own):
                 if self._is_over():
                     has_seen_all = turn > 1 or (turn and len(sample) == self.rows.shape[0])
                     return (self._pruned(weights), bias) if has_seen_all else None
+                is_whole = turn > 1 or len(positive) <= FIRST  # the last machine read all documents of the label
                 if decisions is not None:
                     known = len(others[place])
                     others[place], added = self._within_margin(decisions[:, place], positive, others[place])
-                    if added <= 0.01 * (known + len(positive)):
+                    if is_whole and added <= 0.01 * (known + len(positive)):
                         continue
+                elif not is_whole:
+                    positive = draw.permutation(positive)[:FIRST]
                 weights[:, place], bias[place] = self._machine(positive, others[place])
         return self._pruned(weights), bias
 

@@ -24,6 +24,7 @@ from denn.witnesses.sparse_linear import Learner
 
 TERMS, NUMBERS = "terms.txt", "words.safetensors"
 HELD_OUT, HELD_OUT_LABELS = 2000, 150  # documents and labels at most that cost and calibration are chosen by
+TRIED = 20_000  # documents at most that are learnt from at each cost
 EVERY_KIND = 10_000_000  # training tokens; with more, words alone are terms, as the others take four times as long
 EVERY_KIND_SECONDS = 6e-5  # a training token, to learn terms of every kind; with less time, too, words alone are terms
 MOST_WORDS, MOST_ENDINGS, MOST_PAIRS = 200_000, 200_000, 200_000
@@ -233,7 +234,8 @@ def _calibrated(
 ) -> tuple[Learner, Calibration]:
     """Learn some labels from some documents at each cost; return the best one with its calibration on the others."""
     count = learner.rows.shape[0]
-    held, kept = np.split(np.random.default_rng(learner.seed).permutation(count), [min(HELD_OUT, count // 5)])
+    most = min(HELD_OUT, count // 5)
+    held, kept, _ = np.split(np.random.default_rng(learner.seed).permutation(count), [most, most + TRIED])
     supported = order[share[order] * count >= 2]
     chosen = supported[:: max(1, min(5, len(supported) // 10), -(-len(supported) // HELD_OUT_LABELS))]
     gold = learner.gold[held][:, chosen].toarray()
