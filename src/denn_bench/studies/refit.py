@@ -23,7 +23,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 import torch.nn.functional as F
@@ -38,6 +38,7 @@ from denn.data.corpus import read_documents
 from denn.data.debian import load_debian
 from denn.encoders.weights import cache_folder
 from denn.methods import relearning
+from denn.methods.denn import DENN
 from denn.model import Model
 from denn.registry import WITNESSES, lookup
 from denn.types import Corpus, Stage
@@ -143,7 +144,7 @@ def timed(folder: Path, added: int, work: Path) -> dict[str, Any]:
 def heads(folder: Path, added: int, epochs: Sequence[int], work: Path) -> dict[str, Any]:
     """Learn heads for these numbers of epochs; score each on validation documents, alone and in a combination."""
     with copied(folder, added, work) as copy, denn.load(copy) as model, tempfile.TemporaryDirectory() as own:
-        method, card = model.method, model.card
+        method, card = cast(DENN, model.method), model.card
         learnt, vectors, judged = refitting._divide(model.store, Kept.load(copy / card.validation), method, Silent())
         labels = refitting._labels(bundle.read_labels(copy).names, model.store.labels, learnt, judged.documents)
         corpus = Corpus(learnt, judged.documents, labels=labels)
