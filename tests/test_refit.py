@@ -145,6 +145,17 @@ def test_no_document_judges_by_itself(model, monkeypatch):
         assert one not in heard and other in heard
 
 
+def test_a_refit_of_the_same_documents_is_as_good_as_the_one_before(model):
+    with denn.load(model) as before:
+        for n, id in enumerate(before.store.ids()):
+            if n % 3:
+                before.store.relabel(id, [before.labels.names[n % len(before.labels)]])
+    denn.refit(model, force=True).close()
+    with denn.refit(model) as again:  # the combination of the first was tuned on the documents that judge the second
+        found = again.card.refitted
+    assert (found["before"], found["standard_error"]) == (found["after"], 0.0)
+
+
 def test_a_worse_refit_is_not_taken(model, tiny_corpus):
     with denn.load(model) as before:
         ids, labels = before.store.ids(), before.labels.names

@@ -284,21 +284,27 @@ def _labels(
 
 
 def _compare(model: Model, asked: Texts, found: Calibrated) -> tuple[float, float, float]:
-    """Return what the model scores on the documents as it is, what the refit scores, and the standard error of that.
+    """Return what the model so far scores on the documents, what the refit scores, and the standard error of that.
 
-    The refit's combination and thresholds are always those of folds that do not hold the document.
+    Combination and thresholds of both are those of folds that do not hold the document: the model so far was tuned on
+    most of these documents, which would make it look better than it is. Labels that it has not learnt are decided as
+    it decides them.
     """
     method, names = cast(DENN, model.method), found.scores.names
-    p, gold = method.parameters, LabelSpace(names).matrix(found.documents)
+    p, gold, known = method.parameters, LabelSpace(names).matrix(found.documents), len(method.names)
+    own = relearning.with_own_labels(method, asked)
+    _, _, unseen = method.fit_combiner(method.hear(own), own.neighbours, found.documents)
     old = method.combine(method.hear(asked), asked.neighbours)
     if p.optimise == "precision_at_k":
-        before = precision_values(_columns(old.final, old.names, names), gold)
+        scores = torch.cat([unseen, old.final[:, known:]], dim=1)
+        before = precision_values(_columns(scores, old.names, names), gold)
         after = precision_values(found.scores.final, gold)
     else:
         fold, macro = folds_of(len(gold), p.seed), p.optimise == "macro_f1"
         model.defer_estimates(ESTIMATING, 0.0)  # of thresholds of later labels, which may be thousands
-        chosen = decide(old.final, model.decision_thresholds(old))
-        before = f1_values(_columns(chosen, old.names, names), gold, macro=macro)
+        later = decide(old.final, model.decision_thresholds(old))[:, known:]
+        learnt = decide_by_fold(unseen, LabelSpace(method.names).matrix(found.documents), fold, p.optimise)
+        before = f1_values(_columns(torch.cat([learnt, later], dim=1), old.names, names), gold, macro=macro)
         after = f1_values(decide_by_fold(found.scores.final, gold, fold, p.optimise), gold, macro=macro)
     return float(before[0]), float(after[0]), lead_of(after, before)[1]
 

@@ -175,19 +175,27 @@ class DENN(WithNeighbours):
         self, asked: Texts, documents: Sequence[Document], folder: Path, progress: Progress
     ) -> Calibrated:
         """Learn whom to believe from the texts of these documents, and write it to the folder."""
-        p = self.parameters
         progress.start(Stage(f"hearing the witnesses on {len(asked):,} validation documents"))
         parts, found = self.hear(asked), asked.neighbours
         progress.start(Stage("learning whom to believe"))
-        heard, context = self._weighed(parts, found)
-        self.combiner = lookup(COMBINERS, p.combination, "combination")(optimise=p.optimise, seed=p.seed)
-        learnt = self.combiner.fit(heard, LabelSpace(found.names).matrix(documents), context)
+        self.combiner, learnt, unseen = self.fit_combiner(parts, found, documents)
         self.combiner.save(folder)
-        unseen = self.combiner.held_out
-        unseen = self.combiner.combine(heard, context) if unseen is None else unseen
-        scores = Scores(unseen, found.names, parts, self._confidence(heard, context), found)
+        scores = Scores(unseen, found.names, parts, self._confidence(*self._weighed(parts, found)), found)
         scores = replace(scores, alternatives=self.alternatives(scores))
         return Calibrated(scores, {"combination": learnt}, documents, asked.embeddings)
+
+    def fit_combiner(
+        self, parts: Mapping[str, Tensor], found: Neighbours, documents: Sequence[Document]
+    ) -> tuple[Combiner, Mapping[str, object], Tensor]:
+        """Fit a combiner to what the witnesses say of documents; return it, facts, and scores of unseen documents.
+
+        Each document's (n,L) scores are those of a combiner that learnt from others, if a combiner learns at all.
+        """
+        p, (heard, context) = self.parameters, self._weighed(parts, found)
+        combiner: Combiner = lookup(COMBINERS, p.combination, "combination")(optimise=p.optimise, seed=p.seed)
+        learnt = combiner.fit(heard, LabelSpace(found.names).matrix(documents), context)
+        unseen = combiner.held_out
+        return combiner, learnt, combiner.combine(heard, context) if unseen is None else unseen
 
     def combine(self, parts: Mapping[str, Tensor], found: Neighbours, gamma: float | None = None) -> Scores:
         """Weigh what the witnesses say of texts with these neighbours."""
