@@ -156,6 +156,29 @@ def test_a_refit_of_the_same_documents_is_as_good_as_the_one_before(model):
     assert (found["before"], found["standard_error"]) == (found["after"], 0.0)
 
 
+def test_a_label_of_two_lines_from_an_older_store_can_be_relabelled(model, monkeypatch):
+    monkeypatch.setattr("denn.stores.rules.check_labels", lambda names: None)  # as it was
+    teach(model, [denn.Document("gambit and pawn", ("two\nlines",), "older")])
+    with pytest.raises(DataError, match="expected one line"):
+        denn.refit(model, force=True)
+    with denn.load(model) as opened:
+        opened.store.relabel("older", [opened.labels.names[0]])
+    denn.refit(model, force=True).close()
+
+
+def test_a_refit_that_learnt_from_a_forgotten_document_is_not_taken(model):
+    teach(model, taught(30))
+
+    def forget():
+        with denn.load(model) as opened:
+            opened.store.forget(opened.store.ids()[-1])
+
+    with pytest.raises(ConflictError, match="forgotten while the refit learnt"):
+        denn.refit(model, force=True, progress=Hook("training the head", forget))
+    assert not list(model.glob("learnt-*"))
+    denn.refit(model, force=True).close()
+
+
 def test_a_worse_refit_is_not_taken(model, tiny_corpus):
     with denn.load(model) as before:
         ids, labels = before.store.ids(), before.labels.names

@@ -105,7 +105,7 @@ def _refit(
     if not model.method.can_refit:
         raise ConflictError(f"Got a model of the method {card.method!r}, expected 'denn'. Train again instead.")
     kept = _kept(model, folder, valid, shown)
-    newest = store.history(1)
+    seen = _last_change(store)
     learnt, vectors, judged = _divide(store, kept, method, shown)
     _check(folder, kept, len(judged.documents))
     held = [one for one, own_id in zip(judged.documents, judged.own_ids, strict=True) if own_id is not None]
@@ -127,7 +127,7 @@ def _refit(
             "documents": len(learnt),
             "held_out": len(judged.documents),
             "labels": len(labels),
-            "change": newest[0].number if newest else 0,  # the last one that was certainly learnt from
+            "change": seen,  # the last one that was certainly learnt from
             "metric": method.parameters.optimise,
             "before": round(before, 5),
             "after": round(after, 5),
@@ -145,6 +145,7 @@ def _refit(
         card = with_folder(folder, _refitted(card, corpus, found, facts), "learnt", name)
         if not card.validation or valid is not None:
             card = _keep(folder, card, kept)
+        _check_forgotten(store, seen)
         bundle.write_card(folder, card)  # from here on the new parts count
     finally:
         _clear(folder)
@@ -265,6 +266,20 @@ def _check(folder: Path, kept: Kept, documents: int) -> None:
     )
 
 
+def _last_change(store: Datastore) -> int:
+    """Return the number of the newest change."""
+    return max((change.number for change in store.history(1)), default=0)
+
+
+def _check_forgotten(store: Datastore, seen: int) -> None:
+    """Refuse to keep what was learnt from documents that were forgotten meanwhile."""
+    later = store.history(max(0, _last_change(store) - seen))
+    if any(change.action == "forget" and change.number > seen for change in later):
+        raise ConflictError(
+            "Documents were forgotten while the refit learnt from them, so the model stays as it was. Refit again."
+        )
+
+
 def _labels(
     first: Sequence[str], stored: Sequence[str], learnt: Sequence[Document], held: Sequence[Document]
 ) -> LabelSpace:
@@ -273,7 +288,8 @@ def _labels(
     One that came to the datastore since these documents were read is left to the next refit.
     """
     carried = {label for one in (*learnt, *held) for label in (*one.labels, *one.rejected)}
-    names = list(dict.fromkeys((*first, *stored, *sorted(carried))))
+    whole = [name for name in stored if "\n" not in name or name in carried]  # an older store may have others
+    names = list(dict.fromkeys((*first, *whole, *sorted(carried))))
     last = max(place for place, name in enumerate(names) if place < len(first) or name in carried)
     if broken := [name for name in names[: last + 1] if "\n" in name]:
         raise DataError(

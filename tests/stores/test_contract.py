@@ -103,17 +103,20 @@ def test_odd_labels_ids_and_texts_survive(make):
     assert store.label_counts() == {odd: 1 for odd in names} | {"common": len(ODD)}
 
 
-@pytest.mark.parametrize("blank", ["", " ", "\t\n", "\u3000"])
-def test_blank_labels_are_refused(make, blank):
+@pytest.mark.parametrize(
+    ("wrong", "expected"),
+    [*((blank, "visible character") for blank in ("", " ", "\t\n", "\u3000")), ("y\nz", "expected one line")],
+)
+def test_blank_labels_and_those_of_several_lines_are_refused(make, wrong, expected):
     store = make.create()
     store.add([Document("a", ("x",), "a")], vectors(1))
     before = everything(store)
     for change in (
-        lambda: store.add([Document("b", ("y", blank), "b")], vectors(1)),
-        lambda: store.relabel("a", ["z", blank]),
-        lambda: store.relabel("a", add=[blank]),
+        lambda: store.add([Document("b", ("y", wrong), "b")], vectors(1)),
+        lambda: store.relabel("a", ["z", wrong]),
+        lambda: store.relabel("a", add=[wrong]),
     ):
-        with pytest.raises(StoreError, match="visible character"):
+        with pytest.raises(StoreError, match=expected):
             change()
     assert everything(store) == before
 

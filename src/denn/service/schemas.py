@@ -14,7 +14,7 @@ def _whole(number: Any) -> Any:
 
 Few = Annotated[int, Field(ge=0, le=100), BeforeValidator(_whole)]
 Many = Annotated[int, Field(ge=1, le=1000), BeforeValidator(_whole)]
-Label = Annotated[str, StringConstraints(min_length=1, max_length=1000, pattern=r"[^\s\u001c-\u001f]")]
+Label = Annotated[str, StringConstraints(min_length=1, max_length=1000, pattern=r"^[^\n]*[^\s\u001c-\u001f][^\n]*$")]
 Id = Annotated[str, StringConstraints(min_length=1, max_length=1000)]
 Share = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
 LINE = r"^[^\u0000-\u001f\u007f-\u009f\u200e\u200f\u2028-\u202e\u2066-\u2069]*$"  # nothing that breaks or turns it

@@ -41,10 +41,12 @@ def label_names(given: Sequence[str]) -> tuple[str, ...]:
 
 
 def check_labels(names: Iterable[str]) -> None:
-    """Refuse labels that are nothing but white space."""
+    """Refuse labels that are nothing but white space, or more than a line."""
     for name in names:
         if not name.strip():
             raise StoreError(f"got the label {name!r}, expected a name with at least one visible character.")
+        if "\n" in name:
+            raise StoreError(f"got the label {name!r}, expected one line.")
 
 
 def fresh_labels(documents: Sequence[Document], known: Container[str]) -> list[str]:
