@@ -33,7 +33,7 @@ from denn.witnesses.texts import Texts
 FEWEST = 25  # documents to validate on, if the model keeps none itself
 ONE_IN = 10  # documents that were added later is held out
 BATCH = 4096  # documents that are read at a time
-ESTIMATING = 30.0  # seconds for thresholds of labels that the model so far has not learnt
+ESTIMATING = 10.0  # seconds for thresholds of labels that the model so far has not learnt
 SAMPLED = 64  # documents that show the mean length of embeddings
 
 

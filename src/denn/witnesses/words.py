@@ -255,8 +255,9 @@ def _calibrated(
             break
         decisions = (learner.rows[held] @ found.weights[:, chosen]).toarray() + found.bias[chosen]
         calibration = Calibration.fit(decisions, gold, share[chosen], share)
-        if (loss := Calibration(calibration.curves[:, chosen]).loss(decisions, gold)) < least:
-            best, least = (replace(learner, cost=cost), calibration), loss
+        if (loss := Calibration(calibration.curves[:, chosen]).loss(decisions, gold)) >= least:
+            break  # it would rise further
+        best, least = (replace(learner, cost=cost), calibration), loss
     if best is None:
         raise _too_late()
     return best
