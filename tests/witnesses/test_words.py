@@ -14,6 +14,7 @@ from safetensors.torch import load_file, save_file
 
 from denn.errors import BundleError, DataError, TrainingError
 from denn.types import Document, LabelSpace
+from denn.witnesses.sparse_linear import Learner
 from denn.witnesses.words import NUMBERS, TERMS, Words
 
 TOPICS = {
@@ -133,6 +134,22 @@ def test_the_cost_is_chosen_by_held_out_documents():
     assert "choosing the cost of words" in seen.stages
     assert torch.equal(found, fitted(train, cost=0.1).scores(texts(TEST)))
     assert not torch.equal(found, fitted(train, cost=1.0).scores(texts(TEST)))
+
+
+def test_costs_are_tried_on_some_of_many_documents_and_all_are_learnt(monkeypatch):
+    read, learn = [], Learner.learn
+
+    def spy(self, labels, report):
+        read.append((self.cost, self.rows.shape[0]))
+        return learn(self, labels, report)
+
+    monkeypatch.setattr(Learner, "learn", spy)
+    monkeypatch.setattr(sys.modules[Words.__module__], "TRIED", 100)
+    found = fitted()
+    *tried, last = read
+    assert {rows for _, rows in tried} == {100} and last[1] == len(TRAIN)
+    assert [cost for cost, _ in tried] in ([1.0, 0.3], [1.0, 0.3, 0.1])  # until a lower one is worse
+    assert (found.scores(texts(TEST)) > 0.5).any()
 
 
 def test_one_seed_gives_one_model(words):
