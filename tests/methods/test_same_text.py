@@ -9,8 +9,9 @@ import torch
 
 import denn
 from denn.analysis.sweeps import Searched
-from denn.methods.same_text import Likeness, Stored, is_typo, likeness_of, words_of
-from denn.types import Document, Where
+from denn.methods.same_text import Likeness, Stored, decide_by_same_text, is_typo, likeness_of, words_of
+from denn.stores.embedded.temporary import MemoryStore
+from denn.types import Document, Scores, Where
 
 STORED = (
     "The referee stopped the match after the goal, because a dog had run across the field of the stadium, and nobody "
@@ -109,6 +110,19 @@ def test_no_text_takes_long(blank):
 def test_a_typo_is_one_letter(one, other, expected):
     for first, second in ((one, other), (other, one)):
         assert is_typo(first, second, KNOWN.__contains__) is expected
+
+
+def test_the_nearest_texts_are_compared_though_a_typo_moved_the_embedding():
+    """The text is among the three nearest documents or very near, and never far."""
+    for cosine, others, expected in ((0.6, 2, "own"), (0.6, 3, None), (0.9, 3, "own"), (0.4, 0, None)):
+        store = MemoryStore.create("memory:", 2)
+        near = [Document(f"Another text, number {number}.", (), f"other{number}") for number in range(others)]
+        vectors = [[one, (1 - one**2) ** 0.5] for one in (*[0.95] * others, cosine)]
+        store.add([*near, Document(STORED, ("dogs",), "own")], torch.tensor(vectors))
+        scores = Scores(torch.zeros(1, 1), store.labels, neighbours=store.search(torch.tensor([[1.0, 0.0]]), 30))
+        decided = decide_by_same_text(scores, [STORED.replace("across", "acorss")], store, KNOWN.__contains__)
+        assert (decided.same_text or [None])[0] == expected
+        assert bool(decided.final[0, 0] > 0.99) == (expected is not None)
 
 
 @pytest.fixture

@@ -12,7 +12,8 @@ import torch
 from denn.protocols import Datastore
 from denn.types import Document, Scores
 
-LEAST_SIMILARITY = 0.8  # of embeddings; below it two texts are not compared
+LEAST_SIMILARITY = 0.8  # of embeddings; below it two texts are not compared,
+NEAREST, LEAST_OF_NEAREST = 3, 0.5  # but for the nearest ones: a typo in a short text moves its embedding far
 SHARE_OF_UNDECIDED = 0.001  # of a score is left to a label that was decided on, so that their order stays
 LEAST_WORDS = 5  # of a text that may differ from the stored one
 LEAST_SHARE, MOST_SHARE = 0.5, 1.1  # of the stored text's words
@@ -77,6 +78,7 @@ def _near_documents(scores: Scores) -> dict[int, list[str]]:
     found = scores.neighbours
     assert found is not None
     near = found.similarity >= LEAST_SIMILARITY
+    near[:, :NEAREST] = found.similarity[:, :NEAREST] >= LEAST_OF_NEAREST
     return {
         row: [id for id, is_near in zip(found.ids[row], near[row].tolist(), strict=False) if is_near]
         for row in near.any(1).nonzero()[:, 0].tolist()

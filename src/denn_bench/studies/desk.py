@@ -40,7 +40,7 @@ COMMON = ("encoder", "max_length")  # settings of the demo that every training h
 VALID_SHARE = 0.1
 METRICS = {"micro_f1": "micro-F1, %", "supported_macro_f1": "macro-F1, %"}
 KEPT = (*METRICS, "macro_f1", "supported_labels", "labels_per_text")
-PANELS = {"window": "in each window", "so_far": "over the stream so far"}
+PANELS = {"window": "in each window of {:,}", "so_far": "over the stream so far"}
 STATE = "state.json"
 
 
@@ -193,7 +193,7 @@ def draw(study: dict[str, Any], out: Path) -> list[Path]:
                     if points:
                         label = way.shown.format(way.every * study["window"])
                         panel.plot(*zip(*points, strict=True), color=way.colour, marker=way.marker, label=label)
-                panel.set(ylabel=unit, title=title)
+                panel.set(ylabel=unit, title=title.format(study["window"]))
         for panel in grid[-1]:
             panel.set(xlabel="documents of the stream")
         figure.legend(*grid[0][0].get_legend_handles_labels(), loc="outside lower center", ncols=2)
