@@ -78,6 +78,14 @@ def test_other_words_make_another_text(text):
         (f"{STORED} Ask Mueller.", f"{STORED} Ask Muellers."),
         (f"{STORED} Buy GLDC.", f"{STORED} Buy GDC."),
         ("Nobody knew whose stadium it was after the", "Nobody knew whose stadum it was after the"),
+        ("Please cancel my order number 12", "Please cancel my order number 1"),
+        ("Release notes of the kernel 2.6.32", "Release notes of the kernel 2"),
+        ("A driver for the older networks", "A driver for the older net"),
+        (f"{STORED} It shows asymmetric forms.", f"{STORED} It shows a symmetric forms."),
+        (".NET library", "net library"),
+        ("It is cold (-5)", "It is cold (5)"),
+        ("version 1.5", "version 1 5"),
+        ("they won 3:2", "they won 3-2"),
     ],
 )
 def test_numbers_signs_names_and_other_words_are_no_typos(stored, text):

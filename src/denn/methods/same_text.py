@@ -22,7 +22,10 @@ WORDS_PER_TYPO, LEAST_WORDS_WITH_TYPO = 20, 10
 LEAST_LETTERS = 6  # of an unusual word that may be a typo of another one; shorter ones are often abbreviations
 
 HYPHENATED = re.compile(r"(?<=\w)[-\u00ad\u2010][ \t\r]*+\n\s*+(?=\w)")
-WORD = re.compile(r"(?:(?<!\S)-(?=\d))?[^\s.,;:!?'\"()\[\]{}\-_`’‘“”«»…–—‐]+")  # other signs are part of a word
+SIGNS = r"\s.,;:!?'\"()\[\]{}\-_`’‘“”«»…–—‐"  # between words; but for −5, .net, 1.5 and 3:2, others are part of a word
+WORD = re.compile(
+    rf"(?:(?<![\w.,:)\]])-(?=\d)|(?<![^\s(\[])\.(?=[^\W\d]))?[^{SIGNS}]+(?:(?<=\d)[.,:](?=\d)[^{SIGNS}]+)*+"
+)
 
 IsWord = Callable[[str], bool]  # whether it is the usual spelling of a word
 
@@ -133,12 +136,12 @@ def is_nearly_same(own: Sequence[str], stored: Sequence[str], is_word: IsWord) -
     typos, here, there = max(len(own) // WORDS_PER_TYPO, int(len(own) >= LEAST_WORDS_WITH_TYPO)), 0, 0
     while here < len(own) and there < len(stored):
         one, other = own[here], stored[there]
-        cut_off = here == len(own) - 1 and other.startswith(one)
+        cut_off = here == len(own) - 1 and there < len(stored) - 1 and _is_beginning(one, other)
         if one == other or cut_off or is_typo(one, other, is_word):
             here, there = here + 1, there + 1
-        elif "".join(own[here : here + 2]) == other:
+        elif _are_halves(own[here : here + 2], other):
             here, there = here + 2, there + 1
-        elif one == "".join(stored[there : there + 2]):
+        elif _are_halves(stored[there : there + 2], one):
             here, there = here + 1, there + 2
         else:
             return False
@@ -146,6 +149,16 @@ def is_nearly_same(own: Sequence[str], stored: Sequence[str], is_word: IsWord) -
         if typos < 0:
             return False
     return here == len(own)
+
+
+def _is_beginning(one: str, other: str) -> bool:
+    """Tell whether a word is the other one cut off; of a number it is another number."""
+    return other.startswith(one) and not any(sign.isdigit() for sign in other)
+
+
+def _are_halves(parts: Sequence[str], word: str) -> bool:
+    """Tell whether a word was torn in two; a single letter may be a word of its own."""
+    return "".join(parts) == word and min(map(len, parts)) > 1
 
 
 def is_typo(one: str, other: str, is_word: IsWord) -> bool:
