@@ -18,7 +18,7 @@ from denn.training.head import BATCH, epoch_seconds
 from denn.types import Corpus, Document, Stage
 from denn.witnesses.texts import Texts
 
-EPOCHS = 5  # of the head, chosen on validation documents (results/refit-head.json): more make it worse
+EPOCHS = 5  # of the head, chosen on validation documents: results/refit-head.json
 LEAST_STEPS = 60  # of the head, where documents are few
 HEAD_SHARE, WITNESS_SHARE = 0.25, 0.5  # of the time left, that the head and then each witness may take
 
