@@ -21,7 +21,7 @@ from denn import bundle
 from denn.clock import Clock
 from denn.config import Recipe, make_recipe
 from denn.continuing import Origin, open_origin
-from denn.errors import BundleError, ConfigError, DataError, EncoderError, FineTuningError, TrainingError
+from denn.errors import BundleError, ConfigError, DataError, EncoderError, FineTuningError, NoRoomError, TrainingError
 from denn.evaluation import evaluate, systems_of, tune, untuned
 from denn.methods.effort import with_effort
 from denn.model import Model, load
@@ -176,7 +176,7 @@ def room(folder: Path, doing: str) -> Iterator[None]:
         if isinstance(error, OSError) and error.errno not in FULL:
             raise
         reason = error.strerror if isinstance(error, OSError) else first_line(error)
-        raise TrainingError(
+        raise NoRoomError(
             f"The {doing} cannot write to {folder.parent}: {reason}. Make room, then run the same command again to "
             "resume."
         ) from error

@@ -41,6 +41,10 @@ class TrainingError(DennError):
     """Training cannot start or cannot go on."""
 
 
+class NoRoomError(TrainingError):
+    """There is no room to write what was learnt."""
+
+
 class FineTuningError(TrainingError):
     """Fine-tuning came to nothing, in too short a time or by a collapse; a model without it may still be good."""
 

@@ -11,15 +11,27 @@ import os
 import sys
 import threading
 import time
-from typing import TextIO
+from collections.abc import Sequence
+from typing import Literal, TextIO, TypeAlias
 
-from denn.errors import DennError
+from denn.errors import BundleError, ConflictError, DennError, EncoderError, NoRoomError, StoreError
 from denn.refitting import refit_folder
 from denn.service.telemetry import trace
 from denn.types import Stage
 
 NICE = 10  # by which answers go before the refit
 PAUSE = 0.2  # seconds between two reports of the same stage
+Kind: TypeAlias = Literal["told", "datastore", "room", "folder", "fault"]
+KINDS: Sequence[tuple[type[Exception], Kind]] = (  # of errors; the sentences of all but the first may name places
+    (NoRoomError, "room"),
+    (ConflictError, "told"),
+    (StoreError, "datastore"),
+    (BundleError, "folder"),
+    (EncoderError, "folder"),
+    (OSError, "folder"),
+    (DennError, "told"),
+    (Exception, "fault"),
+)
 
 
 class Lines:
@@ -56,16 +68,17 @@ def main(folder: str, force: bool) -> None:
     try:
         outcome = refit_folder(folder, force=force, progress=lines)
         lines.say(taken=outcome.taken, facts=outcome.facts)
-    except DennError as error:
-        lines.say(error=str(error))
-    except OSError as error:
-        lines.say(error=f"The refit cannot use the model's folder: {error.strerror or type(error).__name__}.")
-    except Exception as error:  # a fault of our own, or no memory: the service's log gets the place
-        lines.say(error=f"The refit failed ({type(error).__name__}). The log has more.", trace="".join(trace(error)))
+    except Exception as error:
+        kind = next(kind for kinds, kind in KINDS if isinstance(error, kinds))
+        if kind == "fault":  # of our own, or no memory: the service's log gets the place, and no words
+            lines.say(kind=kind, error=type(error).__name__, trace="".join(trace(error)))
+        else:
+            lines.say(kind=kind, error=str(error))
 
 
 def _end_with_the_service() -> None:
-    sys.stdin.buffer.read()  # returns when the service has ended
+    while os.read(0, 1):  # nothing comes before the service ends; sys.stdin would be locked when this process ends
+        pass
     os._exit(1)
 
 

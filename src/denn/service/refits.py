@@ -6,6 +6,7 @@ import asyncio
 import json
 import logging
 import os
+import signal
 import sys
 from collections.abc import Mapping
 from contextlib import suppress
@@ -17,7 +18,8 @@ from denn.errors import ConflictError, DennError
 from denn.refitting import describe
 from denn.service.changes import Changes, learnt_until
 from denn.service.engine import Engine
-from denn.service.problems import Refusal
+from denn.service.problems import SENTENCES, Refusal
+from denn.service.refit_child import Kind
 from denn.service.renewal import Renewal
 from denn.service.settings import Settings
 from denn.service.telemetry import Telemetry
@@ -28,7 +30,15 @@ log = logging.getLogger("denn.service")
 
 State: TypeAlias = Literal["never", "running", "done", "kept", "failed"]
 EVERY = 2.0  # seconds between two looks at the number of changes
+CHILD = (sys.executable, "-P", "-m", "denn.service.refit_child")
 BY_ITSELF = "--refit-every"
+TOLD: Mapping[Kind, str] = {  # instead of sentences that name places, which go to the log
+    "datastore": SENTENCES[503],
+    "room": "There is no room to write the refitted model. Make room, then start the refit again.",
+    "folder": "The folder of the model cannot be used. The log has more.",
+    "fault": "The refit failed. The log has more.",
+}
+LOGGED = ("error", "trace")  # of what a process said
 FIGURES = ("metric", "before", "after", "standard_error", "documents", "held_out", "labels", "seconds")
 
 
@@ -125,7 +135,7 @@ class Refits:
             await self._renewal.look()
         except Exception:  # a fault of our own
             log.exception("a refit could not be run")
-            said = {"error": "The refit could not be run. The log has more."}
+            said = {"kind": "fault", "error": "The refit could not be run."}
         state, sentence = _ended(said)
         sentence = sentence.replace(folder, self._settings.name)  # where the model is, is not told
         figures = _figures(said["facts"]) if "facts" in said else None
@@ -133,14 +143,15 @@ class Refits:
         self._last = Refit(state, started=begun.started, ended=_now(), by=begun.by, sentence=sentence, figures=figures)
         self._after = self._engine.model.card.refitted
         self._telemetry.refits.labels(state).inc()
-        facts = {"by": begun.by, "sentence": sentence, **({"trace": said["trace"]} if "trace" in said else {})}
+        facts = {"by": begun.by, "sentence": sentence, **{name: said[name] for name in LOGGED if name in said}}
         log.log(logging.WARNING if state == "failed" else logging.INFO, f"refit {state}", extra={"facts": facts})
 
     async def _watched(self, folder: str, force: bool) -> dict[str, Any]:
         """Run the process, show its progress, and return the last thing it said; it ends with this task."""
-        command = (sys.executable, "-P", "-m", "denn.service.refit_child", folder, str(force))
         process = await asyncio.create_subprocess_exec(
-            *command,
+            *CHILD,
+            folder,
+            str(force),
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.DEVNULL,
@@ -158,7 +169,7 @@ class Refits:
                 process.kill()
             await process.wait()
         if not {"facts", "error"} & said.keys():
-            said = {"error": f"The process of the refit ended early (exit status {code}); memory may be short."}
+            said = {"kind": "told", "error": _early(code)}
         return said
 
     def _show(self, said: Mapping[str, Any]) -> None:
@@ -172,10 +183,17 @@ class Refits:
 def _ended(said: Mapping[str, Any]) -> tuple[State, str]:
     """Return how a refit ended, and the sentence that says so."""
     if "error" in said:
-        return "failed", said["error"]
+        return "failed", TOLD.get(said["kind"], said["error"])
     if said["taken"]:
         return "done", describe(said["facts"])
     return "kept", f"{describe(said['facts'])} The refit is worse, so the model stays as it was."
+
+
+def _early(code: int) -> str:
+    """Say that a process ended without a result."""
+    if code == -signal.SIGKILL:
+        return "The process of the refit was killed; memory may be short."
+    return f"The process of the refit ended early (exit status {code}). The log has more."
 
 
 def _figures(facts: Mapping[str, object]) -> dict[str, object]:
