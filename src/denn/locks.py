@@ -10,18 +10,20 @@ from pathlib import Path
 
 
 @contextmanager
-def alone(path: Path) -> Iterator[bool]:
-    """Try to take the lock of this file without waiting, and yield whether it was free.
+def alone(path: Path) -> Iterator[int | None]:
+    """Try to take the lock of this file without waiting, and yield its descriptor; None if another holds it.
+
+    A process that inherits the descriptor holds the lock as well.
 
     The holder removes the file before it unlocks it. A process that opened the file before that and locks it afterwards
     has the lock of a file without a name, which keeps nobody away, so it tries again.
     """
     descriptor = _lock(path)
     if descriptor is None:
-        yield False
+        yield None
         return
     try:
-        yield True
+        yield descriptor
     finally:
         path.unlink(missing_ok=True)
         os.close(descriptor)

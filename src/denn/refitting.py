@@ -76,8 +76,22 @@ def refit_folder(
     model was is taken only with `force`. All or nothing: interrupted, or cancelled by an error that `progress` raises,
     it leaves the model as it was.
     """
-    folder, shown = Path(path).resolve(), progress or Silent()
-    with changing(folder), room(folder, "refit"), load(folder) as model:
+    folder = Path(path).resolve()
+    with changing(folder):
+        return refit_locked(folder, valid=valid, force=force, time_budget=time_budget, progress=progress)
+
+
+def refit_locked(
+    folder: Path,
+    *,
+    valid: Sequence[Document] | None = None,
+    force: bool = False,
+    time_budget: float | None = None,
+    progress: Progress | None = None,
+) -> Outcome:
+    """Refit the model of a folder from which the caller keeps others away with `changing`; see `refit_folder`."""
+    shown = progress or Silent()
+    with room(folder, "refit"), load(folder) as model:
         _clear(folder)
         return _refit(model, folder, valid, force, Clock(time_budget), shown)
 

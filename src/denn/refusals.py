@@ -58,8 +58,8 @@ def existing_model(out: str | Path) -> Existing | None:
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
     """Keep other trainings away from a folder."""
-    with alone(folder.with_name(f".{folder.name}.lock")) as free:
-        if not free:
+    with alone(folder.with_name(f".{folder.name}.lock")) as lock:
+        if lock is None:
             raise TrainingError(f"Another training writes to {folder}. Wait for it, or give another --out.")
         yield
 

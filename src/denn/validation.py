@@ -73,13 +73,13 @@ def digests_of(ids: Iterable[str]) -> Tensor:
 
 
 @contextmanager
-def changing(folder: Path) -> Iterator[None]:
-    """Keep trainings and other refits away from a model while its files change."""
+def changing(folder: Path) -> Iterator[int]:
+    """Keep trainings and other refits away from a model while its files change; yield the descriptor of the lock."""
     folder = folder.resolve()
-    with alone(folder.with_name(f".{folder.name}.lock")) as free:
-        if not free:
-            raise ConflictError(f"A training or a refit is changing {folder}. Wait until it is done, then try again.")
-        yield
+    with alone(folder.with_name(f".{folder.name}.lock")) as lock:
+        if lock is None:
+            raise ConflictError("A training or a refit is changing the model. Wait until it is done, then try again.")
+        yield lock
 
 
 def forget(folder: Path | None, store: Datastore, which: Which, *, source: str = "", everything: bool = False) -> int:

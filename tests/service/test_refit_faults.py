@@ -1,19 +1,25 @@
 """What goes wrong with refits that a service runs, and what it tells of that."""
 
+import errno
 import json
-import os
-import resource
 import shutil
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 from inside import Inside, eventually, inside
 
-import denn
+from denn.build import room
+from denn.bundle import read_card
+from denn.errors import BundleError, ConflictError, NoRoomError, StoreError, UnavailableError
 from denn.service import refits
 from denn.service.keys import Keys, new_key
+from denn.service.refit_child import kind_of
+from denn.stores.address import of_model
+from denn.types import Where
+from denn.validation import changing, matching
 
 KEY, LINE = new_key("write", "alice")
 PRIVATE = "private"  # a folder whose name nobody is told
@@ -53,28 +59,37 @@ def serving(folder: Path, **limits):
     return inside(folder, keys=Keys.parse([LINE]), **limits)
 
 
-def run_child(folder: Path, **options) -> tuple[dict, int]:
+def run_child(folder: Path, created: str) -> tuple[dict, int]:
     """Run the process of a refit; return the last thing that it said, and its exit status."""
-    with denn.load(folder) as model:
-        model.add([denn.Document(f"gambit bishop {n}", ("chess: opening",), f"later-{n}") for n in range(30)])
-    command = [*refits.CHILD, str(folder), "True"]
+    command = [*refits.CHILD, str(folder), "True", created, str(of_model(folder))]
     pipe = subprocess.PIPE
-    with subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL, **options) as process:
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL) as process:
         said = [json.loads(line) for line in process.stdout]
         return said[-1], process.wait()
 
 
+@pytest.mark.slow
 def test_the_process_of_a_refit_ends_well(folder):
-    said, code = run_child(folder)
+    said, code = run_child(folder, read_card(folder).created)
     assert said["taken"] and code == 0
 
 
-def test_a_full_disk_is_an_error_of_its_own_kind(folder):
-    few = 40_000  # bytes; what was learnt takes more
-    said, code = run_child(folder, preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (few, few)))
-    assert said["kind"] == "room" and PRIVATE in said["error"] and code == 0
+@pytest.mark.slow
+def test_a_model_that_is_not_the_served_one_is_not_refitted(folder):
+    said, code = run_child(folder, "2020-02-02T00:00:00+00:00")
+    assert said["kind"] == "told" and "another model than the one that is served" in said["error"] and code == 0
+    assert read_card(folder).refitted is None
 
 
+def test_no_room_is_an_error_of_its_own_kind(tmp_path):
+    with pytest.raises(NoRoomError) as caught, room(tmp_path, "refit"):
+        raise OSError(errno.ENOSPC, "No space left on device")
+    assert kind_of(caught.value) == "room"
+    assert kind_of(UnavailableError("")) == kind_of(StoreError("")) == "datastore"
+    assert kind_of(BundleError("")) == kind_of(OSError()) == "folder" and kind_of(MemoryError()) == "fault"
+
+
+@pytest.mark.slow
 def test_a_reader_is_not_told_where_the_datastore_is(folder, caplog):
     with serving(folder) as running:
         (folder / "store" / "address").write_text("two\nlines\n", encoding="utf-8")
@@ -88,3 +103,73 @@ def test_a_reader_is_told_no_places(folder, child, kind):
     with serving(folder) as running:
         found = over(running)
     assert found["state"] == "failed" and "private" not in found["sentence"] and "command" not in found["sentence"]
+
+
+def test_a_refit_that_the_service_does_not_serve_has_failed(folder, child):
+    child(says(taken=True, facts=FACTS))
+    with serving(folder) as running:
+        found = over(running)
+    assert found["state"] == "failed" and found["figures"] is None
+    assert found["sentence"].startswith("The service could not switch to the refitted model.")
+
+
+def test_a_refit_that_is_served_is_done_though_its_process_was_killed(folder, child):
+    child(f"""
+import json, os, pathlib, signal, sys
+folder = pathlib.Path(sys.argv[1])
+card = json.loads((folder / "bundle.json").read_text(encoding="utf-8")) | {{"refitted": {FACTS!r}}}
+(folder / "new.json").write_text(json.dumps(card), encoding="utf-8")
+(folder / "new.json").replace(folder / "bundle.json")
+os.kill(os.getpid(), signal.SIGKILL)""")
+    with serving(folder) as running:
+        found = over(running)
+    assert found["state"] == "done" and found["figures"]["after"] == 0.6 and found["by"] == "alice"
+
+
+@pytest.mark.parametrize(("how", "short"), [("SIGKILL", True), ("SIGABRT", False)])
+def test_what_a_process_printed_is_logged_when_it_ends_early(folder, child, caplog, how, short):
+    child(f"import os, signal, sys; print(10**6 * 'x' + 'the end', file=sys.stderr); sys.stderr.flush()\n"
+          f"os.kill(os.getpid(), signal.{how})")  # fmt: skip
+    with serving(folder) as running:
+        found = over(running)
+    assert found["state"] == "failed" and ("memory" in found["sentence"]) == short
+    (printed,) = [line.facts["printed"] for line in caplog.records if line.message == "refit failed"]
+    assert printed.endswith("xthe end\n") and len(printed) == refits.PRINTED
+
+
+def test_a_refit_waits_for_one_of_another_process(folder, child, monkeypatch):
+    monkeypatch.setattr(refits, "EVERY", 0.01)
+    child(says(kind="told", error="It came to nothing."))
+    with serving(folder, refit_every=1) as running, running.client(KEY) as client:
+        with changing(folder):
+            client.post("/v1/documents", json={"documents": [{"text": "gambit", "labels": ["chess"]}]})
+            found = client.post("/v1/refit")
+            assert found.status_code == 409 and PRIVATE not in found.text
+            time.sleep(0.5)
+            assert client.get("/v1/refit").json()["state"] == "never"
+            assert running.counted("denn_refits_total") == 0
+        eventually(lambda: client.get("/v1/refit").json()["state"] == "failed")
+
+
+def test_a_running_refit_keeps_others_away(folder, child):
+    child("import sys; sys.stdin.read()")
+    with serving(folder) as running, running.client(KEY) as client:
+        assert client.post("/v1/refit").status_code == 202
+        with pytest.raises(ConflictError), changing(folder):
+            pass
+        assert client.post("/v1/refit").status_code == 409
+        kept = next(iter(matching(folder, Where())))
+        found = client.delete(f"/v1/documents/{kept}", params={"forget": True})
+        assert found.status_code == 409 and PRIVATE not in found.text
+    with changing(folder):  # after the service
+        pass
+
+
+def test_a_folder_that_cannot_be_locked(folder, child):
+    child("raise SystemExit")
+    with serving(folder) as running:
+        folder.parent.rename(folder.parent.with_name("gone"))
+        found = over(running)
+    assert (
+        found["state"] == "failed" and found["sentence"] == "The folder of the model cannot be used. The log has more."
+    )

@@ -1,7 +1,7 @@
-"""The process in which a service refits its model: `python -m denn.service.refit_child FOLDER FORCE`.
+"""The process in which a service refits its model: `python -m denn.service.refit_child FOLDER FORCE CREATED ADDRESS`.
 
-Progress and result go to standard output as lines of JSON. The process ends when its standard input does, so that it
-never outlives the service, however that ends.
+The service holds the lock of the folder, and lets the process inherit it. Progress and result go to standard output as
+lines of JSON. The process ends when its standard input does, so that it never outlives the service, however that ends.
 """
 
 from __future__ import annotations
@@ -12,11 +12,14 @@ import sys
 import threading
 import time
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Literal, TextIO, TypeAlias
 
+from denn import bundle
 from denn.errors import BundleError, ConflictError, DennError, EncoderError, NoRoomError, StoreError
-from denn.refitting import refit_folder
+from denn.refitting import refit_locked
 from denn.service.telemetry import trace
+from denn.stores.address import of_model
 from denn.types import Stage
 
 NICE = 10  # by which answers go before the refit
@@ -59,21 +62,31 @@ class Lines:
         """Leave out what the result says as well."""
 
 
-def main(folder: str, force: bool) -> None:
-    """Refit a model, and report its outcome or its error."""
+def main(folder: Path, force: bool, created: str, address: str) -> None:
+    """Refit the model that was trained then and uses this datastore, and report the outcome or the error."""
     threading.Thread(target=_end_with_the_service, daemon=True).start()
     os.nice(NICE)
     lines = Lines(os.fdopen(os.dup(sys.stdout.fileno()), "w", encoding="utf-8"))
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # whatever libraries print
     try:
-        outcome = refit_folder(folder, force=force, progress=lines)
+        if (bundle.read_card(folder).created, str(of_model(folder))) != (created, address):
+            raise ConflictError(
+                "The folder holds another model than the one that is served, or names another datastore. Restart the "
+                "service to use it."
+            )
+        outcome = refit_locked(folder, force=force, progress=lines)
         lines.say(taken=outcome.taken, facts=outcome.facts)
     except Exception as error:
-        kind = next(kind for kinds, kind in KINDS if isinstance(error, kinds))
+        kind = kind_of(error)
         if kind == "fault":  # of our own, or no memory: the service's log gets the place, and no words
             lines.say(kind=kind, error=type(error).__name__, trace="".join(trace(error)))
         else:
             lines.say(kind=kind, error=str(error))
+
+
+def kind_of(error: Exception) -> Kind:
+    """Return of which kind an error is."""
+    return next(kind for kinds, kind in KINDS if isinstance(error, kinds))
 
 
 def _end_with_the_service() -> None:
@@ -83,4 +96,4 @@ def _end_with_the_service() -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], sys.argv[2] == "True")
+    main(Path(sys.argv[1]), sys.argv[2] == "True", *sys.argv[3:])

@@ -9,12 +9,14 @@ import os
 import signal
 import sys
 from collections.abc import Mapping
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
 from denn.errors import ConflictError, DennError
+from denn.model import Model
 from denn.refitting import describe
 from denn.service.changes import Changes, learnt_until
 from denn.service.engine import Engine
@@ -24,6 +26,8 @@ from denn.service.renewal import Renewal
 from denn.service.settings import Settings
 from denn.service.telemetry import Telemetry
 from denn.service.threads import BriefThreads
+from denn.stores.address import of_model
+from denn.validation import changing
 from denn.witnesses.sparse_linear import available_cores
 
 log = logging.getLogger("denn.service")
@@ -38,7 +42,8 @@ TOLD: Mapping[Kind, str] = {  # instead of sentences that name places, which go 
     "folder": "The folder of the model cannot be used. The log has more.",
     "fault": "The refit failed. The log has more.",
 }
-LOGGED = ("error", "trace")  # of what a process said
+PRINTED = 2000  # bytes of what a process printed that go to the log
+LOGGED = ("error", "trace", "printed")  # of what a process said
 FIGURES = ("metric", "before", "after", "standard_error", "documents", "held_out", "labels", "seconds")
 
 
@@ -63,6 +68,8 @@ class Refits:
 
     def __init__(self, engine: Engine, renewal: Renewal, settings: Settings, telemetry: Telemetry) -> None:
         self._engine, self._renewal, self._settings, self._telemetry = engine, renewal, settings, telemetry
+        model = engine.model
+        self._address = str(of_model(_folder(model))) if model.method.can_refit and model.folder else ""
         self._last = Refit()
         self._after: object = None  # what the model's card said of refits when the last one ended
         self._changes = Changes()
@@ -88,13 +95,20 @@ class Refits:
     async def begin(self, by: str, force: bool = False) -> None:
         """Start a refit; a refusal if one is running."""
         model, changed = self._engine.model, await self._changed()
-        assert model.folder is not None
         if self._last.state == "running":
             raise Refusal(409, "A refit is running already. Wait until it is done, then try again.")
+        lock, failure = ExitStack(), None
+        try:
+            held = lock.enter_context(changing(_folder(model)))
+        except OSError as error:
+            held, failure = -1, str(error)
+        self._tried = (learnt_until(model.card), changed)
         self._last = Refit("running", stage="starting", started=_now(), by=by)
         log.info("refit started", extra={"facts": {"by": by, "force": force}})
-        self._running = asyncio.get_running_loop().create_task(self._run(str(model.folder.resolve()), force))
-        self._tried = (learnt_until(model.card), changed)
+        if failure is not None:
+            return self._end({"kind": "folder", "error": failure}, model.card.refitted)
+        self._running = asyncio.get_running_loop().create_task(self._run(lock, held, force))
+        self._running.add_done_callback(lambda _: lock.close())  # also if it never began
 
     async def status(self) -> dict[str, Any]:
         """Describe the refit that is running, else the last one, whoever ran it."""
@@ -128,16 +142,23 @@ class Refits:
             except Exception:  # a fault of our own: it is told, and the next look may go better
                 log.exception("the changes since the last refit could not be counted")
 
-    async def _run(self, folder: str, force: bool) -> None:
+    async def _run(self, lock: ExitStack, held: int, force: bool) -> None:
         """Run a refit in a process, switch to what it learnt, and remember how it ended."""
+        before = self._engine.model.card.refitted
         try:
-            said = await self._watched(folder, force)
+            with lock:
+                said = await self._watched(held, force)
             await self._renewal.look()
         except Exception:  # a fault of our own
             log.exception("a refit could not be run")
             said = {"kind": "fault", "error": "The refit could not be run."}
+        self._end(said, before)
+
+    def _end(self, said: Mapping[str, Any], before: Mapping[str, Any] | None) -> None:
+        """Remember how a refit ended: by what its process said, and by what the service has switched to since."""
+        said = _seen(said, before, self._engine.model.card.refitted)
         state, sentence = _ended(said)
-        sentence = sentence.replace(folder, self._settings.name)  # where the model is, is not told
+        sentence = sentence.replace(str(_folder(self._engine.model)), self._settings.name)  # where it is, is not told
         figures = _figures(said["facts"]) if "facts" in said else None
         begun = self._last
         self._last = Refit(state, started=begun.started, ended=_now(), by=begun.by, sentence=sentence, figures=figures)
@@ -146,31 +167,37 @@ class Refits:
         facts = {"by": begun.by, "sentence": sentence, **{name: said[name] for name in LOGGED if name in said}}
         log.log(logging.WARNING if state == "failed" else logging.INFO, f"refit {state}", extra={"facts": facts})
 
-    async def _watched(self, folder: str, force: bool) -> dict[str, Any]:
+    async def _watched(self, lock: int, force: bool) -> dict[str, Any]:
         """Run the process, show its progress, and return the last thing it said; it ends with this task."""
+        model = self._engine.model
         process = await asyncio.create_subprocess_exec(
             *CHILD,
-            folder,
+            str(_folder(model)),
             str(force),
+            model.card.created,
+            self._address,
+            pass_fds=(lock,),
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.DEVNULL,
+            stderr=asyncio.subprocess.PIPE,
             env={**os.environ, "OMP_NUM_THREADS": str(_threads())},
         )
         said: dict[str, Any] = {}
+        assert process.stdout is not None and process.stderr is not None
+        printed = asyncio.create_task(_last_of(process.stderr))
         try:
-            assert process.stdout is not None
             async for line in process.stdout:
                 said = json.loads(line)
                 self._show(said)
-            code = await process.wait()
+            text, code = await printed, await process.wait()
         finally:
             with suppress(ProcessLookupError):
                 process.kill()
             await process.wait()
+            printed.cancel()
         if not {"facts", "error"} & said.keys():
             said = {"kind": "told", "error": _early(code)}
-        return said
+        return said if "facts" in said else {**said, "printed": text.decode(errors="replace")}
 
     def _show(self, said: Mapping[str, Any]) -> None:
         if "stage" in said:
@@ -178,6 +205,30 @@ class Refits:
             self._last.done = None
         elif "done" in said:
             self._last.done = said["done"]
+
+
+def _folder(model: Model) -> Path:
+    assert model.folder is not None
+    return model.folder.resolve()
+
+
+async def _last_of(stream: asyncio.StreamReader) -> bytes:
+    """Read a stream to its end, and return the last part."""
+    kept = b""
+    while piece := await stream.read(2**16):
+        kept = (kept + piece)[-PRINTED:]
+    return kept
+
+
+def _seen(
+    said: Mapping[str, Any], before: Mapping[str, Any] | None, now: Mapping[str, Any] | None
+) -> Mapping[str, Any]:
+    """Return what a process said, unless what was served before and is served now speaks against it."""
+    if said.get("taken") and said["facts"] != now:
+        return {"kind": "told", "error": "The service could not switch to the refitted model. The log has more."}
+    if "error" in said and now is not None and now != before:  # the process ended badly, but after its last step
+        return {"taken": True, "facts": now}
+    return said
 
 
 def _ended(said: Mapping[str, Any]) -> tuple[State, str]:

@@ -272,8 +272,8 @@ class IndexKeeper:
     @contextmanager
     def _alone(self) -> Iterator[bool]:
         """Say whether this is the only process that builds."""
-        with alone(self._file.with_name(self._file.name + ".lock")) as mine:
-            yield mine
+        with alone(self._file.with_name(self._file.name + ".lock")) as lock:
+            yield lock is not None
 
     def _fits(self, header: dict[str, Any]) -> bool:
         """Say whether an index is one of this store, of after its last vacuum, and newer than the one in use."""
