@@ -179,6 +179,12 @@ def test_a_refit_that_learnt_from_a_forgotten_document_is_not_taken(model):
     denn.refit(model, force=True).close()
 
 
+def test_a_folder_that_takes_no_lock_is_named_in_a_sentence(model):
+    (model.parent / f".{model.name}.lock").mkdir()
+    with pytest.raises(ConflictError, match=r"cannot be locked: Is a directory\. Make the folder"):
+        denn.refit(model)
+
+
 def test_a_worse_refit_is_not_taken(model, tiny_corpus):
     with denn.load(model) as before:
         ids, labels = before.store.ids(), before.labels.names

@@ -6,7 +6,7 @@ import hashlib
 import json
 import math
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -76,7 +76,13 @@ def digests_of(ids: Iterable[str]) -> Tensor:
 def changing(folder: Path) -> Iterator[int]:
     """Keep trainings and other refits away from a model while its files change; yield the descriptor of the lock."""
     folder = folder.resolve()
-    with alone(folder.with_name(f".{folder.name}.lock")) as lock:
+    with ExitStack() as held:
+        try:
+            lock = held.enter_context(alone(folder.with_name(f".{folder.name}.lock")))
+        except OSError as error:
+            raise ConflictError(
+                f"The model cannot be locked: {error.strerror}. Make the folder that it is in writable."
+            ) from error
         if lock is None:
             raise ConflictError("A training or a refit is changing the model. Wait until it is done, then try again.")
         yield lock
