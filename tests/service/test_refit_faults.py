@@ -5,11 +5,12 @@ import json
 import shutil
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
 import pytest
-from inside import Inside, eventually, inside
+from inside import PATIENCE, Inside, eventually, inside
 
 from denn.build import room
 from denn.bundle import read_card
@@ -173,3 +174,27 @@ def test_a_folder_that_cannot_be_locked(folder, child):
     assert (
         found["state"] == "failed" and found["sentence"] == "The folder of the model cannot be used. The log has more."
     )
+
+
+def test_a_datastore_that_is_away_is_not_counted(folder, monkeypatch):
+    def away(*_: object) -> None:
+        raise UnavailableError("its server did not answer")
+
+    with serving(folder) as running, running.client(KEY) as client:
+        monkeypatch.setattr(running.model.store, "history", away)
+        found = client.get("/v1/refit")
+        assert found.status_code == 200 and found.json()["changed_documents"] is None
+        assert client.post("/v1/refit").status_code == 503
+
+
+def test_a_datastore_that_never_answers_is_not_waited_for(folder, monkeypatch):
+    monkeypatch.setattr(refits, "COUNTING", 0.1)
+    go_on = threading.Event()
+    try:
+        with serving(folder) as running, running.client(KEY) as client:
+            monkeypatch.setattr(running.model.store, "history", lambda *_: go_on.wait(PATIENCE))
+            assert client.get("/v1/refit").json()["changed_documents"] is None
+            stopping = time.monotonic()
+        assert time.monotonic() - stopping < PATIENCE / 2
+    finally:
+        go_on.set()

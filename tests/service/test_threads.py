@@ -1,6 +1,8 @@
 """Threads that end with their work."""
 
 import asyncio
+import subprocess
+import sys
 import threading
 from pathlib import Path
 
@@ -70,6 +72,19 @@ def test_what_waits_for_its_turn_is_dropped_with_its_request():
 
     assert asyncio.run(scenario()) is True
     assert ran == ["third"]
+
+
+def test_the_process_does_not_wait_for_work_that_hangs():
+    script = """
+import asyncio, time
+from denn.service.threads import BriefThreads
+async def main():
+    threads = BriefThreads(1, "test")
+    task = asyncio.create_task(threads.run(lambda: time.sleep(1000)))
+    await asyncio.sleep(0.01)
+    await threads.rest(0.01)
+asyncio.run(main())"""
+    assert subprocess.run([sys.executable, "-c", script], timeout=PATIENCE).returncode == 0
 
 
 @pytest.fixture

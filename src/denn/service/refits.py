@@ -35,6 +35,7 @@ log = logging.getLogger("denn.service")
 State: TypeAlias = Literal["never", "running", "done", "kept", "failed"]
 EVERY = 2.0  # seconds between two looks at the number of changes
 CHILD = (sys.executable, "-P", "-m", "denn.service.refit_child")
+COUNTING = 5.0  # seconds that the number of changes may take
 BY_ITSELF = "--refit-every"
 TOLD: Mapping[Kind, str] = {  # instead of sentences that name places, which go to the log
     "datastore": SENTENCES[503],
@@ -90,10 +91,11 @@ class Refits:
                 task.cancel()
                 with suppress(asyncio.CancelledError):
                     await task
-        await self._counting.rest()
+        await self._counting.rest(COUNTING)  # the datastore may never answer
 
     async def begin(self, by: str, force: bool = False) -> None:
         """Start a refit; a refusal if one is running."""
+        self._check()
         model, changed = self._engine.model, await self._changed()
         if self._last.state == "running":
             raise Refusal(409, "A refit is running already. Wait until it is done, then try again.")
@@ -112,19 +114,27 @@ class Refits:
 
     async def status(self) -> dict[str, Any]:
         """Describe the refit that is running, else the last one, whoever ran it."""
-        changed = await self._changed()
+        self._check()
+        changed: int | None = None
+        with suppress(DennError, TimeoutError):  # the datastore may be away; the rest can be told all the same
+            async with asyncio.timeout(COUNTING):
+                changed = await self._changed()
         refitted, last = self._engine.model.card.refitted, self._last
         if last.state != "running" and refitted is not None and refitted != self._after:  # another process ran it
             last = Refit("done", ended=refitted["time"], sentence=describe(refitted), figures=_figures(refitted))
         return {**asdict(last), "changed_documents": changed}
 
-    async def _changed(self) -> int:
-        """Count the changes since the last refit; an error if the model cannot be refitted."""
+    def _check(self) -> None:
+        """Raise an error if the model cannot be refitted."""
         model = self._engine.model
         if not model.method.can_refit:
             raise ConflictError(
                 f"A model of the method {model.card.method!r} cannot be refitted, expected 'denn'. Train again instead."
             )
+
+    async def _changed(self) -> int:
+        """Count the changes since the last refit."""
+        model = self._engine.model
         return await self._counting.run(lambda: self._changes.count(model.store, model.card))
 
     async def _watch(self, every: int) -> None:

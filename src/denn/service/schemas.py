@@ -373,8 +373,9 @@ class RefitOut(BaseModel):
     by: str | None = Field(description="The name of the key, or --refit-every; null if another process ran it.")
     sentence: str | None = Field(description="How it ended.")
     figures: FiguresOut | None
-    changed_documents: int = Field(
-        description="Documents added, changed or removed since the last refit; one that changed twice counts twice."
+    changed_documents: int | None = Field(
+        description="Documents added, changed or removed since the last refit; one that changed twice counts twice. "
+        "Null if the datastore does not answer."
     )
 
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future
+from contextlib import suppress
 from typing import TypeVar
 
 Result = TypeVar("Result")
@@ -25,15 +27,27 @@ class BriefThreads:
     async def run(self, work: Callable[[], Result]) -> Result:
         """Do the work in a thread; once begun it is finished, though nobody waits for it any more."""
         await self._free.acquire()
-        once = ThreadPoolExecutor(1, self._name)
-        done = asyncio.get_running_loop().run_in_executor(once, work)
+        found: Future[Result] = Future()
+        found.set_running_or_notify_cancel()
+        # The interpreter does not wait for a daemon, which may hang; who needs the end of the work waits with `rest`.
+        threading.Thread(target=_do, args=(work, found), name=f"{self._name}_0", daemon=True).start()
+        done = asyncio.wrap_future(found)
         done.add_done_callback(lambda _: self._free.release())
-        once.shutdown(wait=False)
         return await asyncio.shield(done)
 
-    async def rest(self) -> None:
-        """Wait until none is at work."""
-        for _ in range(self._most):
-            await self._free.acquire()
-        for _ in range(self._most):
-            self._free.release()
+    async def rest(self, seconds: float | None = None) -> None:
+        """Wait until none is at work, at most so long."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                for _ in range(self._most):
+                    await self._free.acquire()
+                for _ in range(self._most):
+                    self._free.release()
+
+
+def _do(work: Callable[[], Result], found: Future[Result]) -> None:
+    try:
+        found.set_result(work())
+    except BaseException as error:
+        found.set_exception(error)
+        del work, found  # which the error's own frames hold

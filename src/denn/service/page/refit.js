@@ -54,8 +54,9 @@ function paint(status) {
   byId("refit").hidden = status === null;
   if (status === null) return;
   const running = status.state === "running";
+  const changed = status.changed_documents; // null while the datastore is away
   byId("refit-changes").textContent =
-    `${counted(status.changed_documents, "document")} changed since the model last learnt.`.replace(/^no/, "No");
+    changed === null ? "" : `${counted(changed, "document")} changed since the model last learnt.`.replace(/^no/, "No");
   byId("refit-button").setAttribute("aria-disabled", String(running)); // still in reach, so that the focus stays
   byId("refit-said").textContent = running ? `Refitting: ${status.stage} …` : status.sentence ?? "";
   const bar = byId("refit-progress");
