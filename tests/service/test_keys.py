@@ -12,6 +12,7 @@ from inside import Inside, inside
 
 from denn.errors import ConfigError
 from denn.service.keys import Key, Keys, given_key, new_key
+from denn.stores.copying import SOURCE
 
 pytestmark = pytest.mark.slow  # services of their own
 
@@ -94,6 +95,12 @@ def test_wrong_lines(line):
     with pytest.raises(ConfigError, match="Key 2 cannot be read, expected 'read sha256:DIGEST NAME'") as error:
         Keys.parse(["# mine", line])
     assert READ not in str(error.value) and READ_LINE[12:40] not in str(error.value)  # it may be a key by mistake
+
+
+def test_no_writer_is_named_like_copies_whose_changes_are_not_counted():
+    with pytest.raises(ConfigError, match=f"Key 1 is named '{SOURCE}'"):
+        new_key("write", SOURCE)
+    assert new_key("read", SOURCE) and new_key("write", f"{SOURCE} of alice")
 
 
 def test_every_key_is_compared_whatever_was_given(monkeypatch):

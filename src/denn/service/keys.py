@@ -16,6 +16,7 @@ from denn.errors import ConfigError
 Right: TypeAlias = Literal["read", "write"]  # who may write may read
 
 LINE = re.compile(r"(read|write) sha256:([0-9a-f]{64})(?: (\S.{0,99}))?")
+TAKEN = "copy"  # the source of changes that are no news to the model; see denn.stores.copying
 FORM = "'read sha256:DIGEST NAME' or 'write sha256:DIGEST NAME', as `denn keys new` prints them"
 
 
@@ -44,6 +45,10 @@ class Keys:
             match = LINE.fullmatch(line.strip())
             if match is None:
                 raise ConfigError(f"Key {number} cannot be read, expected {FORM}.")
+            if match[3] == TAKEN and match[1] == "write":
+                raise ConfigError(
+                    f"Key {number} is named {TAKEN!r}, as copies of datastores are in histories. Rename it."
+                )
             right: Right = "write" if match[1] == "write" else "read"
             found.append(Key(right, match[2], match[3] or ""))
         return cls(tuple(found))
