@@ -12,7 +12,7 @@ import denn
 from denn import bundle
 from denn.errors import BundleError, ConflictError, DataError
 from denn.methods.denn import DENN
-from denn.refitting import FEWEST, ONE_IN
+from denn.refit_documents import FEWEST, ONE_IN
 from denn.validation import Kept, changing, digests_of
 
 NEW = "chess: opening"

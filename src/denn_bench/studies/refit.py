@@ -31,7 +31,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 import denn
-from denn import bundle, refitting
+from denn import bundle, refit_documents
 from denn.build import Silent
 from denn.clock import Clock
 from denn.combiners.judging import decide_by_fold, f1_values, folds_of, lead_of
@@ -145,8 +145,10 @@ def heads(folder: Path, added: int, epochs: Sequence[int], work: Path) -> dict[s
     """Learn heads for these numbers of epochs; score each on validation documents, alone and in a combination."""
     with copied(folder, added, work) as copy, denn.load(copy) as model, tempfile.TemporaryDirectory() as own:
         method, card = cast(DENN, model.method), model.card
-        learnt, vectors, judged = refitting._divide(model.store, Kept.load(copy / card.validation), method, Silent())
-        labels = refitting._labels(bundle.read_labels(copy).names, model.store.labels, learnt, judged.documents)
+        learnt, vectors, judged = refit_documents.divide(
+            model.store, Kept.load(copy / card.validation), method, Silent()
+        )
+        labels = refit_documents.labels_of(bundle.read_labels(copy).names, model.store.labels, learnt, judged.documents)
         corpus = Corpus(learnt, judged.documents, labels=labels)
         words = lookup(WITNESSES, "words", "witness").fit(corpus, method, Silent(), float("inf"))
         method.witnesses.pop("words")

@@ -1,0 +1,140 @@
+"""The documents of a refit: those that it learns from, and those that it is tuned on and judged by."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from denn.errors import BundleError, DataError
+from denn.methods.denn import DENN
+from denn.model import Model
+from denn.protocols import Datastore, Progress
+from denn.types import Document, LabelSpace, Stage
+from denn.untrusted import REMEDY
+from denn.validation import Kept, digests_of
+
+FEWEST = 25  # documents to validate on, if the model keeps none itself
+ONE_IN = 10  # documents that were added later is held out
+BATCH = 4096  # documents that are read at a time
+SAMPLED = 64  # documents that show the mean length of embeddings
+
+
+@dataclass(frozen=True)
+class Judged:
+    """Documents that combination and thresholds are fitted to, and by which a refit is judged."""
+
+    documents: Sequence[Document]
+    embeddings: Tensor  # (n,d)
+    own_ids: Sequence[str | None]  # of those that are stored
+
+    def rows(self, rows: Sequence[int]) -> Judged:
+        """Return some of them."""
+        documents, ids = [self.documents[row] for row in rows], [self.own_ids[row] for row in rows]
+        return Judged(documents, self.embeddings[list(rows)], ids)
+
+
+def kept_documents(model: Model, folder: Path, valid: Sequence[Document] | None, shown: Progress) -> Kept:
+    """Return the validation documents that the model keeps, or those given."""
+    card = model.card
+    if card.validation:
+        kept = Kept.load(folder / card.validation)
+        if kept.vectors.shape[1] != model.store.dimension:
+            raise BundleError(
+                f"{folder}: the vectors of the validation documents are {kept.vectors.shape[1]} wide, those of the "
+                f"datastore {model.store.dimension}. {REMEDY}"
+            )
+    else:  # an older model, whose training documents are the oldest ones
+        trained = digests_of(model.store.ids()[: card.corpus["train"]])
+        kept = Kept([], torch.zeros(0, model.store.dimension), trained)
+    if valid is None:
+        return kept
+    if not valid:
+        raise DataError("Got no validation documents, expected at least one.")
+    named = [replace(one, id=one.id or f"valid-{number}") for number, one in enumerate(valid)]
+    shown.start(Stage("embedding validation documents", len(named)))
+    pieces = []
+    for start in range(0, len(named), 256):
+        pieces.append(model.embed([document.text for document in named[start : start + 256]]))
+        shown.advance(start + len(pieces[-1]))
+    return replace(kept, documents=named, vectors=torch.cat(pieces))
+
+
+def divide(store: Datastore, kept: Kept, method: DENN, shown: Progress) -> tuple[list[Document], Tensor, Judged]:
+    """Return the stored documents to learn from with their vectors, and all documents to judge by.
+
+    A kept document that was stored later is held out, and judged as it is stored. One whose text is among the training
+    documents judges nothing.
+    """
+    trained, ids = set(kept.trained.tolist()), {document.id for document in kept.documents}
+    texts = {document.text for document in kept.documents}
+    learnt: list[Document] = []
+    held: list[Document] = []
+    rows: list[Tensor] = []
+    held_rows: list[Tensor] = []
+    seen: set[str | None] = set()  # ids and texts of kept documents that are stored
+    shown.start(Stage("reading the datastore", len(store)))
+    for documents, vectors in store.export(BATCH):
+        digests = digests_of(str(document.id) for document in documents).tolist()
+        is_held = []
+        for document, digest in zip(documents, digests, strict=True):
+            is_later = digest not in trained
+            is_kept = document.text in texts or (is_later and document.id in ids)
+            if is_kept:
+                seen |= {document.text, document.id} if is_later else {document.text}
+            is_held.append(is_later and (is_kept or digest % ONE_IN == 0))
+            (held if is_held[-1] else learnt).append(document)
+        mask = torch.tensor(is_held)
+        rows.append(vectors[~mask])
+        held_rows.append(vectors[mask])
+        shown.advance(len(learnt) + len(held))
+    if not any(document.labels for document in learnt):
+        raise DataError(
+            f"None of the {len(learnt)} stored documents to learn from has a label. Add labelled documents first."
+        )
+    rest = [row for row, one in enumerate(kept.documents) if one.text not in seen and one.id not in seen]
+    unit = torch.cat(held_rows)
+    embeddings = torch.cat([_mean_length(method, kept, held) * unit, kept.vectors[rest]])
+    own_ids = [document.id for document in held] + [None] * len(rest)
+    return learnt, torch.cat(rows), Judged([*held, *(kept.documents[row] for row in rest)], embeddings, own_ids)
+
+
+def _mean_length(method: DENN, kept: Kept, held: Sequence[Document]) -> float:
+    """Return the mean length of embeddings, which stored vectors have lost and a head that was never refitted needs."""
+    if method.network.reads_unit_vectors or not held:
+        return 1.0
+    vectors = kept.vectors if len(kept.vectors) else method.embed([document.text for document in held[:SAMPLED]])
+    return float(vectors.norm(dim=1).mean())
+
+
+def check_enough(folder: Path, kept: Kept, documents: int) -> None:
+    """Refuse to tune on nothing, or on too little."""
+    if documents and (len(kept.documents) or documents >= FEWEST):
+        return
+    raise DataError(
+        f"{folder} keeps no validation documents, and {documents} of the documents that were added since its training "
+        f"are held out, expected at least {FEWEST}. Give labelled documents that it has not seen with --valid FILE."
+    )
+
+
+def labels_of(
+    first: Sequence[str], stored: Sequence[str], learnt: Sequence[Document], held: Sequence[Document]
+) -> LabelSpace:
+    """Return the labels of stored documents: those of the first training, then in the order of the datastore.
+
+    One that came to the datastore since these documents were read is left to the next refit.
+    """
+    carried = {label for one in (*learnt, *held) for label in (*one.labels, *one.rejected)}
+    whole = [name for name in stored if "\n" not in name or name in carried]  # an older store may have others
+    names = list(dict.fromkeys((*first, *whole, *sorted(carried))))
+    last = max(place for place, name in enumerate(names) if place < len(first) or name in carried)
+    if broken := [name for name in names[: last + 1] if "\n" in name]:
+        raise DataError(
+            f"Got the label {broken[0]!r}, expected one line. Relabel its documents with `denn store relabel`."
+        )
+    counts = Counter(label for document in learnt for label in document.labels)
+    return LabelSpace(tuple(names[: last + 1]), tuple(counts[name] for name in names[: last + 1]))
