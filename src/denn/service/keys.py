@@ -47,7 +47,7 @@ class Keys:
                 raise ConfigError(f"Key {number} cannot be read, expected {FORM}.")
             if match[3] == TAKEN and match[1] == "write":
                 raise ConfigError(
-                    f"Key {number} is named {TAKEN!r}, as copies of datastores are in histories. Rename it."
+                    f"Key {number} is named {TAKEN!r}, which histories say of copies. Give it another name."
                 )
             right: Right = "write" if match[1] == "write" else "read"
             found.append(Key(right, match[2], match[3] or ""))
