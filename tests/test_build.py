@@ -325,8 +325,8 @@ def test_a_model_is_not_replaced_unasked(tiny_corpus, tmp_path):
     assert existing_model(out) is existing_model(tmp_path / "no" / "folder") is None
     denn.train(tiny_corpus, out=out, method="dummy").close()
     before = (out / "bundle.json").read_bytes()
-    expected = rf"{out} holds a model already \(dummy, 6 labels, 20..-..-..\)\. Give another --out, or pass --replace\."
-    with pytest.raises(TrainingError, match=expected):
+    described = rf"{out} already contains a model \(dummy, 6 labels, 20..-..-..\)\."
+    with pytest.raises(TrainingError, match=rf"{described} Give another --out, or pass --replace\."):
         denn.train(tiny_corpus, out=out, method="dummy", seed=1)
     assert (out / "bundle.json").read_bytes() == before and names(tmp_path) == {"model"}
     denn.train(tiny_corpus, out=out, method="dummy", seed=1, replace=True).close()
@@ -337,7 +337,7 @@ def test_a_model_is_not_replaced_unasked(tiny_corpus, tmp_path):
 def test_a_damaged_model_is_not_replaced_unasked_either(tmp_path, damage):
     (tmp_path / "bundle.json").write_text(damage)
     found = existing_model(tmp_path)
-    assert found.description == f"{tmp_path} holds a model already (damaged, or of another version)."
+    assert found.description == f"{tmp_path} already contains a model (damaged, or of another version)."
     assert (found.corpus, found.loss) == ("", "")
 
 
@@ -356,7 +356,7 @@ def test_two_trainings_of_one_folder_are_one_too_many(tiny_corpus, brief, tmp_pa
 
         def start(self, stage):
             if self.refused is None:
-                with pytest.raises(TrainingError, match="Another training writes to") as self.refused:
+                with pytest.raises(TrainingError, match="Another training is writing to") as self.refused:
                     denn.train(tiny_corpus, out=tmp_path / "model", **brief)
 
         def advance(self, done, **values):

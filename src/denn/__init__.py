@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from denn.refitting import refit
     from denn.types import Corpus, Document, Neighbour, Prediction, Where
 
-# Threads that wait by spinning take the cores from those that work. OpenMP reads this when torch is imported.
+# Threads that spin while they wait take cores from those that work. OpenMP reads this when torch is imported.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 __version__ = "0.1.0"

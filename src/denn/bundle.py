@@ -158,7 +158,7 @@ def write_labels(folder: Path, labels: LabelSpace) -> None:
 
 
 def undisturbed(folder: Path, reading: Callable[[], Result]) -> Result:
-    """Read from a bundle, again if a refit put other files in the place of those that were being read."""
+    """Read from a bundle; start again if a refit replaced its files meanwhile."""
     while True:
         seen = signature(folder)
         try:
@@ -169,9 +169,9 @@ def undisturbed(folder: Path, reading: Callable[[], Result]) -> Result:
 
 
 def read(folder: Path, known: Card | None = None) -> tuple[Card, LabelSpace]:
-    """Read and check a bundle; what is wrong with it is said in one sentence.
+    """Read and check a bundle; an error says in one sentence what is wrong.
 
-    Files that have the digests of a card that is `known` were checked with that card, and are not read again.
+    Files with the same digests as in the card `known` were checked with that card, and are not read again.
     """
     for _ in range(PATIENCE):  # between its two renames a replacement has no folder for a moment
         if folder.exists() or not _old(folder).exists():

@@ -52,7 +52,7 @@ class Model:
         self.close()
 
     def retire(self) -> None:
-        """End work in the background; the datastore stays open for a model that `renew` put in the place of this."""
+        """End background work; leave the datastore open for the model that `renew` made from this one."""
         self._new.close()
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""From the scores of texts to predictions: what is worth showing, and the neighbours and words that speak for it."""
+"""Turn the scores of texts into predictions: the labels to show, with the neighbours and words that support them."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from denn.types import Neighbour, Neighbours, Prediction, Scores
 if TYPE_CHECKING:
     from torch import Tensor
 
-SHOWN = 10  # labels worth showing beside the decided ones
+SHOWN = 10  # labels to show besides the chosen ones
 WORTH_SHOWING = 0.01
 ROUNDING = 1e-3  # by which sums of shares may miss 0 and 1
 
 
 def checked(scores: Scores) -> Scores:
-    """Return scores; any that are not numbers from 0 to 1, its parts and λ among them, come from damaged weights.
+    """Return the scores if they, their parts and λ are from 0 to 1; anything else comes from damaged weights.
 
-    Of some labels a witness may have no idea: NaN.
+    A witness gives NaN for labels that it does not know.
     """
     found = {"scores": scores.final, **{f"{name} scores": part for name, part in scores.alternatives.items()}}
     for name, part in scores.parts.items():
@@ -40,7 +40,7 @@ def checked(scores: Scores) -> Scores:
 
 
 def predictions(method: Method, scores: Scores, chosen: Tensor, evidence: int | None) -> Iterator[Prediction]:
-    """Say of each text which labels were chosen ((n,L) bool), and why, with at most `evidence` neighbours."""
+    """Make the prediction of each text from the chosen labels ((n,L) bool), with at most `evidence` neighbours."""
     neighbours = neighbours_with_texts(method.store, scores.neighbours, len(chosen), evidence)
     columns = _worth_showing(scores, chosen)
     words = _words(method, scores, columns) if evidence != 0 else [{} for _ in columns]
@@ -79,7 +79,7 @@ def neighbours_with_texts(
 def _words(
     method: Method, scores: Scores, columns: Sequence[Sequence[int]]
 ) -> list[dict[str, tuple[tuple[str, float], ...]]]:
-    """Return the words that speak for labels of each text, for those labels that any speak for."""
+    """Return the words that support labels of each text; labels without such words are left out."""
     if not scores.texts:
         return [{} for _ in columns]
     found = method.support(scores.texts, columns)
@@ -103,7 +103,7 @@ def _worth_showing(scores: Scores, chosen: Tensor) -> list[list[int]]:
 
 
 def _parts(scores: Scores, row: int, columns: Sequence[int]) -> dict[str, dict[str, float]]:
-    """Return what each witness gives each of some labels of a text; one that cannot know a label is left out."""
+    """Return each witness's scores for some labels of a text; witnesses that do not know a label are left out."""
     values = {name: part[row, columns].tolist() for name, part in scores.parts.items()}
     return {
         scores.names[column]: {name: given[place] for name, given in values.items() if given[place] == given[place]}

@@ -42,7 +42,7 @@ def refit(
 ) -> Model:
     """Learn head, words, combination and thresholds again from the datastore; the encoder stays as it is.
 
-    Return the model as it is then; see `refit_folder`.
+    Return the model, refitted or as it was; see `refit_folder`.
     """
     refit_folder(path, valid=valid, force=force, time_budget=time_budget, progress=progress)
     return load(path)
@@ -50,7 +50,7 @@ def refit(
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a refit found on the documents that judge it, and whether it took the place of the model so far."""
+    """Whether a refit replaced the model so far, and the facts about both."""
 
     taken: bool
     facts: dict[str, object]
@@ -64,7 +64,7 @@ def refit_folder(
     time_budget: float | None = None,
     progress: Progress | None = None,
 ) -> Outcome:
-    """Refit the model of a folder, and say what that changed.
+    """Refit the model in a folder, and return the outcome.
 
     Nothing is tuned on documents that were learnt from: one in ten of those added since the training is held out, and
     the model keeps its validation documents, unless `valid` gives others. A refit that is worse on these than the
@@ -84,7 +84,7 @@ def refit_locked(
     time_budget: float | None = None,
     progress: Progress | None = None,
 ) -> Outcome:
-    """Refit the model of a folder from which the caller keeps others away with `changing`; see `refit_folder`."""
+    """Refit the model in a folder that the caller has locked with `changing`; see `refit_folder`."""
     shown = progress or Silent()
     with room(folder, "refit"), load(folder) as model:
         _clear(folder)
@@ -122,7 +122,7 @@ def _refit(
             "documents": len(learnt),
             "held_out": len(judged.documents),
             "labels": len(labels),
-            "change": seen,  # the last one that was certainly learnt from
+            "change": seen,  # the last change that the refit certainly learnt from
             "metric": method.parameters.optimise,
             "before": round(before, 5),
             "after": round(after, 5),
@@ -184,7 +184,7 @@ def _last_change(store: Datastore) -> int:
 
 
 def _check_forgotten(store: Datastore, seen: int) -> None:
-    """Refuse to keep what was learnt from documents that were forgotten meanwhile."""
+    """Refuse a result that was learnt from documents that have since been forgotten."""
     later = store.history(max(0, _last_change(store) - seen))
     if any(change.action == "forget" and change.number > seen for change in later):
         raise ConflictError(
@@ -193,9 +193,9 @@ def _check_forgotten(store: Datastore, seen: int) -> None:
 
 
 def _compare(model: Model, asked: Texts, found: Calibrated) -> tuple[float, float, float]:
-    """Return what the model so far scores on the documents, what the refit scores, and the standard error of that.
+    """Return the scores of the model so far and of the refit, and the standard error of their difference.
 
-    Combination and thresholds of both are those of folds that do not hold the document: the model so far was tuned on
+    The combination and thresholds for each document come from folds without it: the model so far was tuned on
     most of these documents, which would make it look better than it is. Labels that it has not learnt are decided as
     it decides them.
     """
@@ -227,7 +227,7 @@ def _columns(values: Tensor, names: Sequence[str], wanted: Sequence[str]) -> Ten
 
 
 def describe(facts: Mapping[str, object]) -> str:
-    """Say in a sentence what a refit learnt from, and how much better that is."""
+    """Say what a refit learnt from, and how it compares with the model so far."""
     before, after, error = (100 * float(str(facts[name])) for name in ("before", "after", "standard_error"))
     return (
         f"Learnt {facts['labels']:,} labels from {facts['documents']:,} documents. On {facts['held_out']:,} others: "

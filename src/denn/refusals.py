@@ -29,7 +29,7 @@ def check_corpus(corpus: Corpus) -> None:
         raise DataError(f"Got the label {broken[0]!r}, expected a name on one line.")
     ids = Counter(document.id for document in corpus.train if document.id is not None)
     if repeated := [id for id, count in ids.items() if count > 1]:
-        raise DataError(f"Got the id {repeated[0]!r} twice in the training documents, ids must differ.")
+        raise DataError(f"Got the id {repeated[0]!r} twice in the training documents; expected unique ids.")
 
 
 @dataclass(frozen=True)
@@ -42,12 +42,12 @@ class Existing:
 
     @property
     def refusal(self) -> str:
-        """Say that it is not replaced without consent."""
+        """Say that it is not replaced without --replace."""
         return f"{self.description} Give another --out, or pass --replace."
 
 
 def existing_model(out: str | Path) -> Existing | None:
-    """Return the model that a training to this folder would replace; a folder of other content is an error."""
+    """Return the model that a training to this folder would replace; a folder with other content is an error."""
     folder = Path(out).resolve()
     if not folder.parent.is_dir():
         return None
@@ -60,7 +60,7 @@ def locked(folder: Path) -> Iterator[None]:
     """Keep other trainings away from a folder."""
     with alone(folder.with_name(f".{folder.name}.lock")) as lock:
         if lock is None:
-            raise TrainingError(f"Another training writes to {folder}. Wait for it, or give another --out.")
+            raise TrainingError(f"Another training is writing to {folder}. Wait for it, or give another --out.")
         yield
 
 
@@ -72,7 +72,7 @@ def model_in(folder: Path) -> Existing | None:
     if not (folder / "bundle.json").is_file():
         return None
     (words, corpus), loss = bundle.glance(folder), _loss(folder)
-    return Existing(f"{folder} holds a model already ({words}){loss and '; ' + loss}.", corpus, loss)
+    return Existing(f"{folder} already contains a model ({words}){loss and '; ' + loss}.", corpus, loss)
 
 
 def _loss(folder: Path) -> str:
@@ -88,9 +88,9 @@ def _loss(folder: Path) -> str:
 
 
 def why_poor(scores: Scores, documents: Sequence[Document], counts: Mapping[str, int]) -> str | None:
-    """Say so of a model that is no better on validation than the best constant answer.
+    """Say why a model is poor: on validation it is no better than the best constant answer; None if it is better.
 
-    Its micro-F1 is that of the threshold best for it, whichever metric the model's own thresholds are tuned for.
+    Its micro-F1 is that of its best threshold, whichever metric the model's own thresholds are tuned for.
     """
     gold = LabelSpace(scores.names).matrix(documents)
     k, constant = most_frequent_f1(torch.tensor([counts.get(name, 0) for name in scores.names]), gold)

@@ -1,4 +1,4 @@
-"""Renew a model in memory after a refit: read what was learnt again, and share encoder and datastore."""
+"""Renew a model in memory after a refit: read what the refit learnt, and share encoder and datastore."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from denn.registry import METHODS, lookup
 
 
 def renew(model: Model) -> Model | None:
-    """Return the model as a refit left its folder, with the encoder and datastore of this one; None if none did.
+    """Return the refitted model of the folder, with the encoder and datastore of this one; None if there is none.
 
-    Both models can be used. `retire` the old one when nothing uses it any more; `close` would close the datastore.
+    Both models can be used. `retire` the old one when it is no longer used; `close` would close the datastore.
     """
     folder = model.folder
     return None if folder is None else undisturbed(folder, lambda: _renew(model, folder))
@@ -22,7 +22,7 @@ def renew(model: Model) -> Model | None:
 def _renew(model: Model, folder: Path) -> Model | None:
     card = read_card(folder)
     if _origin(card) != _origin(model.card):
-        raise BundleError(f"{folder} holds another model now, trained at {card.created}. Load it to use it.")
+        raise BundleError(f"{folder} now holds another model, trained at {card.created}. Load it to use it.")
     if (card.learnt, card.refitted) == (model.card.learnt, model.card.refitted):
         return None
     card, labels = read(folder, known=model.card)

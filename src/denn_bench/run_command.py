@@ -1,4 +1,4 @@
-"""What `denn bench run` does: each run unless it is done, whatever becomes of the others."""
+"""Perform the runs of `denn bench run` that are not done yet; a failure does not stop the others."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Options:
 
 
 def do_all(runs: Sequence[Run], data_dir: Path | None, share: float, options: Options) -> dict[str, str | None]:
-    """Do runs, corpus by corpus, and return why some failed, by name; None is a fault of ours. The others go on."""
+    """Perform runs, corpus by corpus; return the reason of each failure by name, None for a fault of our own."""
     failures: dict[str, str | None] = {}
     for name, members in groupby(runs, key=lambda run: run.corpus):
         try:

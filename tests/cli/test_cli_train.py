@@ -130,7 +130,7 @@ def test_a_model_is_replaced_with_consent_only_which_is_asked_before_the_corpus_
     train = ["train", tmp_path / "missing.jsonl", "--out", out, "--method", "dummy"]
     ran = run(*train)
     assert ran.code == 2
-    assert f"{out} holds a model already (dummy, 6 labels, " in ran.err
+    assert f"{out} already contains a model (dummy, 6 labels, " in ran.err
     assert ran.err.endswith("Give another --out, or pass --replace.\n")
     assert "missing.jsonl" in run(*train, "--replace").err
 
@@ -156,7 +156,7 @@ def test_a_terminal_is_asked_before_a_model_is_replaced(files, tiny_model, tmp_p
     command = [sys.executable, "-m", "denn", "train", files / "train.jsonl", "--out", out, "--method", "dummy"]
     code, said = answer_on_terminal(command, "Replace it? [y/N]", answer)
     screen = " ".join(said.split())
-    assert "holds a model already (denn, 6 labels, " in screen and "changed since its training" in screen
+    assert "already contains a model (denn, 6 labels, " in screen and "changed since its training" in screen
     assert code == (0 if answer == "y" else 2)
     assert card(out)["method"] == ("dummy" if answer == "y" else "denn")
 

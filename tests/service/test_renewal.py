@@ -167,7 +167,7 @@ def test_a_refit_from_another_datastore_is_not_taken_up(taught, serving, tmp_pat
         shutil.copytree(taught / "store", tmp_path / "elsewhere")
         use(taught, tmp_path / "elsewhere" / "store.sqlite")
         denn.refit(taught).close()
-        eventually(lambda: any("uses another datastore now" in line for line in running.log))
+        eventually(lambda: any("now uses another datastore" in line for line in running.log))
         assert not switched(running)
 
 

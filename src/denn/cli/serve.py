@@ -61,7 +61,7 @@ def serve(
             min=1,
             metavar="N",
             show_default=False,
-            help="Refit the model after this many documents were added, changed or removed; default: only on request.",
+            help="Refit after this many documents have been added, changed or removed; default: only on request.",
         ),
     ] = None,
     label_uri: Annotated[str, typer.Option(metavar="PREFIX", help="Of labels, for Annif's clients.")] = (
@@ -117,7 +117,7 @@ def run(
         raise ConfigError(f"A model of the method {model.card.method!r} cannot be refitted. Leave out --refit-every.")
     _log(log)
     app = make_app(model, settings)
-    del model  # a refit may put another in its place, and its memory is to be free then
+    del model  # a refit may replace it, and nothing must keep its memory then
     config = uvicorn.Config(
         app,
         http=wire,

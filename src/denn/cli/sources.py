@@ -31,7 +31,7 @@ class Reading:
 
 
 def with_reading(command: Callable[..., None]) -> Callable[..., None]:
-    """Give a command the options of `Reading` in place of its parameter `reading`, and call it with one."""
+    """Replace the parameter `reading` of a command by the options of `Reading`."""
     options = inspect.signature(Reading, eval_str=True).parameters
 
     @wraps(command)

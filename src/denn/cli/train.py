@@ -127,7 +127,7 @@ def _settings(
 
 
 def _agreed(out: Path, replace: bool, time_budget: float | None) -> tuple[bool, Clock]:
-    """Ask about a model that is there, before a corpus is read; the time that a person takes is not counted."""
+    """Ask whether to replace an existing model before reading a corpus; the clock does not count the wait."""
     from denn import cli
     from denn.clock import Clock
     from denn.refusals import existing_model

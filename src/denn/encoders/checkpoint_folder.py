@@ -194,10 +194,10 @@ def _check_size(folder: Path, shell: Any, found: Mapping[str, tuple[str, tuple[i
 
 @contextlib.contextmanager
 def _refused(folder: Path, what: str) -> Iterator[None]:
-    """Turn whatever transformers makes of settings that fit no model into a sentence."""
+    """Turn any error that transformers raises for bad settings into a sentence."""
     try:
         yield
-    except Exception as error:  # transformers promises no kind of error for settings of strangers
+    except Exception as error:  # transformers documents no error type for bad settings
         raise EncoderError(f"The encoder in {folder} cannot be read: {what} ({first_line(error)}).") from error
 
 

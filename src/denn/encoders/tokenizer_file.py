@@ -56,13 +56,13 @@ def load_tokenizer(folder: Path) -> Tokenizer:
 
 @contextmanager
 def explained(fault: str) -> Iterator[None]:
-    """Turn what the tokenizers library raises into a sentence that begins with the fault."""
+    """Turn any error of the tokenizers library into a sentence that begins with the fault."""
     try:
         yield
     except DennError:
         raise
-    except BaseException as error:  # the library raises bare exceptions, and panics that are not even those
-        if not isinstance(error, Exception) and type(error).__name__ != "PanicException":  # which cannot be imported
+    except BaseException as error:  # the library raises bare exceptions and panics
+        if not isinstance(error, Exception) and type(error).__name__ != "PanicException":  # not importable
             raise
         raise EncoderError(f"{fault} ({first_line(error)}). Fetch the encoder again.") from error
 

@@ -117,4 +117,5 @@ def _encode(tokenizer: Tokenizer, texts: list[str]) -> list[Encoding]:
         try:
             return tokenizer.encode_batch(texts)
         except TypeError as error:
-            raise DataError("A text holds a lone surrogate, U+D800 to U+DFFF, no character. Remove it.") from error
+            fault = "A text contains a lone surrogate (U+D800 to U+DFFF), which is not a character. Remove it."
+            raise DataError(fault) from error

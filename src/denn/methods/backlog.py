@@ -45,7 +45,7 @@ class Backlog:
             self._waiting.clear()
         if thread is not None:
             thread.join()
-        self._work = lambda _: None  # whose owner has this backlog: no circle, so memory is free at once
+        self._work = lambda _: None  # its owner holds this backlog; without the cycle, memory is freed at once
 
     def _run(self) -> None:
         try:

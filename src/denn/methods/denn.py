@@ -29,7 +29,7 @@ from denn.untrusted import REMEDY
 from denn.witnesses.texts import Texts
 
 HOME = "witnesses"  # the folder in a bundle for what they learnt
-WITNESS_SHARE = 0.5  # of the time left, that a witness may take to learn
+WITNESS_SHARE = 0.5  # of the remaining time, for a witness to learn
 FIT_SECONDS, SECONDS_A_CELL = 2.0, 1.2e-6  # in which a combiner learns from (texts × labels)
 CALIBRATION_BYTES = 4 * 2**30  # bounds what the (texts × labels) matrices of validation documents take
 MATRICES = 13  # of float32: three witnesses, and up to ten while a combiner is fitted, tuned and evaluated
@@ -187,9 +187,9 @@ class DENN(WithNeighbours):
     def fit_combiner(
         self, parts: Mapping[str, Tensor], found: Neighbours, documents: Sequence[Document]
     ) -> tuple[Combiner, Mapping[str, object], Tensor]:
-        """Fit a combiner to what the witnesses say of documents; return it, facts, and scores of unseen documents.
+        """Fit a combiner to the scores of the witnesses; return it, facts about it, and cross-fitted (n,L) scores.
 
-        Each document's (n,L) scores are those of a combiner that learnt from others, if a combiner learns at all.
+        A combiner that learns has not learnt from the documents that it scores here.
         """
         p, (heard, context) = self.parameters, self._weighed(parts, found)
         combiner: Combiner = lookup(COMBINERS, p.combination, "combination")(optimise=p.optimise, seed=p.seed)

@@ -66,7 +66,7 @@ def ask(method: DENN, documents: Sequence[Document], embeddings: Tensor, own_ids
 
 
 def with_own_labels(method: DENN, asked: Texts) -> Texts:
-    """Return the same texts and neighbours, where labels that came after what the method learnt do not count."""
+    """Return the same texts and neighbours, without labels that the method has not learnt."""
     return Texts(asked, lambda _: asked.embeddings, lambda _: with_labels(asked.neighbours, method.names))
 
 

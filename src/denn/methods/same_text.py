@@ -12,17 +12,17 @@ import torch
 from denn.protocols import Datastore
 from denn.types import Document, Scores
 
-LEAST_SIMILARITY = 0.8  # of embeddings; below it two texts are not compared,
-NEAREST, LEAST_OF_NEAREST = 3, 0.5  # but for the nearest ones: a typo in a short text moves its embedding far
+LEAST_SIMILARITY = 0.8  # cosine of embeddings below which two texts are not compared
+NEAREST, LEAST_OF_NEAREST = 3, 0.5  # lower for the 3 nearest: a typo in a short text moves its embedding far
 SHARE_OF_UNDECIDED = 0.001  # of a score is left to a label that was decided on, so that their order stays
 LEAST_WORDS = 5  # of a text that may differ from the stored one
 LEAST_SHARE, MOST_SHARE = 0.5, 1.1  # of the stored text's words
 MOST_BLANKS = 3  # times as many characters as the other text, for the same words
 WORDS_PER_TYPO, LEAST_WORDS_WITH_TYPO = 20, 10
-LEAST_LETTERS = 6  # of an unusual word that may be a typo of another one; shorter ones are often abbreviations
+LEAST_LETTERS = 6  # of an unusual word with a typo; shorter ones are often abbreviations
 
 HYPHENATED = re.compile(r"(?<=\w)[-\u00ad\u2010][ \t\r]*+\n\s*+(?=\w)")
-SIGNS = r"\s.,;:!?'\"()\[\]{}\-_`’‘“”«»…–—‐"  # between words; but for −5, .net, 1.5 and 3:2, others are part of a word
+SIGNS = r"\s.,;:!?'\"()\[\]{}\-_`’‘“”«»…–—‐"  # between words, except in −5, .net, 1.5 and 3:2; others belong to words
 WORD = re.compile(
     rf"(?:(?<![\w.,:)\]])-(?=\d)|(?<![^\s(\[])\.(?=[^\W\d]))?[^{SIGNS}]+(?:(?<=\d)[.,:](?=\d)[^{SIGNS}]+)*+"
 )
@@ -127,9 +127,9 @@ def words_of(text: str) -> list[str]:
 
 
 def is_nearly_same(own: Sequence[str], stored: Sequence[str], is_word: IsWord) -> bool:
-    """Tell whether words are those of a stored text but for typos and a missing end.
+    """Tell whether words are those of a stored text except for typos and a missing end.
 
-    One typo in twenty words is allowed, and one in ten to nineteen.
+    One typo is allowed per 20 words, and one in a text of 10 to 19 words.
     """
     if not (len(own) >= LEAST_WORDS and LEAST_SHARE * len(stored) <= len(own) <= MOST_SHARE * len(stored)):
         return False
@@ -152,20 +152,20 @@ def is_nearly_same(own: Sequence[str], stored: Sequence[str], is_word: IsWord) -
 
 
 def _is_beginning(one: str, other: str) -> bool:
-    """Tell whether a word is the other one cut off; of a number it is another number."""
+    """Tell whether a word is the beginning of the other; a number that is cut off is another number."""
     return other.startswith(one) and not any(sign.isdigit() for sign in other)
 
 
 def _are_halves(parts: Sequence[str], word: str) -> bool:
-    """Tell whether a word was torn in two; a single letter may be a word of its own."""
+    """Tell whether a word was split in two; a single letter may be a word of its own."""
     return "".join(parts) == word and min(map(len, parts)) > 1
 
 
 def is_typo(one: str, other: str, is_word: IsWord) -> bool:
     """Tell whether one of the words is the other one with a letter missing, doubled, wrong, or in the next one's place.
 
-    Two usual words, such as not and now, are no typos of each other. Two unusual ones may be names: they must be long,
-    and differ by a letter that is missing inside, or by two that changed places.
+    Two usual words, such as not and now, are not typos of each other. Two unusual ones may be names: they must be
+    long, and differ by a missing inner letter or by two swapped letters.
     """
     short, long = sorted((one, other), key=len)
     usual = is_word(one) + is_word(other)

@@ -37,7 +37,7 @@ def make_app(model: Model, settings: Settings) -> Guard:
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         nonlocal model
         engine = Engine(model, settings, telemetry)
-        del model  # a refit may put another in its place, and its memory is to be free then
+        del model  # a refit may replace it, and nothing must keep its memory then
         engine.start()
         renewal = Renewal(engine)
         renewal.start()

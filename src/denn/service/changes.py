@@ -1,4 +1,4 @@
-"""How many documents have changed since the model was last refitted, by the history of its datastore."""
+"""Count the documents changed since the last refit, from the history of the datastore."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ TRAINING = 1  # the change that a training makes
 
 
 class Changes:
-    """Counts the changes after the last refit; what was counted before is not read again."""
+    """Counts the documents changed since the last refit; reads each change once."""
 
     def __init__(self) -> None:
-        self._start = self._seen = -1  # the change that the refit had seen, and the last one counted
+        self._start = self._seen = -1  # the last change that the refit learnt from, and the last one counted
         self._total = 0
 
     def count(self, store: Datastore, card: Card) -> int:

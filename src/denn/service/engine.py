@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 Result = TypeVar("Result")
 LongRead: TypeAlias = Literal["map", "filter", "list"]
-Compute = Callable[[Model, list[str]], Any]  # texts → what is known of all of them
+Compute = Callable[[Model, list[str]], Any]  # model and texts → scores or embeddings of all texts
 Finish = Callable[[Any, int, int], Any]  # that, and the places of one job's texts → the job's result
 
 CHARACTERS_PER_TOKEN = 4
@@ -60,7 +60,7 @@ class Decided:
 class _Job:
     """Texts of one request that go into one batch."""
 
-    model: Model  # that the whole request is answered by
+    model: Model  # answers the whole request
     texts: list[str]
     weight: int  # tokens, about
     finish: Finish
@@ -110,10 +110,10 @@ class Engine:
             await threads.rest()
 
     async def switch(self, model: Model) -> None:
-        """Answer with another model from the next request on; it must share the datastore of the one so far."""
+        """Answer with another model from the next request on; it must share the datastore of the current one."""
         model.defer_estimates(*ESTIMATES)
         old, self.model = self.model, model
-        await self._retiring.run(old.retire)  # requests under way still get their answers from it
+        await self._retiring.run(old.retire)  # it still answers requests under way
 
     @property
     def waiting(self) -> int:

@@ -1,4 +1,4 @@
-"""Take up refits: whoever refits the model that is served, the service switches to the result."""
+"""Switch the service to a refitted model, whichever process refitted it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from denn.stores.address import of_model
 
 log = logging.getLogger("denn.service")
 
-EVERY = 1.0  # seconds between two looks
+EVERY = 1.0  # seconds between two checks
 
 
 class Renewal:
@@ -26,8 +26,8 @@ class Renewal:
         model = engine.model
         self._folder = model.folder if model.method.can_refit else None
         self._address = of_model(self._folder) if self._folder else None
-        self._seen: object = None  # the bundle.json that needs no second look
-        self._told: object = None  # the one whose failure is in the log
+        self._seen: object = None  # signature of the bundle.json that was checked last
+        self._told: object = None  # signature of the one whose failure is in the log
         self._looking = asyncio.Lock()
         self._thread = BriefThreads(1, "denn-renew")
         self._task: asyncio.Task[None] | None = None
@@ -38,13 +38,13 @@ class Renewal:
             self._task = asyncio.get_running_loop().create_task(self._run())
 
     async def stop(self) -> None:
-        """Watch no more."""
+        """Stop watching."""
         if self._task is not None:
             self._task.cancel()
         await self._thread.rest()
 
     async def look(self) -> None:
-        """Switch to what a refit has learnt, if one has changed the folder since the last look."""
+        """Switch to what a refit has learnt, if one has changed the folder since the last check."""
         async with self._looking:
             model = await self._thread.run(self._renewed)
             if model is not None:
@@ -56,11 +56,11 @@ class Renewal:
             await asyncio.sleep(self._every)
             try:
                 await self.look()
-            except Exception:  # a fault of our own: it is told, and the old model answers
+            except Exception:  # a fault of our own: log it, and keep the old model
                 log.exception("the refitted model could not be loaded")
 
     def _renewed(self) -> Model | None:
-        """Return the new model, None if the old one is to stay."""
+        """Return the new model, or None to keep the old one."""
         assert self._folder is not None
         found = bundle.signature(self._folder)
         if found == self._seen:
@@ -68,13 +68,13 @@ class Renewal:
         try:
             model = renew(self._engine.model)
             if model is not None and of_model(self._folder) != self._address:
-                raise BundleError(f"{self._folder} uses another datastore now.")
+                raise BundleError(f"{self._folder} now uses another datastore. Restart the service to use it.")
         except (DennError, OSError) as error:
-            if isinstance(error, BundleError):  # else it may go better next time
+            if isinstance(error, BundleError):  # other errors may be temporary
                 self._seen = found
             if self._told != found:
                 self._told = found
-                log.warning("The model that was loaded stays in use until the service is restarted: %s", error)
+                log.warning("The service keeps the model that it has loaded: %s", error)
             return None
         self._seen = found
         return model

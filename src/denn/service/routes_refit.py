@@ -20,6 +20,6 @@ async def status(service: Running) -> Response:
 
 @router.post("/refit", status_code=202, response_model=RefitOut, responses=responses(409))
 async def begin(service: Running, author: Writer, body: RefitRequest | None = None) -> Response:
-    """Learn all but the encoder again from the datastore, in the background; the old model answers until it is done."""
+    """Refit the model in the background; the old model answers until the refit is done."""
     await service.refits.begin(author.key, body is not None and body.force)
     return JSONResponse(await service.refits.status(), 202)

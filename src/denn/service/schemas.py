@@ -342,20 +342,20 @@ class ModelOut(BaseModel):
 
 
 class RefitRequest(Request):
-    """How to refit."""
+    """Options of a refit."""
 
     force: bool = Field(False, description="Use the refitted model even if it is worse.")
 
 
 class FiguresOut(BaseModel):
-    """What a refit found on documents that it did not learn from."""
+    """Scores before and after a refit, on documents that it did not learn from."""
 
     metric: str
     before: float
     after: float
-    standard_error: float = Field(description="Of the difference.")
-    documents: int = Field(description="Learnt from.")
-    held_out: int = Field(description="Documents that the figures are of.")
+    standard_error: float = Field(description="Standard error of the difference between `before` and `after`.")
+    documents: int = Field(description="Number of documents that it learnt from.")
+    held_out: int = Field(description="Number of documents that `before` and `after` were measured on.")
     labels: int
     seconds: float
 
@@ -364,14 +364,14 @@ class RefitOut(BaseModel):
     """The refit that is running, or the last one; `kept` if it was worse and the model stayed as it was."""
 
     state: Literal["never", "running", "done", "kept", "failed"]
-    stage: str | None = Field(description="What is being done, while it runs.")
+    stage: str | None = Field(description="Current stage, while it runs.")
     done: int | None = Field(description="How much of the stage is done.")
     total: int | None
     unit: str | None = Field(description="What `done` and `total` count.")
     started: str | None
     ended: str | None
-    by: str | None = Field(description="The name of the key, or --refit-every; null if another process ran it.")
-    sentence: str | None = Field(description="How it ended.")
+    by: str | None = Field(description="Name of the key, or --refit-every; null if another process ran it.")
+    sentence: str | None = Field(description="Result or error, when it has ended.")
     figures: FiguresOut | None
     changed_documents: int | None = Field(
         description="Documents added, changed or removed since the last refit; one that changed twice counts twice. "

@@ -28,5 +28,5 @@ class Settings:
     stop_seconds: float = 30.0  # that a stop waits for what was accepted
     hosts: tuple[str, ...] = ()  # names that the service answers to; none: any
     origins: tuple[str, ...] = ()  # other sites whose pages may ask
-    refit_every: int | None = None  # changed documents after which a refit starts by itself
+    refit_every: int | None = None  # number of changed documents that starts a refit
     label_uri: str = "urn:denn:label:"  # before a label's name, where Annif's clients expect a URI

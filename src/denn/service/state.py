@@ -32,7 +32,7 @@ class Service:
 
     @property
     def model(self) -> Model:
-        """The model that answers now; a refit may put another in its place between two requests."""
+        """The current model; a refit may replace it between two requests."""
         return self.engine.model
 
     @property

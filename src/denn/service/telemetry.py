@@ -55,7 +55,7 @@ class Telemetry:
             "denn_unfamiliar_predictions", "Texts unlike anything in the datastore.", registry=self.registry
         )
         self.documents = Gauge("denn_documents", "Documents in the datastore.", registry=self.registry)
-        self.refits = Counter("denn_refits", "Refits that this service ran.", ("outcome",), registry=self.registry)
+        self.refits = Counter("denn_refits", "Refits run by this service.", ("outcome",), registry=self.registry)
         for outcome in ("done", "kept", "failed"):
             self.refits.labels(outcome)
         self._recent: deque[Seen] = deque(maxlen=RECENT)

@@ -11,7 +11,7 @@ from denn.protocols import Datastore, Progress
 from denn.types import Stage
 
 BATCH = 4096  # documents that become durable together
-SOURCE = "copy"  # of such changes, in the history of the copy
+SOURCE = "copy"  # source of these changes in the history of the copy
 
 
 def copy(source: Datastore, target: Datastore, progress: Progress) -> int:

@@ -41,12 +41,12 @@ def label_names(given: Sequence[str]) -> tuple[str, ...]:
 
 
 def check_labels(names: Iterable[str]) -> None:
-    """Refuse labels that are nothing but white space, or more than a line."""
+    """Refuse labels that are blank or have more than one line."""
     for name in names:
         if not name.strip():
             raise StoreError(f"got the label {name!r}, expected a name with at least one visible character.")
         if "\n" in name:
-            raise StoreError(f"got the label {name!r}, expected one line.")
+            raise StoreError(f"got the label {name!r}, expected one line. Remove the line break.")
 
 
 def fresh_labels(documents: Sequence[Document], known: Container[str]) -> list[str]:

@@ -1,4 +1,4 @@
-"""The batches of a training: which rows each step takes, known from the seed and the step alone."""
+"""The batches of a training: the rows of each step depend only on the seed and the step."""
 
 from __future__ import annotations
 

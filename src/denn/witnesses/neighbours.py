@@ -18,7 +18,7 @@ class NeighboursWitness(Witness):
     name = "neighbours"
 
     def __init__(self, method: Retriever) -> None:
-        self._method: Retriever = weakref.proxy(method)  # which has this witness: no circle, so memory is free at once
+        self._method: Retriever = weakref.proxy(method)  # weak: without a cycle, memory is freed at once
 
     @classmethod
     def load(cls, folder: Path, method: Retriever) -> Self:

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from denn.witnesses.ngrams import Floats, Integers, Matrix
 
 ROUNDS = 3  # of learning a label; each adds the documents that the one before got wrong
-FIRST = 2000  # documents of a label that its first round reads; that round only looks for others within the margin
+FIRST = 2000  # most documents of a label in its first round, which only finds others within the margin
 BLOCK = 32  # labels whose decision values are computed together
 NEVER = -2.0  # the decision value of a label without documents
 THREADS = 4  # at most: only one of them can be in liblinear

@@ -24,9 +24,9 @@ from denn.witnesses.sparse_linear import Learner
 
 TERMS, NUMBERS = "terms.txt", "words.safetensors"
 HELD_OUT, HELD_OUT_LABELS = 2000, 150  # documents and labels at most that cost and calibration are chosen by
-TRIED = 20_000  # documents at most that are learnt from at each cost
-EVERY_KIND = 10_000_000  # training tokens; with more, words alone are terms, as the others take four times as long
-EVERY_KIND_SECONDS = 6e-5  # a training token, to learn terms of every kind; with less time, too, words alone are terms
+TRIED = 20_000  # most documents to learn from at each cost
+EVERY_KIND = 10_000_000  # training tokens; with more, only words are terms, as the others take four times as long
+EVERY_KIND_SECONDS = 6e-5  # per training token, to learn terms of every kind; with less, only words are terms
 MOST_WORDS, MOST_ENDINGS, MOST_PAIRS = 200_000, 200_000, 200_000
 COSTS = (1.0, 0.3, 0.1)  # in the order in which they are tried
 LARGEST = 1e6  # of the numbers in a file

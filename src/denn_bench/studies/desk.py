@@ -3,10 +3,10 @@ r"""A simulated desk: documents arrive in random order, are predicted first and 
     python -m denn_bench.studies.desk run DOCUMENTS --work FOLDER --out results/desk.json
     python -m denn_bench.studies.desk draw results/desk.json --out docs/figures
 
-A model learns the first documents; the next ones come in steps: each step is predicted, then added with its true
-labels. The same stream runs once for every way to keep the model up to date. F1 is that of the first predictions, over
-the labels of all documents, in windows of the stream and for all of it so far. The file is written after each window;
-the same command resumes with the models in the folder.
+A model learns the first documents. The next ones come in steps: each step is predicted, then added with its true
+labels. The same stream runs once for every way to keep the model up to date. F1 covers the labels of all documents, in
+each window of the stream and over the stream so far. The file is written after each window; run the same command again
+to resume.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ STATE = "state.json"
 class Way:
     """A way to keep the model up to date."""
 
-    shown: str  # with the documents between two times to learn
+    shown: str  # in the legend, with the documents between two refits or trainings
     colour: str
     marker: str
     teaches: bool = True
@@ -70,11 +70,11 @@ WAYS = {
 
 @dataclass(frozen=True)
 class Desk:
-    """The documents of a simulation and how they come."""
+    """The documents of a simulation and how they arrive."""
 
     known: Sequence[denn.Document]  # to begin with
     stream: Sequence[denn.Document]
-    labels: Sequence[str]  # of all documents, also of those that never come
+    labels: Sequence[str]  # of all documents, including those that never arrive
     window: int
     step: int
     settings: dict[str, Any]
@@ -170,7 +170,7 @@ def run(a: argparse.Namespace) -> None:
     for path in (a.work / "about.json", a.out):
         if path.exists() and not about.items() <= json.loads(path.read_text()).items():
             raise SystemExit(
-                f"{path} is of other documents or settings. Move it away, or give another folder and --out."
+                f"{path} comes from other documents or settings. Move it, or give another --work and --out."
             )
     (a.work / "about.json").write_text(json.dumps(about))
     ways = json.loads(a.out.read_text())["ways"] if a.out.exists() else {}
@@ -213,18 +213,18 @@ def main() -> None:
     """Run or draw."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     commands = parser.add_subparsers(dest="command", required=True)
-    running = commands.add_parser("run", help="simulate")
+    running = commands.add_parser("run", help="run the simulation")
     running.add_argument("documents", type=Path, help="file of documents; those without labels are left out")
     running.add_argument("--ways", nargs="+", choices=list(WAYS), default=list(WAYS))
     running.add_argument("--start", type=int, default=1000, help="documents to begin with")
     running.add_argument("--stream", type=int, default=4000, help="documents that arrive")
     running.add_argument("--window", type=int, default=500, help="documents of a window")
-    running.add_argument("--step", type=int, default=50, help="documents that are predicted, then taught")
+    running.add_argument("--step", type=int, default=50, help="documents that are predicted together, then taught")
     running.add_argument("--seed", type=int, default=0)
-    running.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="a parameter of denn")
-    running.add_argument("--work", type=Path, required=True, help="folder of the models, to resume from")
+    running.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="training setting")
+    running.add_argument("--work", type=Path, required=True, help="folder for the models; resumes from it")
     running.add_argument("--out", type=Path, required=True)
-    drawing = commands.add_parser("draw", help="draw what was found")
+    drawing = commands.add_parser("draw", help="draw the results")
     drawing.add_argument("results", type=Path, help="file of `run`")
     drawing.add_argument("--out", type=Path, default=Path("docs/figures"))
     a = parser.parse_args()

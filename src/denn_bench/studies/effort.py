@@ -5,7 +5,7 @@ r"""What an effort level gives in a time: F1 on test documents by minutes, besid
 
 The folder holds train.jsonl[.zst], test.jsonl[.zst] and perhaps valid.jsonl[.zst]; without one, a tenth of train is
 split off. Every level gets every time as its time budget; the seconds are those from the call to the model on disk. A
-line is written after each training, and a training whose line is there is not repeated.
+line is written after each training; trainings that have a line are not repeated.
 """
 
 from __future__ import annotations
@@ -129,9 +129,7 @@ def main() -> None:
         "--documents", type=int, help="take the first documents only, and a tenth as many to validate and to test"
     )
     running.add_argument("--seed", type=int, default=0)
-    running.add_argument(
-        "--encoder", help="a name or a folder, whose name is kept; the default one where none is named"
-    )
+    running.add_argument("--encoder", help="encoder, by name or folder; default: the default encoder")
     running.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="a parameter of denn")
     running.add_argument("--out", type=Path, required=True)
     drawing = commands.add_parser("draw", help="draw what was measured")

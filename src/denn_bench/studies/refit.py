@@ -3,9 +3,9 @@ r"""What a refit takes for many documents, and how long its head should learn.
     python -m denn_bench.studies.refit time demo/model --work FOLDER --out results/refit.json
     python -m denn_bench.studies.refit head demo/model reuters/model --work FOLDER --out results/refit-head.json
 
-`time` adds Debian's tagged packages to copies of the demo's model, then refits each copy. Where more documents are
-asked for than there are packages, packages come again without a fifth of their words, with a vector next to that of the
-whole text: good for times, not for scores. `head` learns heads for different numbers of epochs, with everything else
+`time` adds Debian's tagged packages to copies of the demo's model, then refits each copy. If there are too few
+packages, they are repeated without a fifth of their words, with a vector near that of the whole text: good for times,
+not for scores. `head` learns heads for different numbers of epochs, with everything else
 the same, and scores them on validation documents alone: those that the model keeps, and one in ten of those that were
 added. To the demo's model it adds packages too. The packages of test.jsonl next to a model are never added. Vectors are
 kept in the work folder.
@@ -49,8 +49,8 @@ from denn_bench.studies.machine import report
 ADDED = (3_000, 30_000, 100_000)
 ADDED_FOR_HEADS = (0, 24_000)
 EPOCHS = (1, 2, 3, 5, 8, 12, 20)
-DROPPED = 0.2  # words of a package that comes again
-NEAR = 0.3  # length of what its vector is moved by
+DROPPED = 0.2  # share of the words of a repeated package
+NEAR = 0.3  # length of the noise added to its vector
 PIECE = 512  # documents that are embedded together
 
 
@@ -107,7 +107,7 @@ def more(model: Model, folder: Path, count: int, work: Path) -> tuple[list[denn.
 
 @contextmanager
 def copied(folder: Path, added: int, work: Path) -> Iterator[Path]:
-    """Give a copy of a model with more documents in its datastore."""
+    """Yield a copy of a model with more documents in its datastore."""
     kept = work / f"{folder.parent.name}-{added}"
     if not kept.exists():
         part = Path(shutil.copytree(folder, kept.with_suffix(".part"), dirs_exist_ok=True))

@@ -1,4 +1,4 @@
-"""Put a service under load on this machine: throughput beside the model itself, latency, a full queue, memory, a refit.
+"""Put a service under load on this machine: throughput and that of the bare model, latency, queue, memory, refit.
 
 python -m denn_bench.studies.service MODEL TEXTS.jsonl [--parts throughput latency soak full_queue refit]
     [--seconds 20] [--soak 600] [--out results]
@@ -6,7 +6,7 @@ python -m denn_bench.studies.service MODEL TEXTS.jsonl [--parts throughput laten
 TEXTS has a text in each line, as `denn predict` takes them. The service is `denn serve` in a process of its own; the
 model itself runs in this process, in turns with it and on the same batches. Clients are as many connections that ask,
 wait for the answer and ask again. The part `refit` refits MODEL, so give it a copy. The result goes to
-OUT/service.json, where parts that are not measured again stay.
+OUT/service.json, which keeps parts that are not measured again.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Server:
 
     port: int
     pid: int
-    key: str  # that may write
+    key: str  # with write access
 
     def resident(self) -> int:
         """Return the bytes of memory that it holds."""
@@ -205,7 +205,7 @@ async def full_queue(server: Server, texts: list[str], limit: int) -> dict[str, 
 
 
 async def refit(server: Server, clients: int, seconds: float, texts: list[str]) -> dict[str, Any]:
-    """Ask while nothing else is done, and then during a refit and the switch to its model."""
+    """Measure answers before a refit, then during it and the switch to its model."""
     idle, over = await load(server.port, clients, seconds, texts), asyncio.Event()
 
     async def follow() -> dict[str, Any]:

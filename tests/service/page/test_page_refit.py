@@ -20,16 +20,16 @@ def test_a_refit_by_the_button(opened, serving, tiny_model, tmp_path) -> None:
         page = opened(at=running)
         tag(page, "gambit bishop and a rook")
         changes, said, bar = (page.locator(f"#refit-{name}") for name in ("changes", "said", "progress"))
-        expect(changes).to_have_text("29 documents changed since the model last learnt.")
+        expect(changes).to_have_text("29 documents changed since the last training or refit.")
         expect(said).to_be_empty()
         expect(bar).to_be_hidden()
         chess = page.locator("#result .label-row", has=page.get_by_text("chess", exact=True)).first
         expect(chess.locator(".witness dt")).to_have_text(["neighbours"])
         chess.locator(".accept").click()
         page.click("#teach")
-        expect(changes).to_have_text("30 documents changed since the model last learnt.")
+        expect(changes).to_have_text("30 documents changed since the last training or refit.")
         page.click("#undo")
-        expect(changes).to_have_text("31 documents changed since the model last learnt.")
+        expect(changes).to_have_text("31 documents changed since the last training or refit.")
         page.get_by_role("button", name="Refit").click()
         expect(said).to_contain_text("Refitting: ")
         expect(bar).to_be_visible()
@@ -39,7 +39,7 @@ def test_a_refit_by_the_button(opened, serving, tiny_model, tmp_path) -> None:
         expect(said).to_contain_text("Learnt 7 labels from ", timeout=REFIT)
         expect(other.locator("#refit-said")).to_contain_text("Learnt 7 labels from ")
         expect(bar).to_be_hidden()
-        expect(changes).to_have_text("No documents changed since the model last learnt.")
+        expect(changes).to_have_text("No documents changed since the last training or refit.")
         expect(chess.locator(".witness dt")).to_have_text(["classifier", "neighbours", "words"])  # asked again
         expect(opened(at=running, key=False).locator("#refit")).to_be_hidden()
 

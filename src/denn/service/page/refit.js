@@ -1,4 +1,4 @@
-/** Refitting: the model learns again from the datastore while the old one answers. */
+/** Refits: the model learns again from the datastore while the old one answers. */
 import { get, post } from "./api.js";
 import { byId } from "./dom.js";
 import { counted } from "./format.js";
@@ -6,7 +6,7 @@ import { fail, say } from "./notice.js";
 import { news, whyReadOnly } from "./session.js";
 import { ask, asked } from "./tag.js";
 
-const PAUSE = 1000; // milliseconds between two looks at a refit that is running
+const PAUSE = 1000; // milliseconds between two checks of a running refit
 let shown = null; // the last answer of /v1/refit
 let timer;
 
@@ -16,7 +16,7 @@ export function startRefit() {
 }
 
 async function refit() {
-  if (shown?.state === "running") return say("A refit is running already.");
+  if (shown?.state === "running") return say("A refit is already running.");
   try {
     follow(await post("refit", {}));
   } catch (error) {
@@ -25,7 +25,7 @@ async function refit() {
   }
 }
 
-/** Show how the refit is; users who cannot write see nothing of it. */
+/** Show the state of the refit to users with write access. */
 async function look() {
   clearTimeout(timer);
   if (whyReadOnly()) return paint(null);
@@ -37,7 +37,7 @@ async function look() {
   }
 }
 
-/** Show an answer, look again while the refit runs, and ask again about the text when there is another model. */
+/** Show a status, check again while the refit runs, and tag the text again after the switch. */
 function follow(status) {
   const ended = shown?.state === "running" && status.state !== "running";
   paint(status);
@@ -45,7 +45,7 @@ function follow(status) {
   if (status.state === "running") timer = setTimeout(look, PAUSE);
   if (!ended) return;
   if (status.state === "failed") fail(new Error(status.sentence));
-  if (status.state === "done") say("The model is refitted.");
+  if (status.state === "done") say("Model refitted.");
   if (status.state === "done" && asked) ask(asked.text);
 }
 
@@ -56,8 +56,8 @@ function paint(status) {
   const running = status.state === "running";
   const changed = status.changed_documents; // null while the datastore is away
   byId("refit-changes").textContent =
-    changed === null ? "" : `${counted(changed, "document")} changed since the model last learnt.`.replace(/^no/, "No");
-  byId("refit-button").setAttribute("aria-disabled", String(running)); // still in reach, so that the focus stays
+    changed === null ? "" : `${counted(changed, "document")} changed since the last training or refit.`.replace(/^no/, "No");
+  byId("refit-button").setAttribute("aria-disabled", String(running)); // not disabled, so that it keeps the focus
   byId("refit-said").textContent = running ? `Refitting: ${status.stage} …` : status.sentence ?? "";
   const bar = byId("refit-progress");
   bar.hidden = !running;

@@ -1,4 +1,4 @@
-"""What can be read of an embedded datastore besides its neighbours: documents, vectors, descriptions."""
+"""Read documents, vectors and ids from an embedded datastore."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def parts(reader: sqlite3.Connection, size: int, dimension: int) -> Iterator[tup
 
 
 def document_of(row: Sequence[Any], names: Sequence[str]) -> Document:
-    """Make a document of its id, text and label columns."""
+    """Make a document from its id, text and label columns."""
     id, text, columns = row
     check_types((id, text), str)
     signed = label_columns([columns], len(names)).tolist()
@@ -61,7 +61,7 @@ def document_of(row: Sequence[Any], names: Sequence[str]) -> Document:
 
 
 def select(reader: sqlite3.Connection, where: Where) -> list[str]:
-    """List the ids of the documents that are meant, oldest first."""
+    """List the ids of the matching documents, oldest first."""
     tests: dict[str, object] = {
         "instr(text, ?) > 0": where.text,
         "source = ?": where.source,
