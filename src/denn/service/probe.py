@@ -40,7 +40,7 @@ class Probe:
         """Look no more."""
         if self._task is not None:
             self._task.cancel()
-        await self._thread.rest()
+        await self._thread.rest(self._late)
 
     async def _run(self) -> None:
         while True:

@@ -142,6 +142,7 @@ class Refits:
         while True:
             await asyncio.sleep(EVERY)
             try:
+                await self._renewal.look()  # another process may just have learnt the changes
                 changed, (start, before) = await self._changed(), self._tried
                 if start == learnt_until(self._engine.model.card):
                     changed -= before
@@ -174,7 +175,7 @@ class Refits:
         self._last = Refit(state, started=begun.started, ended=_now(), by=begun.by, sentence=sentence, figures=figures)
         self._after = self._engine.model.card.refitted
         self._telemetry.refits.labels(state).inc()
-        facts = {"by": begun.by, "sentence": sentence, **{name: said[name] for name in LOGGED if name in said}}
+        facts = {"by": begun.by, "sentence": sentence, **{name: said[name] for name in LOGGED if said.get(name)}}
         log.log(logging.WARNING if state == "failed" else logging.INFO, f"refit {state}", extra={"facts": facts})
 
     async def _watched(self, lock: int, force: bool) -> dict[str, Any]:
