@@ -152,9 +152,9 @@ def test_another_model_or_a_broken_one_leaves_the_old_one_in_use(taught, serving
         ):
             (taught / "bundle.json.new").write_text(content, encoding="utf-8")
             (taught / "bundle.json.new").replace(taught / "bundle.json")
-            eventually(lambda reason=reason: any("stays in use" in line and reason in line for line in running.log))
+            eventually(lambda reason=reason: any("keeps the model" in line and reason in line for line in running.log))
         time.sleep(2.5)  # several looks
-        assert len([line for line in running.log if "stays in use" in line]) == 3
+        assert len([line for line in running.log if "keeps the model" in line]) == 3
         assert all(map(same, answers(client), before))
         (taught / "bundle.json.new").write_text(good, encoding="utf-8")
         (taught / "bundle.json.new").replace(taught / "bundle.json")
