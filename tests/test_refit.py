@@ -181,7 +181,7 @@ def test_a_refit_that_learnt_from_a_forgotten_document_is_not_taken(model):
 
 def test_a_folder_that_takes_no_lock_is_named_in_a_sentence(model):
     (model.parent / f".{model.name}.lock").mkdir()
-    with pytest.raises(ConflictError, match=r"cannot be locked: Is a directory\. Make the folder"):
+    with pytest.raises(BundleError, match=r"cannot be locked: Is a directory\. Make the folder"):
         denn.refit(model)
 
 

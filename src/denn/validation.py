@@ -80,7 +80,7 @@ def changing(folder: Path) -> Iterator[int]:
         try:
             lock = held.enter_context(alone(folder.with_name(f".{folder.name}.lock")))
         except OSError as error:
-            raise ConflictError(
+            raise BundleError(
                 f"The model cannot be locked: {error.strerror}. Make the folder that it is in writable."
             ) from error
         if lock is None:

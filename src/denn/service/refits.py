@@ -15,7 +15,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
-from denn.errors import ConflictError, DennError
+from denn.errors import BundleError, ConflictError, DennError
 from denn.model import Model
 from denn.refitting import describe
 from denn.service.changes import Changes, learnt_until
@@ -102,13 +102,13 @@ class Refits:
         lock, failure = ExitStack(), None
         try:
             held = lock.enter_context(changing(_folder(model)))
-        except OSError as error:
+        except BundleError as error:
             held, failure = -1, str(error)
         self._tried = (learnt_until(model.card), changed)
         self._last = Refit("running", stage="starting", started=_now(), by=by)
         log.info("refit started", extra={"facts": {"by": by, "force": force}})
         if failure is not None:
-            return self._end({"kind": "folder", "error": failure}, model.card.refitted)
+            return self._end({"kind": "told", "error": failure}, model.card.refitted)
         self._running = asyncio.get_running_loop().create_task(self._run(lock, held, force))
         self._running.add_done_callback(lambda _: lock.close())  # also if it never began
 
