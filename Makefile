@@ -5,7 +5,7 @@ BIN := .venv/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 WORKERS ?= 2
 # One thread a worker: those of several workers would only wait for each other.
-PYTEST = OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n $(WORKERS)
+PYTEST = OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n $(WORKERS) --dist worksteal
 
 # Compiled tests are kept: to write them anew takes as long as a third of the fast ones.
 unexport PYTHONDONTWRITEBYTECODE

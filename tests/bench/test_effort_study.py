@@ -29,10 +29,10 @@ def test_only_what_is_missing_is_trained(tiny_corpus, tiny_settings, tmp_path):
     for part in ("train", "valid", "test"):
         lines = [json.dumps({"text": d.text, "labels": d.labels}) + "\n" for d in getattr(tiny_corpus, part)]
         (folder / f"{part}.jsonl").write_text("".join(lines))
-    encoder = tiny_settings.pop("encoder")
+    encoder = str(tiny_settings["encoder"])
     asked = argparse.Namespace(
         corpus=folder, documents=None, systems=["quick", "br"], minutes=[1.0], seed=0, encoder=encoder,
-        set=[f"{name}={value}" for name, value in tiny_settings.items() if name != "epochs"],
+        set=[f"{name}={value}" for name, value in tiny_settings.items() if name not in ("encoder", "epochs")],
         out=tmp_path / "effort.jsonl",
     )  # fmt: skip
     run(asked)

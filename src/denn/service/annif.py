@@ -266,6 +266,8 @@ def _label(subject: GivenSubject, service: Service, known: Collection[str]) -> s
         raise Refusal(400, f"Got the URI '{uri[:100]}' without a label, expected one known here. Send the label, too.")
     if len(label) > LABEL:
         raise Refusal(400, f"A subject's label has {len(label):,} characters, expected at most {LABEL:,}. Cut it.")
+    if "\n" in label:
+        raise Refusal(400, "A subject's label has more than one line, expected one. Join them.")
     return label
 
 
