@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import csv
 import io
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -70,6 +71,17 @@ def read_maps(folder: Path) -> list[dict[str, Any]]:
         if isinstance(found, dict) and found.get("kind") == KIND:
             maps.append(found)
     return maps
+
+
+def save(figure: Any, out: Path, name: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> list[Path]:
+    """Write a figure as SVG and PNG, the same bytes for the same data, and what it shows as CSV."""
+    out.mkdir(parents=True, exist_ok=True)
+    files = [_write(out / f"{name}.{suffix}", _picture(figure, suffix)) for suffix in ("svg", "png")]
+    with (out / f"{name}.csv").open("w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(columns)
+        writer.writerows(rows)
+    return [*files, out / f"{name}.csv"]
 
 
 def _picture(figure: Any, suffix: str) -> bytes:

@@ -12,7 +12,6 @@ to resume.
 from __future__ import annotations
 
 import argparse
-import csv
 import json
 import random
 import shutil
@@ -32,7 +31,7 @@ from denn.config import parse_settings
 from denn.core.metrics import all_scores
 from denn.data.corpus import read_documents, split_documents
 from denn.types import LabelSpace
-from denn_bench.figures import DPI, STYLE
+from denn_bench.figures import STYLE, save
 from denn_bench.studies.machine import machine
 from denn_bench.studies.quality import Notes
 
@@ -197,16 +196,13 @@ def draw(study: dict[str, Any], out: Path) -> list[Path]:
         for panel in grid[-1]:
             panel.set(xlabel="documents of the stream")
         figure.legend(*grid[0][0].get_legend_handles_labels(), loc="outside lower center", ncols=2)
-        out.mkdir(parents=True, exist_ok=True)
-        figure.savefig(out / "desk.svg", metadata={"Date": None, "Creator": None})
-        figure.savefig(out / "desk.png", dpi=DPI, metadata={"Software": None})
-    with (out / "desk.csv").open("w", newline="") as file:
-        writer = csv.writer(file)
-        writer.writerow(["way", "documents", *(f"{part}_{metric}" for part in PANELS for metric in METRICS)])
-        for name, found in study["ways"].items():
-            for one in found:
-                writer.writerow([name, one["documents"], *(one[part][metric] for part in PANELS for metric in METRICS)])
-    return [out / f"desk.{suffix}" for suffix in ("svg", "png", "csv")]
+        columns = ["way", "documents", *(f"{part}_{metric}" for part in PANELS for metric in METRICS)]
+        rows = [
+            [name, one["documents"], *(one[part][metric] for part in PANELS for metric in METRICS)]
+            for name, found in study["ways"].items()
+            for one in found
+        ]
+        return save(figure, out, "desk", columns, rows)
 
 
 def main() -> None:

@@ -11,7 +11,6 @@ line is written after each training; trainings that have a line are not repeated
 from __future__ import annotations
 
 import argparse
-import csv
 import json
 import tempfile
 import time
@@ -26,7 +25,7 @@ from matplotlib.figure import Figure
 import denn
 from denn.config import parse_settings
 from denn.errors import TrainingError
-from denn_bench.figures import DPI, STYLE
+from denn_bench.figures import STYLE, save
 from denn_bench.studies.machine import machine
 from denn_bench.studies.quality import Notes
 
@@ -107,14 +106,7 @@ def draw(found: Sequence[dict[str, Any]], out: Path) -> list[Path]:
                 panel.set_xticks(TICKS, labels=[str(tick) for tick in TICKS])
                 panel.minorticks_off()
         figure.legend(*rows[0][0].get_legend_handles_labels(), loc="outside lower center", ncols=len(SHOWN))
-        out.mkdir(parents=True, exist_ok=True)
-        figure.savefig(out / "effort.svg", metadata={"Date": None, "Creator": None})
-        figure.savefig(out / "effort.png", dpi=DPI, metadata={"Software": None})
-    with (out / "effort.csv").open("w", newline="") as file:
-        writer = csv.writer(file)
-        writer.writerow(COLUMNS)
-        writer.writerows([one.get(name) for name in COLUMNS] for one in found)
-    return [out / f"effort.{suffix}" for suffix in ("svg", "png", "csv")]
+        return save(figure, out, "effort", COLUMNS, ([one.get(name) for name in COLUMNS] for one in found))
 
 
 def main() -> None:
