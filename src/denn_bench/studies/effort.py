@@ -32,6 +32,7 @@ from denn_bench.studies.quality import Notes
 LEVELS = ("quick", "balanced")
 SHOWN = {"quick": ("#009E73", "o"), "balanced": ("#0072B2", "s"), "br": ("#D55E00", "^")}
 NAMES = {"quick": "effort quick", "balanced": "effort balanced", "br": "TF-IDF + SVM"}
+TITLES = {"debian": "Debian packages", "goemotions": "GoEmotions", "reuters21578": "Reuters-21578"}
 METRICS = {"micro_f1": "micro-F1, %", "macro_f1": "macro-F1, %"}
 TICKS = (1, 10, 60, 300, 1200)
 COLUMNS = ("corpus", "system", "minutes", "seconds", *METRICS)
@@ -102,7 +103,8 @@ def draw(found: Sequence[dict[str, Any]], out: Path) -> list[Path]:
                     line = "none" if system == "br" else "-"
                     seconds, scores = zip(*points, strict=True) if points else ((), ())
                     panel.plot(seconds, scores, linestyle=line, color=colour, marker=marker, label=NAMES[system])
-                panel.set(xscale="log", xlim=(1, 2000), xlabel="seconds", ylabel=label, title=corpus)
+                panel.set(xscale="log", xlim=(1, 2000), xlabel="seconds", ylabel=label)
+                panel.set_title(TITLES.get(corpus, corpus))
                 panel.set_xticks(TICKS, labels=[str(tick) for tick in TICKS])
                 panel.minorticks_off()
         figure.legend(*rows[0][0].get_legend_handles_labels(), loc="outside lower center", ncols=len(SHOWN))
