@@ -6,9 +6,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
+import numpy as np
 import torch
 import torch.nn.functional as F
+from numpy.typing import NDArray
 from tokenizers import Encoding, Tokenizer
+from tokenizers.pre_tokenizers import BertPreTokenizer
 from torch import Tensor
 
 from denn.encoders.layout import Layout, send
@@ -18,6 +21,7 @@ from denn.errors import DataError, EncoderError
 # A text is cut here first, so that 10 MB cost no more than a page. No word piece is longer; only long runs of blanks or
 # of letters without a blank, which give few tokens, may be cut short by it.
 CHARACTERS_PER_TOKEN = 100
+USUAL_CHARACTERS_PER_TOKEN = 7  # of most texts no more than so many are read: the rest would be cut off anyway
 
 
 @dataclass(frozen=True)
@@ -50,7 +54,7 @@ class Tokens:
 
     def to(self, device: torch.device) -> Tokens:
         """Move the ids, not the offsets, to a device."""
-        return Tokens(self.flat.to(device), self.offsets, self.truncated)
+        return Tokens(send(self.flat, device), self.offsets, self.truncated)
 
     def pack(self, rows: Tensor, multiple: int = 1) -> tuple[Tensor, Layout]:
         """Lay the texts of these rows end to end: (T,) ids and their layout, on the device of the ids.
@@ -91,31 +95,57 @@ def tokenize(tokenizer: Tokenizer, texts: Sequence[str], max_length: int, vocabu
     tokenizer.no_padding()
     tokenizer.enable_truncation(max_length)
     limit = max_length * CHARACTERS_PER_TOKEN
-    chunks: list[Tensor] = []
-    sizes: list[int] = []
+    chunks: list[NDArray[np.uint32]] = []
     truncated = 0
     for start in range(0, len(texts), 1024):
         some = texts[start : start + 1024]
-        encodings = _encode(tokenizer, [text[:limit] for text in some])
-        truncated += sum(bool(e.overflowing) or len(text) > limit for e, text in zip(encodings, some, strict=True))
-        ids = [e.ids or [0] for e in encodings]
-        sizes.extend(map(len, ids))
-        chunks.append(torch.tensor([token for row in ids for token in row], dtype=torch.int64))
-        if max(map(len, ids)) > max_length or int(chunks[-1].max()) >= vocabulary:
-            raise EncoderError(
-                f"The tokenizer does not belong to the encoder: it gives {max(map(len, ids))} tokens up to number "
-                f"{int(chunks[-1].max())}, expected at most {max_length} below {vocabulary}. Fetch the encoder again."
-            )
+        encodings = _encode_beginnings(tokenizer, [text[:limit] for text in some], max_length)
+        truncated += sum(cut or len(text) > limit for (_, cut), text in zip(encodings, some, strict=True))
+        chunks.extend(np.array(ids or [0], dtype=np.uint32) for ids, _ in encodings)
+    sizes = [len(chunk) for chunk in chunks]
+    flat = np.concatenate(chunks) if chunks else np.empty(0, np.uint32)
+    if chunks and (max(sizes) > max_length or int(flat.max()) >= vocabulary):
+        raise EncoderError(
+            f"The tokenizer does not belong to the encoder: it gives {max(sizes)} tokens up to number "
+            f"{int(flat.max())}, expected at most {max_length} below {vocabulary}. Fetch the encoder again."
+        )
     offsets = torch.zeros(len(sizes) + 1, dtype=torch.int64)
     offsets[1:] = torch.tensor(sizes, dtype=torch.int64).cumsum(0)
-    return Tokens(torch.cat(chunks).int() if chunks else torch.empty(0, dtype=torch.int32), offsets, truncated)
+    return Tokens(torch.from_numpy(flat.view(np.int32)), offsets, truncated)
+
+
+def _encode_beginnings(tokenizer: Tokenizer, texts: list[str], max_length: int) -> list[tuple[list[int], bool]]:
+    """Return the ids of each text, and whether there were more than `max_length`.
+
+    A tokenizer that never looks beyond a blank reads the beginnings first. Where one gives as many tokens as the whole
+    text may, it has the same ones; the others are read as a whole.
+    """
+    if not isinstance(tokenizer.pre_tokenizer, BertPreTokenizer):
+        return [(encoding.ids, bool(encoding.overflowing)) for encoding in _encode(tokenizer, texts)]
+    beginnings = [_beginning(text, max_length * USUAL_CHARACTERS_PER_TOKEN) for text in texts]
+    found = [(encoding.ids, bool(encoding.overflowing)) for encoding in _encode(tokenizer, beginnings)]
+    short = [
+        place
+        for place, (begun, text, (_, cut)) in enumerate(zip(beginnings, texts, found, strict=True))
+        if len(begun) < len(text) and not cut
+    ]
+    whole = _encode(tokenizer, [texts[place] for place in short])
+    for place, encoding in zip(short, whole, strict=True):
+        found[place] = encoding.ids, bool(encoding.overflowing)
+    return found
+
+
+def _beginning(text: str, characters: int) -> str:
+    """Return the words of a text that end within so many characters, or all of it where there is no blank to end at."""
+    end = text.rfind(" ", 0, characters) if len(text) > characters else -1
+    return text if end < 0 else text[:end]
 
 
 def _encode(tokenizer: Tokenizer, texts: list[str]) -> list[Encoding]:
     """Encode texts; what the library cannot do with them is a sentence."""
     with explained("The encoder's tokenizer cannot be used"):
         try:
-            return tokenizer.encode_batch(texts)
+            return tokenizer.encode_batch_fast(texts)
         except TypeError as error:
             fault = "A text contains a lone surrogate (U+D800 to U+DFFF), which is not a character. Remove it."
             raise DataError(fault) from error
