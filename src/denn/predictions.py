@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
 
 from denn.errors import BundleError
 from denn.protocols import Datastore, Method
 from denn.types import Neighbour, Neighbours, Prediction, Scores
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 SHOWN = 10  # labels to show besides the chosen ones
 WORTH_SHOWING = 0.01
@@ -24,17 +26,18 @@ def checked(scores: Scores) -> Scores:
     """
     found = {"scores": scores.final, **{f"{name} scores": part for name, part in scores.alternatives.items()}}
     for name, part in scores.parts.items():
-        found[f"{name} scores"] = part.where(~part.isnan(), 0.0)
+        found[f"{name} scores"] = part.nan_to_num(0.0)
     if scores.confidence is not None:
         found["confidence"] = scores.confidence
-    for name, values in found.items():
-        if not values.numel():
-            continue
-        low, high = values.aminmax()
+    found = {name: values for name, values in found.items() if values.numel()}
+    if not found:
+        return scores
+    bounds = torch.stack([torch.stack(values.aminmax()) for values in found.values()])
+    for name, (low, high) in zip(found, bounds.tolist(), strict=True):
         if not (low >= -ROUNDING and high <= 1 + ROUNDING):  # NaN is neither
             raise BundleError(
-                f"The model gives {name} from {float(low):g} to {float(high):g}, expected 0 to 1: its weights are "
-                "damaged. Restore the folder from a copy."
+                f"The model gives {name} from {low:g} to {high:g}, expected 0 to 1: its weights are damaged. Restore "
+                "the folder from a copy."
             )
     return scores
 
@@ -42,19 +45,21 @@ def checked(scores: Scores) -> Scores:
 def predictions(method: Method, scores: Scores, chosen: Tensor, evidence: int | None) -> Iterator[Prediction]:
     """Make the prediction of each text from the chosen labels ((n,L) bool), with at most `evidence` neighbours."""
     neighbours = neighbours_with_texts(method.store, scores.neighbours, len(chosen), evidence)
-    columns = _worth_showing(scores, chosen)
-    words = _words(method, scores, columns) if evidence != 0 else [{} for _ in columns]
-    for row, shown in enumerate(columns):
-        names = [scores.names[column] for column in shown]
+    shown = _worth_showing(scores, chosen)
+    words = _words(method, scores, shown.columns) if evidence != 0 else [{} for _ in shown.columns]
+    confidence = [None] * len(chosen) if scores.confidence is None else scores.confidence.tolist()
+    familiarity = [None] * len(chosen) if scores.familiarity is None else scores.familiarity.tolist()
+    for row, columns in enumerate(shown.columns):
+        names, cells = [scores.names[column] for column in columns], shown.cells[row]
         yield Prediction(
-            labels=tuple(name for name, given in zip(names, chosen[row, shown].tolist(), strict=True) if given),
-            scores=dict(zip(names, scores.final[row, shown].tolist(), strict=True)),
-            confidence=None if scores.confidence is None else float(scores.confidence[row]),
+            labels=tuple([name for name, given in zip(names, shown.given[row], strict=True) if given]),
+            scores=dict(zip(names, cells[0], strict=True)),
+            confidence=confidence[row],
             neighbours=neighbours[row],
-            parts=_parts(scores, row, shown),
+            parts=_parts(names, tuple(scores.parts), cells[1:]),
             words=words[row],
             same_text=scores.same_text[row] if scores.same_text else None,
-            familiarity=None if scores.familiarity is None else float(scores.familiarity[row]),
+            familiarity=familiarity[row],
         )
 
 
@@ -66,11 +71,14 @@ def neighbours_with_texts(
         return [()] * count
     ids = {id for ids in found.ids for id in ids[:limit]}
     texts = {str(document.id): document.text for document in store.get(sorted(ids), missing_ok=True)}
+    labels, rejected, similarity = found.labels(), found.rejected(), found.similarity.tolist()
     return [
         tuple(
-            Neighbour(id, similarity, found.labels_at(row, place), texts[id], found.rejected_at(row, place))
-            for place, (id, similarity) in enumerate(zip(ids, found.similarity[row].tolist(), strict=False))
-            if similarity != float("-inf") and id in texts
+            [
+                Neighbour(id, cosine, labels[entry], texts[id], rejected[entry])
+                for entry, (id, cosine) in enumerate(zip(ids, similarity[row], strict=False), row * found.k)
+                if id in texts and cosine != float("-inf")
+            ]
         )[:limit]
         for row, ids in enumerate(found.ids)
     ]
@@ -89,23 +97,38 @@ def _words(
     ]
 
 
-def _worth_showing(scores: Scores, chosen: Tensor) -> list[list[int]]:
-    """Return the columns to show of each text: those that were chosen and the best others, highest score first."""
+class _Shown(NamedTuple):
+    """What is shown of each text: labels, highest score first."""
+
+    columns: list[list[int]]
+    given: list[list[bool]]  # whether the label was chosen
+    cells: list[list[list[float]]]  # the final score, and that of each witness
+
+
+def _worth_showing(scores: Scores, chosen: Tensor) -> _Shown:
+    """Choose what to show of each text: the labels that were chosen and the best others."""
     top = scores.final.topk(min(SHOWN, len(scores.names)), dim=1)
-    columns = []
-    for row in range(len(scores.final)):
-        best = [
-            c for s, c in zip(top.values[row].tolist(), top.indices[row].tolist(), strict=True) if s >= WORTH_SHOWING
-        ]
-        shown = {*chosen[row].nonzero().flatten().tolist(), *best}
-        columns.append(sorted(shown, key=lambda column: (-float(scores.final[row, column]), column)))
-    return columns
+    worth = chosen.scatter(1, top.indices, chosen.gather(1, top.indices) | (top.values >= WORTH_SHOWING))
+    places = worth.nonzero(as_tuple=True)
+    cells = torch.stack([part[places] for part in (scores.final, *scores.parts.values())]).cpu().numpy()
+    given = chosen[places].cpu().numpy()
+    rows, columns = (place.cpu().numpy() for place in places)
+    order = np.lexsort((columns, -cells[0], rows))
+    ends = np.cumsum(np.bincount(rows, minlength=len(chosen)))[:-1]
+
+    def by_text(values: NDArray[Any]) -> list[Any]:
+        return [part.tolist() for part in np.split(values[..., order], ends, axis=-1)]
+
+    return _Shown(by_text(columns), by_text(given), by_text(cells))
 
 
-def _parts(scores: Scores, row: int, columns: Sequence[int]) -> dict[str, dict[str, float]]:
+def _parts(
+    names: Sequence[str], witnesses: Sequence[str], values: Sequence[list[float]]
+) -> dict[str, dict[str, float]]:
     """Return each witness's scores for some labels of a text; witnesses that do not know a label are left out."""
-    values = {name: part[row, columns].tolist() for name, part in scores.parts.items()}
+    if not witnesses:
+        return {name: {} for name in names}
     return {
-        scores.names[column]: {name: given[place] for name, given in values.items() if given[place] == given[place]}
-        for place, column in enumerate(columns)
+        name: {witness: score for witness, score in zip(witnesses, given, strict=True) if score == score}
+        for name, given in zip(names, zip(*values, strict=True), strict=True)
     }

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import cache, cached_property
+from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from denn.errors import DataError
@@ -155,19 +156,27 @@ class Neighbours:
         ids = tuple(ids[:k] for ids in self.ids)
         return Neighbours(ids, self.similarity[:, :k], *labels, self.names, *rejected)
 
+    def labels(self) -> list[tuple[str, ...]]:
+        """Return the labels of every neighbour, n·k of them."""
+        return self._names_of(self.offsets, self.label_columns)
+
+    def rejected(self) -> list[tuple[str, ...]]:
+        """Return the rejected labels of every neighbour, n·k of them."""
+        if not len(self.rejected_columns):
+            return [()] * (len(self.offsets) - 1)
+        return self._names_of(self.rejected_offsets, self.rejected_columns)
+
     def labels_at(self, query: int, place: int) -> tuple[str, ...]:
         """Return the labels of one neighbour."""
-        return self._names_at(self.offsets, self.label_columns, query, place)
+        return self.labels()[query * self.k + place]
 
     def rejected_at(self, query: int, place: int) -> tuple[str, ...]:
         """Return the rejected labels of one neighbour."""
-        if not len(self.rejected_columns):
-            return ()
-        return self._names_at(self.rejected_offsets, self.rejected_columns, query, place)
+        return self.rejected()[query * self.k + place]
 
-    def _names_at(self, offsets: Tensor, columns: Tensor, query: int, place: int) -> tuple[str, ...]:
-        entry = query * self.k + place
-        return tuple(self.names[column] for column in columns[int(offsets[entry]) : int(offsets[entry + 1])].tolist())
+    def _names_of(self, offsets: Tensor, columns: Tensor) -> list[tuple[str, ...]]:
+        names, ends = [self.names[column] for column in columns.tolist()], offsets.tolist()
+        return [tuple(names[begin:end]) for begin, end in pairwise(ends)]
 
 
 def _cut(offsets: Tensor, columns: Tensor) -> tuple[Tensor, Tensor]:

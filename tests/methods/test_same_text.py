@@ -9,7 +9,7 @@ import torch
 
 import denn
 from denn.analysis.sweeps import Searched
-from denn.methods.same_text import Likeness, Stored, decide_by_same_text, is_typo, likeness_of, words_of
+from denn.methods.same_text import Compared, Likeness, Stored, decide_by_same_text, is_typo, likeness_of, words_of
 from denn.stores.embedded.temporary import MemoryStore
 from denn.types import Document, Scores, Where
 
@@ -21,7 +21,7 @@ KNOWN = {*words_of(STORED), "now", "not", "cat"}
 
 
 def likeness(text, stored=STORED):
-    return likeness_of(text, Stored(Document(stored)), KNOWN.__contains__)
+    return likeness_of(Compared(text), Stored(Document(stored)), KNOWN.__contains__)
 
 
 @pytest.mark.parametrize(
@@ -221,3 +221,10 @@ def test_it_can_be_turned_off(model):
     model.add([Document(text, ("music",), "own")])
     model.method.parameters = replace(model.method.parameters, remember=False)
     assert not model.method.scores([text]).same_text
+
+
+def test_a_long_text_that_differs_early_is_told_apart_without_reading_all_of_it():
+    long = " ".join(f"paragraph {place} of the regulation" for place in range(5000))
+    asked, stored = Compared(f"No 17 {long}"), Stored(Document(f"No 18 {long}"))
+    assert likeness_of(asked, stored, KNOWN.__contains__) == Likeness.OTHER
+    assert "words" not in vars(asked) and "words" not in vars(stored)

@@ -6,19 +6,22 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from enum import IntEnum
+from functools import cached_property
 
 import torch
 
 from denn.protocols import Datastore
 from denn.types import Document, Scores
 
-LEAST_SIMILARITY = 0.8  # cosine of embeddings below which two texts are not compared
+COPY = 0.999  # cosine of embeddings from which on a text is compared with all its neighbours
+NEAR, LEAST_SIMILARITY = 5, 0.8  # otherwise with so many; below this cosine not at all
 NEAREST, LEAST_OF_NEAREST = 3, 0.5  # lower for the 3 nearest: a typo in a short text moves its embedding far
 SHARE_OF_UNDECIDED = 0.001  # of a score is left to a label that was decided on, so that their order stays
 LEAST_WORDS = 5  # of a text that may differ from the stored one
 LEAST_SHARE, MOST_SHARE = 0.5, 1.1  # of the stored text's words
 MOST_BLANKS = 3  # times as many characters as the other text, for the same words
 WORDS_PER_TYPO, LEAST_WORDS_WITH_TYPO = 20, 10
+BEGINNINGS = (120, 1200)  # characters of two texts that are compared first: most texts differ there
 LEAST_LETTERS = 6  # of an unusual word with a typo; shorter ones are often abbreviations
 
 HYPHENATED = re.compile(r"(?<=\w)[-\u00ad\u2010][ \t\r]*+\n\s*+(?=\w)")
@@ -61,38 +64,58 @@ def decide_by_same_text(scores: Scores, texts: Sequence[str], store: Datastore, 
     return replace(scores, final=final, same_text=tuple(same))
 
 
-class Stored:
-    """A stored document, whose text is taken apart once, when a text of about its length comes."""
+class Compared:
+    """A text that is compared with others, and taken apart no more than once and no further than needed."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+        self._beginnings: dict[int, list[str]] = {}
+
+    def first_words(self, characters: int) -> list[str]:
+        """Return the words of its beginning, without the last ones, which may be cut off or go on."""
+        if len(self.text) <= characters:
+            return self.words
+        if characters not in self._beginnings:
+            self._beginnings[characters] = words_of(self.text[:characters])[:-2]
+        return self._beginnings[characters]
+
+    @cached_property
+    def words(self) -> list[str]:
+        """The words of the text."""
+        return words_of(self.text)
+
+    @cached_property
+    def pieces(self) -> list[str]:
+        """What stands between the blanks."""
+        return self.text.split()
+
+
+class Stored(Compared):
+    """The text of a stored document."""
 
     def __init__(self, document: Document) -> None:
+        super().__init__(document.text)
         self.document = document
-        self._words: list[str] | None = None
-
-    @property
-    def words(self) -> list[str]:
-        """The words of its text."""
-        if self._words is None:
-            self._words = words_of(self.document.text)
-        return self._words
 
 
 def _near_documents(scores: Scores) -> dict[int, list[str]]:
     """Return the ids of the near documents of each text that has any, nearest first."""
     found = scores.neighbours
     assert found is not None
-    near = found.similarity >= LEAST_SIMILARITY
+    near = found.similarity >= COPY
+    near[:, :NEAR] = found.similarity[:, :NEAR] >= LEAST_SIMILARITY
     near[:, :NEAREST] = found.similarity[:, :NEAREST] >= LEAST_OF_NEAREST
-    return {
-        row: [id for id, is_near in zip(found.ids[row], near[row].tolist(), strict=False) if is_near]
-        for row in near.any(1).nonzero()[:, 0].tolist()
-    }
+    places: dict[int, list[str]] = {}
+    for row, place in near.nonzero().tolist():
+        places.setdefault(row, []).append(found.ids[row][place])
+    return places
 
 
 def _most_alike(text: str, near: Sequence[Stored], is_word: IsWord) -> list[Document]:
     """Return the documents whose text is most like this one; of nearly the same the nearest only."""
-    best, found = Likeness.OTHER, list[Document]()
+    best, found, asked = Likeness.OTHER, list[Document](), Compared(text)
     for stored in near:
-        likeness = likeness_of(text, stored, is_word)
+        likeness = likeness_of(asked, stored, is_word)
         if likeness > best:
             best, found = likeness, []
         if likeness == best != Likeness.OTHER and not (found and best == Likeness.NEARLY_SAME):
@@ -108,17 +131,20 @@ def _last_changed(documents: Sequence[Document], store: Datastore) -> Document:
     return max(zip(changes, documents, strict=True), key=lambda one: one[0][0].number if one[0] else 0)[1]
 
 
-def likeness_of(text: str, stored: Stored, is_word: IsWord) -> Likeness:
+def likeness_of(asked: Compared, stored: Stored, is_word: IsWord) -> Likeness:
     """Compare a text with a stored one."""
-    other = stored.document.text
-    if text == other or (len(text) <= MOST_BLANKS * len(other) and text.split() == other.split()):
+    text, other = asked.text, stored.text
+    if text == other:
+        return Likeness.SAME if text.strip() else Likeness.OTHER
+    if not all(_begin_alike(asked.first_words(size), stored.first_words(size), is_word) for size in BEGINNINGS):
+        return Likeness.OTHER
+    if len(text) <= MOST_BLANKS * len(other) and asked.pieces == stored.pieces:
         return Likeness.SAME if text.strip() else Likeness.OTHER
     if not LEAST_SHARE / MOST_BLANKS <= len(text) / max(1, len(other)) <= MOST_SHARE * MOST_BLANKS:
         return Likeness.OTHER
-    own = words_of(text)
-    if own and own == stored.words:
+    if asked.words and asked.words == stored.words:
         return Likeness.SAME_WORDS
-    return Likeness.NEARLY_SAME if is_nearly_same(own, stored.words, is_word) else Likeness.OTHER
+    return Likeness.NEARLY_SAME if is_nearly_same(asked.words, stored.words, is_word) else Likeness.OTHER
 
 
 def words_of(text: str) -> list[str]:
@@ -136,19 +162,34 @@ def is_nearly_same(own: Sequence[str], stored: Sequence[str], is_word: IsWord) -
     typos, here, there = max(len(own) // WORDS_PER_TYPO, int(len(own) >= LEAST_WORDS_WITH_TYPO)), 0, 0
     while here < len(own) and there < len(stored):
         one, other = own[here], stored[there]
-        cut_off = here == len(own) - 1 and there < len(stored) - 1 and _is_beginning(one, other)
-        if one == other or cut_off or is_typo(one, other, is_word):
-            here, there = here + 1, there + 1
-        elif _are_halves(own[here : here + 2], other):
-            here, there = here + 2, there + 1
-        elif _are_halves(stored[there : there + 2], one):
-            here, there = here + 1, there + 2
-        else:
+        if here == len(own) - 1 and there < len(stored) - 1 and _is_beginning(one, other):
+            return True
+        step = _step(own[here : here + 2], stored[there : there + 2], is_word)
+        typos -= one != other
+        if step is None or typos < 0:
             return False
-        typos -= one != other and not cut_off
-        if typos < 0:
-            return False
+        here, there = here + step[0], there + step[1]
     return here == len(own)
+
+
+def _begin_alike(own: Sequence[str], stored: Sequence[str], is_word: IsWord) -> bool:
+    """Tell whether the first words of two texts may be those of the same text; the last one may be cut off."""
+    here = there = 0
+    while here < len(own) - 1 and there < len(stored) - 1:
+        step = _step(own[here : here + 2], stored[there : there + 2], is_word)
+        if step is None:
+            return False
+        here, there = here + step[0], there + step[1]
+    return True
+
+
+def _step(own: Sequence[str], stored: Sequence[str], is_word: IsWord) -> tuple[int, int] | None:
+    """Return how many of the next two words of each text are the same but for a typo or a blank; None if none is."""
+    if own[0] == stored[0] or is_typo(own[0], stored[0], is_word):
+        return 1, 1
+    if _are_halves(own, stored[0]):
+        return 2, 1
+    return (1, 2) if _are_halves(stored, own[0]) else None
 
 
 def _is_beginning(one: str, other: str) -> bool:

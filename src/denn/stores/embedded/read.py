@@ -16,6 +16,8 @@ from denn.stores.embedded.sqlite import check_types, label_columns
 from denn.stores.embedded.vectors import matrix
 from denn.types import Document, Where
 
+IDS_AT_ONCE = 500  # in a query; older builds of SQLite take 999
+
 
 def documents(replica: Replica, ids: Sequence[str], missing_ok: bool) -> list[Document]:
     """Return stored documents in the order of the ids; unknown ones are left out if `missing_ok`."""
@@ -23,7 +25,7 @@ def documents(replica: Replica, ids: Sequence[str], missing_ok: bool) -> list[Do
         if missing_ok:
             ids = [id for id in ids if id in replica.index]
         rows, names = _rows(replica, "id, text, labels", ids), replica.labels
-    return [document_of(row, names) for row in rows]
+    return documents_of(rows, names)
 
 
 def vectors(replica: Replica, ids: Sequence[str], dimension: int) -> Tensor:
@@ -33,11 +35,15 @@ def vectors(replica: Replica, ids: Sequence[str], dimension: int) -> Tensor:
     return matrix([blob for (blob,) in rows], dimension)
 
 
-def _rows(replica: Replica, columns: str, ids: Sequence[str]) -> list[tuple[Any, ...]]:
+def _rows(replica: Replica, columns: str, ids: Sequence[str]) -> list[list[Any]]:
     """Read columns of stored documents in the order of the ids; an unknown id is an error."""
     replica.check_known(ids)
-    select = f"SELECT {columns} FROM documents WHERE id = ?"
-    return [replica.reader.execute(select, (id,)).fetchone() for id in ids]
+    found: dict[str, list[Any]] = {}
+    for begin in range(0, len(ids), IDS_AT_ONCE):
+        some = ids[begin : begin + IDS_AT_ONCE]
+        select = f"SELECT id, {columns} FROM documents WHERE id IN ({', '.join('?' * len(some))})"
+        found |= {id: row for id, *row in replica.reader.execute(select, some)}
+    return [found[id] for id in ids]
 
 
 def parts(reader: sqlite3.Connection, size: int, dimension: int) -> Iterator[tuple[list[Document], Tensor]]:
@@ -45,19 +51,24 @@ def parts(reader: sqlite3.Connection, size: int, dimension: int) -> Iterator[tup
     names = [name for (name,) in reader.execute("SELECT name FROM labels ORDER BY column")]
     rows = reader.execute("SELECT id, text, labels, embedding FROM documents ORDER BY row")
     while chunk := rows.fetchmany(size):
-        yield [document_of(row, names) for *row, _ in chunk], matrix([blob for *_, blob in chunk], dimension)
+        yield documents_of([row for *row, _ in chunk], names), matrix([blob for *_, blob in chunk], dimension)
 
 
-def document_of(row: Sequence[Any], names: Sequence[str]) -> Document:
-    """Make a document from its id, text and label columns."""
-    id, text, columns = row
-    check_types((id, text), str)
-    signed = label_columns([columns], len(names)).tolist()
-    labels = tuple(names[column] for column in signed if column >= 0)
-    rejected = tuple(names[~column] for column in signed if column < 0)
-    if rejected and not set(rejected).isdisjoint(labels):
-        raise StoreError("the datastore is damaged: a label is both given and rejected. Restore it from a copy.")
-    return Document(text, labels, id, rejected)
+def documents_of(rows: Sequence[Sequence[Any]], names: Sequence[str]) -> list[Document]:
+    """Make documents from their ids, texts and label columns."""
+    if not rows:
+        return []
+    ids, texts, blobs = zip(*rows, strict=True)
+    check_types((*ids, *texts), str)
+    signed, end, made = label_columns(blobs, len(names)).tolist(), 0, []
+    for id, text, blob in zip(ids, texts, blobs, strict=True):
+        begin, end = end, end + len(blob) // 4
+        labels = tuple([names[column] for column in signed[begin:end] if column >= 0])
+        rejected = tuple([names[~column] for column in signed[begin:end] if column < 0])
+        if rejected and not set(rejected).isdisjoint(labels):
+            raise StoreError("the datastore is damaged: a label is both given and rejected. Restore it from a copy.")
+        made.append(Document(text, labels, id, rejected))
+    return made
 
 
 def select(reader: sqlite3.Connection, where: Where) -> list[str]:
