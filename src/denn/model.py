@@ -94,29 +94,47 @@ class Model:
     ) -> Iterator[Prediction]:
         """Tag any number of texts in constant memory; see `predict`."""
         _check_threshold(threshold)
-        start = 0
-        iterator = iter(texts)
+        for batch, embeddings in self.method.embed_ahead(self._batches(texts)):
+            with self.method.first():
+                scores = self.score(batch, embeddings=embeddings)
+                chosen = self.decision_thresholds(scores, threshold, per_label)
+                found = list(self.decide(scores, chosen, min_labels, evidence))
+            yield from found
+
+    def _batches(self, texts: Iterable[str]) -> Iterator[list[str]]:
+        """Cut texts into batches; what is no text is an error."""
+        iterator, before = iter(texts), 0
         while batch := list(islice(iterator, self.batch())):
-            for number, text in enumerate(batch, start + 1):
+            for number, text in enumerate(batch, before + 1):
                 if not isinstance(text, str):
                     raise DataError(f"Text {number} is of type {type(text).__name__}, expected a string.")
-            scores = self.score(batch)
-            yield from self.decide(scores, self.decision_thresholds(scores, threshold, per_label), min_labels, evidence)
-            start += len(batch)
+            yield batch
+            before += len(batch)
 
     def scores(self, texts: Sequence[str], own_ids: Sequence[str | None] | None = None) -> Scores:
         """Score texts without deciding, by every part and every way to combine them; see `Method.scores`."""
         if not texts:
             raise DataError("Got no texts to score.")
-        size, batches = self.batch(), []
-        for i in range(0, len(texts), size):
-            scores = self.score(texts[i : i + size], None if own_ids is None else own_ids[i : i + size])
-            batches.append(replace(scores, alternatives=self.method.alternatives(scores)))
+        batches: list[Scores] = []
+        done = 0
+        for batch, embeddings in self.method.embed_ahead(self._batches(texts)):
+            own = None if own_ids is None else own_ids[done : done + len(batch)]
+            with self.method.first():
+                scores = self.score(batch, own, embeddings)
+                batches.append(replace(scores, alternatives=self.method.alternatives(scores)).cpu())
+            done += len(batch)
         return concatenate(batches)
 
-    def score(self, texts: Sequence[str], own_ids: Sequence[str | None] | None = None) -> Scores:
-        """Score texts in one batch."""
-        return checked(self.method.scores(texts, own_ids))
+    def score(
+        self,
+        texts: Sequence[str],
+        own_ids: Sequence[str | None] | None = None,
+        embeddings: Tensor | None = None,
+    ) -> Scores:
+        """Score texts in one batch, on the method's device; `embeddings` are those of `Method.embed_ahead`."""
+        if embeddings is None:
+            return checked(self.method.scores(texts, own_ids))
+        return checked(cast(Retriever, self.method).scores(texts, own_ids, embeddings))
 
     def later_thresholds(self, scores: Scores) -> dict[str, Tensor]:
         """Return each part's thresholds for the labels of these scores that came after training, in their order."""
@@ -236,6 +254,8 @@ class Model:
         self, scores: Scores, threshold: float | Tensor, min_labels: int = 0, evidence: int | None = None
     ) -> Iterator[Prediction]:
         """Turn the scores of a batch into predictions; see `predict`."""
+        if not isinstance(threshold, int | float):
+            threshold = threshold.to(scores.final.device)
         return predictions(self.method, scores, decide(scores.final, threshold, min_labels), evidence)
 
     def neighbours(self, scores: Scores, limit: int | None) -> list[tuple[Neighbour, ...]]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self, runtime_checkable
 
@@ -176,6 +177,14 @@ class Method(Protocol):
     def scores(self, texts: Sequence[str], own_ids: Sequence[str | None] | None = None) -> Scores:
         """Score texts in order; a text is no evidence for itself where `own_ids` names its stored document."""
 
+    def embed_ahead(self, batches: Iterable[Sequence[str]]) -> Iterator[tuple[Sequence[str], Tensor | None]]:
+        """Yield batches of texts with what can be prepared for `scores` while others are scored: here nothing."""
+        return ((batch, None) for batch in batches)
+
+    def first(self) -> AbstractContextManager[None]:
+        """Give what is done inside priority over what `embed_ahead` prepares."""
+        return nullcontext()
+
     def save(self, folder: Path) -> None:
         """Write weights and whatever else scoring needs into an empty folder; no pickle."""
 
@@ -207,6 +216,14 @@ class Retriever(Method, Protocol):
     store: Datastore
     witnesses: dict[str, Witness]
 
+    def scores(
+        self,
+        texts: Sequence[str],
+        own_ids: Sequence[str | None] | None = None,
+        embeddings: Tensor | None = None,
+    ) -> Scores:
+        """Score texts in order, with their embeddings where `embed_ahead` gave them."""
+
     def embed(self, texts: Sequence[str]) -> Tensor:
         """Embed texts as the datastore keeps them: (n,d)."""
 
@@ -226,8 +243,8 @@ class Retriever(Method, Protocol):
         """Let what is stored about these very texts decide on their scores."""
         return scores
 
-    def hear(self, texts: Texts) -> dict[str, Tensor]:
-        """Return what each witness says of texts: (n,L), NaN for labels that it cannot know."""
+    def hear(self, texts: Texts, device: torch.device | None = None) -> dict[str, Tensor]:
+        """Return what each witness says of texts: (n,L), NaN for labels that it cannot know; on the CPU if not told."""
 
     def combine(self, parts: Mapping[str, Tensor], found: Neighbours, gamma: float | None = None) -> Scores:
         """Weigh what witnesses say of texts with these neighbours; by another γ where one is given."""

@@ -253,6 +253,16 @@ class Scores:
     same_text: Sequence[str | None] = ()  # id of the stored document with the same text, whose labels count; () if none
     familiarity: Tensor | None = None  # (n,) in [0,1]
 
+    def cpu(self) -> Scores:
+        """Return the same in the memory of the CPU."""
+        return replace(
+            self,
+            final=self.final.cpu(),
+            parts={name: part.cpu() for name, part in self.parts.items()},
+            confidence=None if self.confidence is None else self.confidence.cpu(),
+            alternatives={name: part.cpu() for name, part in self.alternatives.items()},
+        )
+
     def rows(self, begin: int, end: int) -> Scores:
         """Return what is thought of some of the texts."""
         return Scores(

@@ -88,7 +88,7 @@ def _candidates(model: Model, texts: Iterable[str | Document]) -> Iterator[_Cand
     """Score texts batch by batch; of equal ones the first."""
     place, documents = 0, _distinct(texts)
     while batch := list(islice(documents, model.batch())):
-        scores = model.score([document.text for document in batch])
+        scores = model.score([document.text for document in batch]).cpu()
         thresholds = model.decision_thresholds(scores)
         uncertainty = expected_errors(scores.final, decide(scores.final, thresholds))
         assert scores.neighbours is not None

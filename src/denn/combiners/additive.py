@@ -88,7 +88,7 @@ class Additive:
         if not first.numel():
             return final
         terms = self._terms_for(context)
-        for block in blocks_of(first, BLOCK):
+        for block in blocks_of(first, BLOCK if first.device.type == "cpu" else first.numel()):
             some = rows_of(parts, block)
             known, unknown = known_to_all(some)
             chance = self._logits(known, context.rows(block), terms).sigmoid_()
@@ -188,7 +188,8 @@ class Additive:
 
     def _terms(self, context: Context) -> Terms:
         """Sort the weights by what they belong to."""
-        left, by_frequency, count = torch.tensor(self.weights), self._hats(context), self._rivals
+        by_frequency, count = self._hats(context), self._rivals
+        left = torch.tensor(self.weights, device=by_frequency.device)
 
         def take(size: int) -> Tensor:
             nonlocal left
@@ -196,7 +197,7 @@ class Additive:
             return taken
 
         base = Linear(take(1) + by_frequency @ take(len(self.frequencies)), float(take(count).sum()))
-        base.by_label[: len(self.offsets)] += self._offsets[: len(base.by_label)]
+        base.by_label[: len(self.offsets)] += self._offsets[: len(base.by_label)].to(by_frequency.device)
         mean = float(take(1))
         shapes: dict[str, list[tuple[float, float, float]]] = {}
         slopes: dict[str, Linear] = {}
@@ -230,7 +231,8 @@ class Additive:
 
     def _hats(self, context: Context) -> Tensor:
         """Return the (L,F) weights of the labels on the knots of frequency."""
-        return hats(torch.log2(1.0 + context.label_counts.float()), torch.tensor(self.frequencies))
+        counts = context.label_counts
+        return hats(torch.log2(1.0 + counts.float()), torch.tensor(self.frequencies, device=counts.device))
 
     def _rival(self, parts: Parts) -> Rival | None:
         """Return the highest mean score of the other labels, by all witnesses but the neighbours."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any, Literal, cast
@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from denn.encoders import packed
 from denn.encoders.checkpoint_folder import load_model
 from denn.encoders.layers import FIRST_POSITION, Layer, Parts, layers_of, parts_of
-from denn.encoders.layout import Layout
+from denn.encoders.layout import Layout, send
 from denn.encoders.tokenizer_file import load_tokenizer
 from denn.encoders.tokens import Tokens, tokenize
 from denn.encoders.weights import default_pooling, locate
@@ -162,16 +162,31 @@ class TransformerEncoder(nn.Module):
         was_training = self.training
         if was_training:
             self.eval()
-        out = torch.empty(len(tokens), self.width)
-        on_device, done = tokens.to(self.device), 0
-        for rows in tokens.by_length(self.pass_tokens):
-            out[rows] = self(*on_device.pack(rows)).cpu()
+        out, done = torch.empty(len(tokens), self.width), 0
+        for rows, embeddings in self._passes(tokens):
+            out[rows] = embeddings.cpu()
             done += len(rows)
             if report:
                 report(done)
         if was_training:
             self.train()
         return out
+
+    @torch.inference_mode()
+    def embed(self, tokens: Tokens) -> Tensor:
+        """Embed some texts as `encode` does: float32 (n,d) on the device, which is not waited for."""
+        if self.training:
+            return self.encode(tokens).to(self.device)
+        out = torch.empty(len(tokens), self.width, device=self.device)
+        for rows, embeddings in self._passes(tokens):
+            out[send(rows, self.device)] = embeddings
+        return out
+
+    def _passes(self, tokens: Tokens) -> Iterator[tuple[Tensor, Tensor]]:
+        """Yield the rows of some texts, and their embeddings, until all are embedded."""
+        on_device = tokens.to(self.device)
+        for rows in tokens.by_length(self.pass_tokens):
+            yield rows, self(*on_device.pack(rows))
 
     def _prepared_layers(self) -> list[Layer]:
         """Return weights prepared for inference, made once."""

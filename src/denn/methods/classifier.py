@@ -67,11 +67,11 @@ class Classifier(Network):
 
     @torch.inference_mode()
     def probabilities(self, embeddings: Tensor) -> Tensor:
-        """Score unscaled (n,d) embeddings as `encode` returns them: (n,L) on the CPU."""
+        """Score unscaled (n,d) embeddings as `encode` returns them: (n,L) on the network's device."""
         if self.reads_unit_vectors:
             embeddings = F.normalize(embeddings, dim=1)
         logits = self.head(self.scale * embeddings.to(self.device))
-        return torch.sigmoid(logits).cpu()
+        return torch.sigmoid(logits)
 
     def encode(self, tokens: Tokens) -> Tensor:
         """Embed texts without dropout, unscaled: (n,d) on the CPU. Cosine, and so the datastore, ignores the scale."""

@@ -128,7 +128,7 @@ class DennTraining(Training):
             return {}
         p = self.parameters
         embeddings = self.network.encode(self.valid_tokens)
-        known = self.network.probabilities(embeddings)
+        known = self.network.probabilities(embeddings).cpu()
         scores = self.judge(known)
         score = scores["micro_f1"]
         if p.select == "combined":

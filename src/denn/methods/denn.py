@@ -51,6 +51,7 @@ class DENN(WithNeighbours):
         super().__init__(parameters)
         self.combiner: Combiner = Average()
         self.label_counts = torch.zeros(0)
+        self._latest_counts: tuple[object, Tensor] | None = None
 
     def make(self, encoder: TransformerEncoder, labels: int) -> DennNetwork:
         """Put a linear map on the encoder."""
@@ -225,10 +226,21 @@ class DENN(WithNeighbours):
         """Return what a combiner reads: where nobody votes, that says nothing against a label."""
         lonely = ~found.similarity.isfinite().any(1)
         if "neighbours" in parts and bool(lonely.any()):
-            parts = {**parts, "neighbours": parts["neighbours"].masked_fill(lonely[:, None], float("nan"))}
-        p, later = self.parameters, len(found.names) - len(self.label_counts)
-        counts = F.pad(self.label_counts, (0, later)) if later else self.label_counts
-        return parts, Context(counts, found.similarity, p.gamma if gamma is None else gamma, p.vote_temperature)
+            votes = parts["neighbours"]
+            parts = {**parts, "neighbours": votes.masked_fill(lonely[:, None].to(votes.device), float("nan"))}
+        p, device = self.parameters, next(iter(parts.values())).device
+        counts = self._counts(len(found.names), device)
+        gamma = p.gamma if gamma is None else gamma
+        return parts, Context(counts, found.similarity.to(device), gamma, p.vote_temperature)
+
+    def _counts(self, labels: int, device: torch.device) -> Tensor:
+        """Return the training documents of each label, none of those that came later; the same tensor as last time."""
+        made_of = (self.label_counts.data_ptr(), len(self.label_counts), labels, device)
+        kept = self._latest_counts
+        if kept is None or kept[0] != made_of:
+            counts = F.pad(self.label_counts, (0, labels - len(self.label_counts))).to(device)
+            kept = self._latest_counts = made_of, counts
+        return kept[1]
 
     def votes(self, found: Neighbours, labels: int) -> Tensor:
         """Let neighbours vote, Eq. 9-10, and those that reject a label against it: (n,L)."""

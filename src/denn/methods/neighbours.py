@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Self
 
@@ -13,6 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from denn.errors import BundleError
+from denn.methods.ahead import Streams
 from denn.methods.classifier import Classifier
 from denn.methods.familiarity import Familiarity, among_stored
 from denn.protocols import Datastore, Witness
@@ -90,23 +93,46 @@ class WithNeighbours(Neural):
         """Return the (n,) familiarity of texts with these neighbours; None if it was not measured."""
         return None if self.familiarity is None else self.familiarity.of(found.similarity)
 
-    def scores(self, texts: Sequence[str], own_ids: Sequence[str | None] | None = None) -> Scores:
+    def scores(
+        self,
+        texts: Sequence[str],
+        own_ids: Sequence[str | None] | None = None,
+        embeddings: Tensor | None = None,
+    ) -> Scores:
         """Score texts by each witness, and by all of them.
 
         `own_ids` names the stored document that each text itself is; it is no neighbour of its own. Labels that only
-        the datastore knows follow the others; the neighbours alone speak for them.
+        the datastore knows follow the others; the neighbours alone speak for them. `embeddings` are those of
+        `embed_ahead`.
         """
-        asked = Texts(texts, self.embed, lambda embeddings: self.search(embeddings, self.parameters.k, own_ids))
-        return self.recall(replace(self.combine(self.hear(asked), asked.neighbours), texts=texts), texts)
+        embed = self._embed if embeddings is None else lambda _: embeddings
+        asked = Texts(texts, embed, lambda vectors: self.search(finite(vectors), self.parameters.k, own_ids))
+        parts = self.hear(asked, self.network.device)
+        return self.recall(replace(self.combine(parts, asked.neighbours), texts=texts), texts)
+
+    def embed_ahead(self, batches: Iterable[Sequence[str]]) -> Iterator[tuple[Sequence[str], Tensor | None]]:
+        """Yield batches of texts with their embeddings, which a GPU works on one batch ahead."""
+        if self.streams is None:
+            return super().embed_ahead(batches)
+        return self.streams.embed_ahead(batches, self._embed)
+
+    def first(self) -> AbstractContextManager[None]:
+        """Give what is done inside priority over the embeddings of the next batch."""
+        return super().first() if self.streams is None else self.streams.first()
+
+    @cached_property
+    def streams(self) -> Streams | None:
+        """How a GPU works on two batches at once; None on a CPU."""
+        return Streams(self.network.device) if self.network.device.type == "cuda" else None
 
     def recall(self, scores: Scores, texts: Sequence[str]) -> Scores:
         """Let what is stored about these very texts decide on their scores; here nothing is."""
         return scores
 
-    def hear(self, texts: Texts) -> dict[str, Tensor]:
-        """Return what each witness says of texts: (n,L), NaN for labels that it cannot know."""
-        labels = len(texts.neighbours.names)
-        said = {name: witness.scores(texts) for name, witness in self.witnesses.items()}
+    def hear(self, texts: Texts, device: torch.device | None = None) -> dict[str, Tensor]:
+        """Return what each witness says of texts: (n,L), NaN for labels that it cannot know; on the CPU if not told."""
+        labels, device = len(texts.neighbours.names), device or torch.device("cpu")
+        said = {name: witness.scores(texts).to(device) for name, witness in self.witnesses.items()}
         return {name: F.pad(part, (0, labels - part.shape[1]), value=float("nan")) for name, part in said.items()}
 
     @abstractmethod
@@ -118,11 +144,12 @@ class WithNeighbours(Neural):
         """Let neighbours vote: (n,L)."""
 
     def embed(self, texts: Sequence[str]) -> Tensor:
-        """Embed texts as the datastore keeps them: (n,d)."""
-        embeddings = self.network.encode(self.network.encoder.tokenize(texts))
-        if not bool(embeddings.isfinite().all()):
-            raise BundleError(f"The encoder gives no finite numbers for a text: its weights are damaged. {REMEDY}")
-        return embeddings
+        """Embed texts as the datastore keeps them: (n,d) on the CPU."""
+        return finite(self._embed(texts).cpu())
+
+    def _embed(self, texts: Sequence[str]) -> Tensor:
+        """Embed texts on the device, without waiting for it."""
+        return self.network.encoder.embed(self.network.encoder.tokenize(texts))
 
     def search(
         self,
@@ -139,6 +166,13 @@ class WithNeighbours(Neural):
         if found.names[: len(self.names)] != self.names:
             found = with_labels(found, tuple(dict.fromkeys((*self.names, *found.names))))
         return found if own_ids is None else _without_own(found, own_ids, k)
+
+
+def finite(embeddings: Tensor) -> Tensor:
+    """Return the embeddings if all their numbers are finite; others come from damaged weights."""
+    if not bool(embeddings.isfinite().all()):
+        raise BundleError(f"The encoder gives no finite numbers for a text: its weights are damaged. {REMEDY}")
+    return embeddings
 
 
 def with_labels(found: Neighbours, names: tuple[str, ...]) -> Neighbours:

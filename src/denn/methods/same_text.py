@@ -57,7 +57,7 @@ def decide_by_same_text(scores: Scores, texts: Sequence[str], store: Datastore, 
             continue
         document = alike[0] if len(alike) == 1 else _last_changed(alike, store)
         same[row] = document.id
-        given = torch.zeros(final.shape[1])
+        given = torch.zeros(final.shape[1], device=final.device)
         given[[column_of[label] for label in document.labels if label in column_of]] = 1
         final[row] = (1 - SHARE_OF_UNDECIDED) * given + SHARE_OF_UNDECIDED * final[row]
         final[row, [column_of[label] for label in document.rejected if label in column_of]] = 0

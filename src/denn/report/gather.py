@@ -205,7 +205,7 @@ def _coloured(points: Tensor, documents: Sequence[Document], shown: LabelSpace) 
 
 def _scores(model: Model, documents: Sequence[Document], progress: Progress) -> Scores:
     """Score without neighbours: the method keeps no documents, or has none left."""
-    batches = [model.score(texts) for texts in _batches("scoring texts", documents, progress)]
+    batches = [model.score(texts).cpu() for texts in _batches("scoring texts", documents, progress)]
     return concatenate([replace(batch, alternatives=model.method.alternatives(batch)) for batch in batches])
 
 

@@ -325,7 +325,7 @@ class Collapse:
     def _deep(self, run: Run) -> dict[str, Any]:
         """Validate, and look inside on a few fixed texts; none of this is part of a recorded step."""
         network = self.network
-        scores = network.probabilities(network.encode(self.valid))
+        scores = network.probabilities(network.encode(self.valid)).cpu()
         found = {"micro_f1": micro_f1(scores, self.gold, 0.5), "largest_score": float(scores.max())}
         found["labels_per_text"] = float((scores > 0.5).float().sum(1).mean())
         ids, layout = probes.pack_all(self.valid.first(PROBED_TEXTS), network.device)

@@ -1,0 +1,58 @@
+"""Work on the next batch while the present one is finished: a GPU is not kept waiting for the CPU."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import TypeVar
+
+import torch
+from torch import Tensor
+
+Batch = TypeVar("Batch")
+Made = TypeVar("Made")
+
+
+def one_ahead(batches: Iterable[Batch], work: Callable[[Batch], Made]) -> Iterator[tuple[Batch, Made]]:
+    """Yield each batch with what `work` makes of it, which a thread of its own does one batch ahead."""
+    with ThreadPoolExecutor(1, "denn-ahead") as worker:
+        begun: deque[tuple[Batch, Future[Made]]] = deque()
+        for batch in batches:
+            begun.append((batch, worker.submit(work, batch)))
+            if len(begun) > 1:
+                first, made = begun.popleft()
+                yield first, made.result()
+        for first, made in begun:
+            yield first, made.result()
+
+
+class Streams:
+    """The two queues of work of a GPU: embeddings in the background, and before them whatever finishes a batch."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.background = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+        self.foreground = torch.cuda.Stream(device, priority=-1)  # type: ignore[no-untyped-call]
+
+    @contextmanager
+    def first(self) -> Iterator[None]:
+        """Run what is done inside before the embeddings that are under way; then others see its results."""
+        with torch.cuda.stream(self.foreground):
+            yield
+        torch.cuda.current_stream(self.foreground.device).wait_stream(self.foreground)
+
+    def embed_ahead(
+        self, batches: Iterable[Sequence[str]], embed: Callable[[Sequence[str]], Tensor]
+    ) -> Iterator[tuple[Sequence[str], Tensor]]:
+        """Yield each batch with its embeddings, which the work of `first` will wait for."""
+
+        def start(texts: Sequence[str]) -> tuple[Tensor, torch.cuda.Event]:
+            with torch.cuda.stream(self.background):
+                embeddings = embed(texts)
+                return embeddings, self.background.record_event()
+
+        for texts, (embeddings, ready) in one_ahead(batches, start):
+            self.foreground.wait_event(ready)
+            embeddings.record_stream(self.foreground)  # its memory is not given to others before that is done
+            yield texts, embeddings

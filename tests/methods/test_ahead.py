@@ -1,0 +1,58 @@
+"""Batches that are worked on one ahead."""
+
+import threading
+import time
+
+import pytest
+
+from denn.methods.ahead import one_ahead
+
+
+def test_the_next_batch_is_worked_on_while_the_present_one_is_finished():
+    begun: list[int] = []
+    second = threading.Event()
+
+    def work(batch: int) -> int:
+        begun.append(batch)
+        if batch == 2:
+            second.set()
+        return 10 * batch
+
+    found = one_ahead([1, 2, 3], work)
+    assert next(found) == (1, 10)
+    assert second.wait(10)
+    assert list(found) == [(2, 20), (3, 30)]
+    assert begun == [1, 2, 3]
+
+
+def test_no_more_than_two_batches_are_read():
+    read: list[int] = []
+
+    def batches():
+        for batch in range(10):
+            read.append(batch)
+            yield batch
+
+    found = one_ahead(batches(), lambda batch: batch)
+    next(found)
+    assert read == [0, 1]
+    found.close()
+    assert read == [0, 1]
+
+
+def test_what_fails_ahead_is_raised_at_its_batch():
+    def work(batch: int) -> int:
+        return 1 // batch
+
+    found = one_ahead([1, 0], work)
+    assert next(found) == (1, 1)
+    with pytest.raises(ZeroDivisionError):
+        next(found)
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("denn-ahead") and _stays(thread)]
+
+
+def _stays(thread: threading.Thread) -> bool:
+    end = time.monotonic() + 10
+    while thread.is_alive() and time.monotonic() < end:
+        thread.join(0.01)
+    return thread.is_alive()
