@@ -86,6 +86,20 @@ def test_residual_norm_and_its_gradients(share, seed, monkeypatch):
         torch.testing.assert_close(one, other, rtol=0, atol=1e-4)
 
 
+@pytest.mark.parametrize("rows", [1, 23])
+def test_gelu_with_a_bias_and_its_gradients(rows, monkeypatch):
+    monkeypatch.setattr(fused, "PROGRAMS", 4)
+    monkeypatch.setitem(fused.GELU, "BLOCK", 32)
+    generator = torch.Generator().manual_seed(0)
+    x = (3 * torch.randn(rows, 48, generator=generator)).to(DEVICE).requires_grad_()
+    bias = torch.randn(48, generator=generator).to(DEVICE).requires_grad_()
+    direction = torch.randn(rows, 48, generator=generator).to(DEVICE)
+    found, wanted = fused.biased_gelu(x, bias), F.gelu(x + bias)
+    torch.testing.assert_close(found, wanted, rtol=0, atol=1e-5)
+    for one, other in zip(*(torch.autograd.grad(out, (x, bias), direction) for out in (found, wanted)), strict=True):
+        torch.testing.assert_close(one, other, rtol=0, atol=1e-4)
+
+
 def test_the_share_that_dropout_keeps():
     kept = torch.stack([kept_weights(0, 1000, head, 5, 0.1) for head in range(HEADS)]).float()
     assert abs(float(kept.mean()) - 0.9) < 0.002

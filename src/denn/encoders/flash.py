@@ -167,8 +167,8 @@ def _backward_columns(  # type: ignore[no-untyped-def]
         lse = tl.load(LSE + head * tokens + start + rows, mask=real, other=float("inf"))
         delta = tl.load(DELTA + head * tokens + start + rows, mask=real, other=0.0)
         s = tl.dot(k, tl.trans(q)) * scale  # (N,M)
-        if BIASED:  # a relative bias of (row, column) read along the columns
-            s += tl.load(BIAS + head * side * side + rows[None, :] * side + columns[:, None]).to(tl.float32)
+        if BIASED:  # the bias of (column, row) comes behind that of all heads
+            s += tl.load(BIAS + (HEADS + head) * side * side + columns[:, None] * side + rows[None, :]).to(tl.float32)
         p = tl.exp2(s - lse[None, :])
         dp = tl.dot(v, tl.trans(grad))
         if DROPS:
@@ -252,10 +252,13 @@ def attend(
 
 
 def prepare_bias(bias: Tensor) -> Tensor:
-    """Pad a (heads,L,L) bias to whole blocks and turn it into base 2, as the kernels want it."""
+    """Pad a (heads,L,L) bias to whole blocks and turn it into base 2, as the kernels want it: (2,heads,L,L).
+
+    The second one has rows and columns exchanged, so that a kernel that goes along the rows reads memory in its order.
+    """
     missing = -bias.shape[-1] % SIDE
-    padded = torch.nn.functional.pad(bias.detach(), (0, missing, 0, missing))
-    return (padded * LOG2E).contiguous()
+    padded = torch.nn.functional.pad(bias.detach(), (0, missing, 0, missing)) * LOG2E
+    return torch.stack([padded, padded.mT]).contiguous()
 
 
 @torch.inference_mode(False)

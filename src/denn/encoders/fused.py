@@ -1,7 +1,7 @@
 """What stands between two matrix products of a transformer, in one pass over memory on CUDA.
 
-`residual_norm` is layer_norm(x + dropout(y + bias)); its backward gives the gradients of x and y and, summed over the
-rows in a fixed order, those of bias, weight and shift.
+`residual_norm` is layer_norm(x + dropout(y + bias)), `biased_gelu` is gelu(x + bias). Their backward passes give the
+gradients of all inputs; those of bias, weight and shift are summed over the rows in a fixed order.
 """
 
 from __future__ import annotations
@@ -82,6 +82,72 @@ def _kept(row, columns, seed, cut, D: tl.constexpr):  # type: ignore[no-untyped-
     return _mix((row * D + columns + seed).to(tl.uint32)) >= cut.to(tl.uint32)
 
 
+@triton.jit(do_not_specialize=["rows"])  # type: ignore[untyped-decorator]
+def _gelu_forward(  # type: ignore[no-untyped-def]
+    X, BIAS, OUT, rows, D: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr
+):  # fmt: skip
+    row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+    columns = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    inside = (row < rows)[:, None] & (columns < D)[None, :]
+    places = row[:, None] * D + columns[None, :]
+    x = tl.load(X + places, mask=inside, other=0.0).to(tl.float32)
+    x += tl.load(BIAS + columns, mask=columns < D, other=0.0).to(tl.float32)[None, :]
+    out = x * (0.5 + 0.5 * tl.erf(x * 0.7071067811865476))
+    tl.store(OUT + places, out.to(OUT.dtype.element_ty), mask=inside)
+
+
+@triton.jit(do_not_specialize=["rows"])  # type: ignore[untyped-decorator]
+def _gelu_backward(  # type: ignore[no-untyped-def]
+    GRAD, X, BIAS, DX, SUMS, rows, D: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr
+):  # fmt: skip
+    program, programs = tl.program_id(0), tl.num_programs(0)
+    columns = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    bias = tl.load(BIAS + columns, mask=columns < D, other=0.0).to(tl.float32)
+    for_bias = tl.zeros([BLOCK], tl.float32)
+    for first in range(program * ROWS, rows, programs * ROWS):
+        row = first + tl.arange(0, ROWS)
+        inside = (row < rows)[:, None] & (columns < D)[None, :]
+        places = row[:, None] * D + columns[None, :]
+        x = tl.load(X + places, mask=inside, other=0.0).to(tl.float32) + bias[None, :]
+        share = 0.5 + 0.5 * tl.erf(x * 0.7071067811865476)  # Φ(x), and its slope is exp(−x²/2) / √(2π)
+        slope = share + x * tl.exp2(x * x * -0.7213475204444817) * 0.3989422804014327
+        dx = tl.load(GRAD + places, mask=inside, other=0.0).to(tl.float32) * slope
+        tl.store(DX + places, dx.to(DX.dtype.element_ty), mask=inside)
+        for_bias += tl.sum(dx, 0)
+    tl.store(SUMS + program * D + columns, for_bias, mask=columns < D)
+
+
+class _BiasedGelu(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, bias: Tensor) -> Tensor:
+        rows, width = x.shape
+        out = torch.empty_like(x)
+        grid = (triton.cdiv(rows, GELU["ROWS"]), triton.cdiv(width, GELU["BLOCK"]))
+        _gelu_forward[grid](x, bias, out, rows, D=width, **GELU)
+        ctx.save_for_backward(x, bias)
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor]:
+        x, bias = ctx.saved_tensors
+        rows, width = x.shape
+        grad, dx = grad.contiguous(), torch.empty_like(x)
+        blocks = triton.cdiv(width, GELU["BLOCK"])
+        programs = max(1, min(PROGRAMS // blocks, triton.cdiv(rows, GELU["ROWS"])))
+        sums = torch.empty(programs, width, device=x.device, dtype=torch.float32)
+        _gelu_backward[(programs, blocks)](grad, x, bias, dx, sums, rows, D=width, **GELU)
+        return dx, sums.sum(0).to(bias.dtype)
+
+
+GELU = {"ROWS": 4, "BLOCK": 1024, "num_warps": 8}  # of a block
+
+
+def biased_gelu(x: Tensor, bias: Tensor) -> Tensor:
+    """Return gelu(x + bias), the exact one, of a (T,d) matrix."""
+    out: Tensor = _BiasedGelu.apply(x, bias)  # type: ignore[no-untyped-call]
+    return out
+
+
 class _ResidualNorm(torch.autograd.Function):
     @staticmethod
     def forward(
@@ -136,4 +202,4 @@ def try_out() -> None:
     """Run the kernels once, on two rows, to see whether they compile here."""
     x = torch.zeros(2, 16, device="cuda", dtype=torch.bfloat16, requires_grad=True)
     seed = torch.zeros(4, device="cuda", dtype=torch.int32)
-    torch.autograd.grad(residual_norm(x, x[0], x, x[0], x[0], 1e-5, 0.0, seed).sum(), x)
+    torch.autograd.grad(residual_norm(biased_gelu(x, x[0]), x[0], x, x[0], x[0], 1e-5, 0.0, seed).sum(), x)

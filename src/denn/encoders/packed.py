@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 from denn.encoders.layers import Layer
 from denn.encoders.layout import Layout, send
@@ -126,7 +126,10 @@ def run_layers(
             attended = flash.attend(qkv, bias, layout.starts, layout.longest, heads, attention, seeds[3 * i])
             norm = (w.norm_attention, w.norm_attention_bias, w.eps)
             x = fused.residual_norm(F.linear(attended, w.out), w.out_bias, x, *norm, hidden, seeds[3 * i + 1])
-            fed = F.linear(w.activation(F.linear(x, w.up, w.up_bias)), w.down)
+            if isinstance(w.activation, nn.GELU) and w.activation.approximate == "none":
+                fed = F.linear(fused.biased_gelu(F.linear(x, w.up), w.up_bias), w.down)
+            else:
+                fed = F.linear(w.activation(F.linear(x, w.up, w.up_bias)), w.down)
             norm = (w.norm_output, w.norm_output_bias, w.eps)
             x = fused.residual_norm(fed, w.down_bias, x, *norm, hidden, seeds[3 * i + 2])
         return x
