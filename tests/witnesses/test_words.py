@@ -290,3 +290,7 @@ def test_the_module_does_not_import_scikit_learn_until_it_is_used():
     code = "import sys, json, denn.witnesses.words; print(json.dumps([*{'sklearn', 'scipy'} & {*sys.modules}]))"
     said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
     assert json.loads(said) == []
+
+
+def test_texts_without_a_known_term_have_no_supporting_words(words):
+    assert words.support(["", "q" * 30], [[0], [0, 1]]) == [[[]], [[], []]]

@@ -11,6 +11,7 @@ from typing import Any, Self
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from safetensors.numpy import save_file
 from torch import Tensor
 
@@ -154,17 +155,20 @@ class Words(Witness):
         tokens = WordTokens.of([text])
         row = self.ngrams.rows(tokens)
         terms, places, pairs_from = self.ngrams.entries(tokens, self.ngrams.columns(tokens.words))
+        if not len(terms):
+            return [[] for _ in asked]
         found, where, times = np.unique(terms, return_inverse=True, return_counts=True)  # `found` is row.indices
-        weights = self.weights[found][:, asked].toarray() * (row.data / times)[:, None]  # (terms, labels)
+        weights = self.weights[found][:, asked].toarray() * (row.data / times.astype(np.float64))[:, None]  # by label
         groups = tokens.ids[places].astype(np.int64)  # the words, then the pairs
         groups[pairs_from:] = len(tokens.words) + terms[pairs_from:]
-        names, group = np.unique(groups, return_inverse=True)
-        answers = []
-        for column in range(len(asked)):
-            sums = np.bincount(group, weights=weights[where, column], minlength=len(names))
-            best = np.argsort(-sums, kind="stable")[:most]
-            answers.append([(self._name(tokens, int(names[at])), float(sums[at])) for at in best if sums[at] > 0])
-        return answers
+        order = np.argsort(groups, kind="stable")
+        starts = np.flatnonzero(np.diff(groups[order], prepend=-1))
+        names, sums = groups[order[starts]], np.add.reduceat(weights[where[order]], starts)  # (groups, labels)
+        best = np.argsort(-sums, axis=0, kind="stable")[:most] if len(names) <= most else _highest(sums, most)
+        return [
+            [(self._name(tokens, int(names[at])), float(sums[at, column])) for at in some if sums[at, column] > 0]
+            for column, some in enumerate(best.T)
+        ]
 
     def _name(self, tokens: WordTokens, group: int) -> str:
         if group < len(tokens.words):
@@ -217,6 +221,13 @@ class Words(Witness):
         ngrams = Ngrams(lines[:words], lines[words:], keys, arrays["idf"])
         bias = np.where(arrays["learnt"], arrays["bias"], np.float32(np.nan))
         return cls(ngrams, weights, bias, Calibration(arrays["curves"]))
+
+
+def _highest(values: NDArray[np.float64], count: int) -> Integers:
+    """Return the places of the highest values of each column, highest first, equal ones in their order."""
+    places = np.sort(np.argpartition(-values, count - 1, axis=0)[:count], axis=0)
+    order = np.argsort(-np.take_along_axis(values, places, 0), axis=0, kind="stable")
+    return np.take_along_axis(places, order, 0)
 
 
 def gold_matrix(documents: Sequence[Document], labels: LabelSpace) -> Matrix:
