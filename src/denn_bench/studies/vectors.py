@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import islice, zip_longest
+from itertools import chain, islice, zip_longest
 from pathlib import Path
 
 import numpy as np
@@ -64,13 +64,14 @@ def made(vectors: Tensor, count: int, generator: torch.Generator) -> Iterator[Te
     lie closer together than what is real. The residuals of near pairs have Σ = 2C; noise of t(1-t)·Σ makes up for it.
     """
     look = vectors[torch.randperm(len(vectors), generator=generator)[:LOOK]]
+    nearest = torch.cat([(rows @ look.T).topk(min(NEAR + 1, len(look))).indices for rows in vectors.split(1024)])
     factor = None
     for begin in range(0, count, PART):
         size = min(PART, count - begin)
-        base = vectors[torch.randint(len(vectors), (size,), generator=generator)]
-        nearest = torch.cat([(rows @ look.T).topk(NEAR + 1).indices for rows in base.split(1024)])
-        choice = torch.randint(1, NEAR + 1, (size, 1), generator=generator)  # the nearest may be the vector itself
-        residual = look[nearest.gather(1, choice)[:, 0]] - base
+        chosen = torch.randint(len(vectors), (size,), generator=generator)
+        choice = torch.randint(1, nearest.shape[1], (size, 1), generator=generator)  # the nearest may be itself
+        base = vectors[chosen]
+        residual = look[nearest[chosen].gather(1, choice)[:, 0]] - base
         if factor is None:
             covariance = residual.T.double().cov() + 1e-9 * torch.eye(vectors.shape[1], dtype=torch.float64)
             factor = torch.linalg.cholesky(covariance).float()  # (d,d)
@@ -83,16 +84,22 @@ def collection(
     count: int, dimension: int, real_count: int, data: Path, cache: Path, queries: int
 ) -> tuple[Tensor, Tensor]:
     """Return (count,d) vectors, real ones first and the rest made of them, and real queries that are not among them."""
+    parts, asked = stream(count, dimension, real_count, data, cache, queries)
+    matrix, end = torch.empty(count, dimension), 0  # at once: the largest take a good part of the memory
+    for part in parts:
+        matrix[end : end + len(part)] = part
+        end += len(part)
+    return matrix, asked
+
+
+def stream(
+    count: int, dimension: int, real_count: int, data: Path, cache: Path, queries: int
+) -> tuple[Iterator[Tensor], Tensor]:
+    """Return what `collection` does, its vectors in parts, for collections that are larger than the memory."""
     vectors = real(min(count, real_count) + queries, data, cache)
     if dimension == 2 * vectors.shape[1]:
         vectors = wide(vectors)
     generator = torch.Generator().manual_seed(0)
     order = torch.randperm(len(vectors), generator=generator)
     asked, stored = vectors[order[:queries]], vectors[order[queries:]]
-    matrix = torch.empty(count, dimension)  # at once: the largest take a good part of the memory
-    matrix[: len(stored)] = stored
-    end = len(stored)
-    for part in made(stored, count - len(stored), generator):
-        matrix[end : end + len(part)] = part
-        end += len(part)
-    return matrix, asked
+    return chain(stored.split(PART), made(stored, count - len(stored), generator)), asked
