@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple, cast
 
@@ -74,17 +74,29 @@ def measure(model: Model, corpus: Corpus, scores: Scores, valid: Scores | None) 
 
 def speed(model: Model, documents: Sequence[Document]) -> dict[str, float | None]:
     """Time the scoring of the first documents, by now warm: all of it, and encoder and classifier alone."""
-    documents = documents[:TIMED]
-    begun = time.perf_counter()
-    model.scores([document.text for document in documents])
-    seconds, alone = time.perf_counter() - begun, None
-    if isinstance(model.method, WithNeighbours):
+    method, texts = model.method, [document.text for document in documents[:TIMED]]
+    batches = [texts[begin : begin + model.batch()] for begin in range(0, len(texts), model.batch())]
+
+    def whole(batch: Sequence[str], embeddings: Tensor | None) -> Tensor:
+        return model.score(batch, embeddings=embeddings).final
+
+    def alone(batch: Sequence[str], embeddings: Tensor | None) -> Tensor:
+        retriever = cast(Retriever, method)
+        scores: Tensor = retriever.network.probabilities(retriever.embed(batch) if embeddings is None else embeddings)
+        return scores
+
+    def milliseconds(scores: Callable[[Sequence[str], Tensor | None], Tensor]) -> float:
         begun = time.perf_counter()
-        model.method.network.probabilities(model.method.embed([document.text for document in documents]))
-        alone = 1000 * (time.perf_counter() - begun) / len(documents)
+        for batch, embeddings in method.embed_ahead(batches):
+            with method.first():
+                scores(batch, embeddings).cpu()
+        return 1000 * (time.perf_counter() - begun) / max(1, len(texts))
+
     return {
-        "inference_ms_per_text": 1000 * seconds / len(documents),
-        "inference_ms_per_text_without_neighbours": alone,
+        "inference_ms_per_text": milliseconds(whole),
+        "inference_ms_per_text_without_neighbours": (
+            milliseconds(alone) if isinstance(method, WithNeighbours) else None
+        ),
     }
 
 

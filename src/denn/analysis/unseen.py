@@ -83,7 +83,7 @@ class Judge:
         if name == "classifier" and self._head is not None:
             with torch.inference_mode():
                 return torch.sigmoid(self._head(asked.embeddings))
-        return self._witnesses[name].scores(asked) if name in self._witnesses else torch.empty(len(asked), 0)
+        return self._witnesses[name].scores(asked).cpu() if name in self._witnesses else torch.empty(len(asked), 0)
 
     def support(self, texts: Sequence[str], columns: Sequence[Sequence[int]]) -> Support:
         """Return the words that speak for labels of texts."""

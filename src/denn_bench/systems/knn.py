@@ -70,7 +70,7 @@ class KNN(WithNeighbours):
     def combine(self, parts: Mapping[str, Tensor], found: Neighbours, gamma: float | None = None) -> Scores:
         """Give both fixed shares, ŷ = λ ŷ_knn + (1 − λ) ŷ_clf; without any neighbour the classifier speaks alone."""
         known = parts["classifier"][:, : len(self.names)]
-        share = found.similarity.isfinite().any(1) * self.parameters.vote_share  # (n,)
+        share = found.similarity.isfinite().any(1).to(known.device) * self.parameters.vote_share  # (n,)
         final, familiarity = combine_known(known, parts["neighbours"], share), self.familiarity_of(found)
         return Scores(final, found.names, parts, None, found, familiarity=familiarity)
 
