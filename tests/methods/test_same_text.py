@@ -228,3 +228,8 @@ def test_a_long_text_that_differs_early_is_told_apart_without_reading_all_of_it(
     asked, stored = Compared(f"No 17 {long}"), Stored(Document(f"No 18 {long}"))
     assert likeness_of(asked, stored, KNOWN.__contains__) == Likeness.OTHER
     assert "words" not in vars(asked) and "words" not in vars(stored)
+
+
+def test_other_line_breaks_behind_hyphens_are_the_same_text():
+    stored = "fonts in JIS- X0201 and more, " * 30
+    assert likeness(stored.replace(" ", "\n"), stored) == Likeness.SAME

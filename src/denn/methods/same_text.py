@@ -136,7 +136,8 @@ def likeness_of(asked: Compared, stored: Stored, is_word: IsWord) -> Likeness:
     text, other = asked.text, stored.text
     if text == other:
         return Likeness.SAME if text.strip() else Likeness.OTHER
-    if not all(_begin_alike(asked.first_words(size), stored.first_words(size), is_word) for size in BEGINNINGS):
+    alike = all(_begin_alike(asked.first_words(size), stored.first_words(size), is_word) for size in BEGINNINGS)
+    if not alike and not _begin_with_same(asked.text, stored.text):
         return Likeness.OTHER
     if len(text) <= MOST_BLANKS * len(other) and asked.pieces == stored.pieces:
         return Likeness.SAME if text.strip() else Likeness.OTHER
@@ -181,6 +182,12 @@ def _begin_alike(own: Sequence[str], stored: Sequence[str], is_word: IsWord) -> 
             return False
         here, there = here + step[0], there + step[1]
     return True
+
+
+def _begin_with_same(text: str, other: str) -> bool:
+    """Tell whether the same stands between the first blanks of two texts: a hyphen at a line end may change words."""
+    own, stored = (some[: BEGINNINGS[0]].split()[:-1] for some in (text, other))
+    return all(map(str.__eq__, own, stored))
 
 
 def _step(own: Sequence[str], stored: Sequence[str], is_word: IsWord) -> tuple[int, int] | None:
