@@ -12,9 +12,10 @@ import random
 import shutil
 import signal
 import subprocess
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
+from types import MappingProxyType
 
 import pytest
 from hypothesis import settings
@@ -142,6 +143,12 @@ def write_encoder(folder: Path, kind: str) -> Path:
 
 
 @pytest.fixture(scope="session")
+def encoder_writer() -> Callable[[Path, str], Path]:
+    """Write other random transformers; see `write_encoder`."""
+    return write_encoder
+
+
+@pytest.fixture(scope="session")
 def tiny_encoder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of a random BERT."""
     return write_encoder(tmp_path_factory.mktemp("bert"), "bert")
@@ -166,9 +173,9 @@ def tiny_distilbert(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def tiny_settings(tiny_encoder: Path) -> dict[str, object]:
-    """Parameters with which `denn.train` learns the tiny corpus in about a second."""
-    return {
+def tiny_settings(tiny_encoder: Path) -> Mapping[str, object]:
+    """Parameters with which `denn.train` learns the tiny corpus in about a second; no test can change them."""
+    settings = {
         "encoder": str(tiny_encoder),
         "precision": "float32",
         "device": "cpu",
@@ -180,11 +187,12 @@ def tiny_settings(tiny_encoder: Path) -> dict[str, object]:
         "k": 5,
         "gamma": 0.5,
     }
+    return MappingProxyType(settings)
 
 
 @pytest.fixture(scope="session")
 def tiny_model(
-    tmp_path_factory: pytest.TempPathFactory, tiny_corpus: denn.Corpus, tiny_settings: dict[str, object]
+    tmp_path_factory: pytest.TempPathFactory, tiny_corpus: denn.Corpus, tiny_settings: Mapping[str, object]
 ) -> Path:
     """The folder of a DENN model of the tiny corpus; copy it before changing it."""
     folder = tmp_path_factory.mktemp("models") / "tiny"

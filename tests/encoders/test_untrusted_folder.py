@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from transformers import BertForMaskedLM
+from transformers import AutoConfig, BertForMaskedLM
 
 from denn.encoders import tokenizer_file
 from denn.encoders.tokenizer_file import load_tokenizer
@@ -34,10 +34,25 @@ class EvilTokenizer(BertTokenizerFast): pass
 AUTO_MAP = {"AutoConfig": "evil.EvilConfig", "AutoModel": "evil.EvilModel", "AutoTokenizer": ["evil.EvilTokenizer"] * 2}
 
 
+DISTILBERT = {  # what it calls a setting or a weight of BERT's
+    "hidden_size": "dim",
+    "num_hidden_layers": "n_layers",
+    "intermediate_size": "hidden_dim",
+    "encoder.layer.1.attention.self.query.weight": "transformer.layer.1.attention.q_lin.weight",
+}
+by_either_reader = pytest.mark.parametrize("folder", ["bert", "distilbert"], indirect=True)
+
+
 @pytest.fixture
-def folder(tiny_encoder, tmp_path) -> Path:
-    """A copy of the tiny BERT that may be broken."""
-    return Path(shutil.copytree(tiny_encoder, tmp_path / "encoder"))
+def folder(request, tiny_encoder, tiny_distilbert, tmp_path) -> Path:
+    """A copy of the tiny BERT, which our own modules read, or of another that transformers reads; it may be broken."""
+    kind = getattr(request, "param", "bert")
+    return Path(shutil.copytree({"bert": tiny_encoder, "distilbert": tiny_distilbert}[kind], tmp_path / kind))
+
+
+def own(folder: Path, name: str) -> str:
+    """Return the name that the model of a folder has for a setting or a weight of BERT's."""
+    return DISTILBERT.get(name, name) if folder.name == "distilbert" else name
 
 
 @pytest.fixture
@@ -73,7 +88,7 @@ def refusal(folder: Path) -> str:
     return str(caught.value)
 
 
-@pytest.mark.parametrize("kind", ["evil", "bert"])
+@pytest.mark.parametrize("kind", ["evil", "bert", "distilbert"])
 def test_code_in_a_folder_is_refused_and_not_run(folder, tmp_path, kind):
     (folder / "evil.py").write_text(CODE.format(canary=str(tmp_path / "canary")))
     edit(folder / "config.json", model_type=kind, auto_map=AUTO_MAP)
@@ -109,6 +124,7 @@ def test_the_texts_on_standard_input_consent_to_nothing(folder, tiny_model, tmp_
     assert not (tmp_path / "canary").exists()
 
 
+@by_either_reader
 def test_pickled_weights_are_refused(folder):
     torch.save(load_file(folder / "model.safetensors"), folder / "pytorch_model.bin")
     expected = load(folder).encode(load(folder).tokenize(["goal"]))
@@ -118,6 +134,7 @@ def test_pickled_weights_are_refused(folder):
     assert "save_pretrained" in refusal(folder)
 
 
+@by_either_reader
 def test_what_else_a_folder_may_name_is_not_read(folder, offline):
     plain = load(folder)
     expected = plain.encode(plain.tokenize(["goal match"]))
@@ -134,7 +151,7 @@ def test_what_else_a_folder_may_name_is_not_read(folder, offline):
     (folder / "chat_template.jinja").write_text("{{ evil }}")
     found = load(folder)
     assert torch.equal(found.encode(found.tokenize(["goal match"])), expected)
-    assert found.model.config._attn_implementation in ("sdpa", "eager")
+    assert getattr(found.model.config, "_attn_implementation", "eager") in ("sdpa", "eager")
     assert not offline
 
 
@@ -151,6 +168,7 @@ def test_a_model_type_is_a_name(folder):
         assert "model" in refusal(folder)
 
 
+@by_either_reader
 def test_quantized_weights_are_refused(folder):
     edit(folder / "config.json", quantization_config={"quant_method": "bitsandbytes", "load_in_4bit": True})
     assert "is quantized" in refusal(folder)
@@ -160,17 +178,19 @@ def test_quantized_weights_are_refused(folder):
     "name", ["hidden_size", "vocab_size", "num_hidden_layers", "max_position_embeddings", "intermediate_size"]
 )
 @pytest.mark.parametrize("number", [10**5, 10**9, 10**30, "x", float("nan")])
+@by_either_reader
 def test_sizes_that_the_weights_do_not_have_are_refused(folder, name, number):
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    edit(folder / "config.json", **{name: number})
+    edit(folder / "config.json", **{own(folder, name): number})
     refusal(folder)
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 2**18, "KiB"
 
 
+@by_either_reader
 def test_weights_that_are_missing_or_of_another_shape_are_not_made_up(folder):
     file = folder / "model.safetensors"
     tensors = load_file(file)
-    name = "encoder.layer.1.attention.self.query.weight"
+    name = own(folder, "encoder.layer.1.attention.self.query.weight")
     extra = {"other.weight": torch.zeros(64, 64)}
     save_file({key: value for key, value in tensors.items() if key != name} | extra, file)
     assert f"has no weights for {name!r}" in refusal(folder)
@@ -182,6 +202,7 @@ def test_weights_that_are_missing_or_of_another_shape_are_not_made_up(folder):
     assert "gives no finite numbers" in refusal(folder)
 
 
+@by_either_reader
 def test_a_header_that_declares_more_than_the_file_has(folder):
     declared = {"w": {"dtype": "F32", "shape": [10**9, 10**3], "data_offsets": [0, 4 * 10**12]}}
     text = json.dumps(declared).encode()
@@ -216,6 +237,7 @@ def test_modules_that_no_weight_belongs_to_are_not_made(folder):
         assert "expected at most" in refusal(folder) or "modules" in refusal(folder)
 
 
+@by_either_reader
 def test_weights_in_several_files_are_those_of_the_folder(folder):
     file = folder / "model.safetensors"
     tensors = load_file(file)
@@ -235,7 +257,7 @@ def test_weights_in_several_files_are_those_of_the_folder(folder):
 
 def test_weights_of_a_masked_language_model_with_the_oldest_names(folder):
     plain = load(folder)
-    whole = BertForMaskedLM(plain.model.config)
+    whole = BertForMaskedLM(AutoConfig.from_pretrained(folder))
     whole.bert.load_state_dict(plain.model.state_dict())
     old = {
         name.replace("LayerNorm.weight", "LayerNorm.gamma").replace("LayerNorm.bias", "LayerNorm.beta"): tensor.clone()

@@ -1,24 +1,29 @@
 """A folder in Hugging Face format as a model, whoever wrote it: no code of its own, no download, no surprise in size.
 
-transformers never sees the folder. It gets a configuration without what could name code, kernels, adapters or other
-models, and the tensors of safetensors files, after their number and sizes were compared with what the configuration
-describes. The checks cost nothing: the model is built on the device `meta`, which has shapes and no memory.
+Models with a packed forward are read into modules of our own (`plain_model`), all others into those of transformers,
+which never sees the folder. It gets a configuration without what could name code, kernels, adapters or other models,
+and the tensors of safetensors files. Before these are read, their number and sizes are compared with what the
+configuration describes. The checks cost nothing: the model is built on the device `meta`, which has shapes and no
+memory.
 """
 
 from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import fields
+from functools import partial
 from math import prod
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 from torch.nn.modules.module import register_module_module_registration_hook
 
 from denn.encoders.layers import FIRST_POSITION
+from denn.encoders.plain_model import ModelSettings, PlainModel, is_plain
 from denn.errors import EncoderError
 from denn.untrusted import first_line, header, load_tensors, read_object
 
@@ -46,24 +51,28 @@ def load_model(folder: Path) -> Any:
         found |= header(file, EncoderError)
     content = read_object(folder / "config.json", EncoderError)
     _check_content(folder, content, len(found))
-    options = {"add_pooling_layer": False} if content.get("model_type") in FIRST_POSITION else {}
-    with _quiet():
+    with contextlib.nullcontext() if is_plain(content) else _quiet():
         with _refused(folder, "config.json describes no model that can be built"):
-            config = _config(content)
-            shell = _shell(config, options, MODULES + MODULES_PER_TENSOR * len(found))
+            shell = _shell(_maker(content), MODULES + MODULES_PER_TENSOR * len(found))
         _check_size(folder, shell, found)
         tensors = {name: tensor for file in files for name, tensor in load_tensors(file, EncoderError).items()}
         with _refused(folder, "the weights do not belong to config.json"):
-            model, report = type(shell).from_pretrained(
-                None, config=config, state_dict=tensors, dtype=torch.float32, output_loading_info=True, **options
-            )
-    missing = sorted(name for name in report["missing_keys"] if "pooler" not in name)
+            model, missing = _filled(shell, tensors)
     if missing:
         raise EncoderError(
             f"The encoder in {folder} has no weights for {missing[0]!r} and {len(missing) - 1} others that config.json "
             "describes. Fetch the encoder again."
         )
-    return model
+    return model.eval()
+
+
+def _filled(shell: Any, tensors: dict[str, Tensor]) -> tuple[Any, list[str]]:
+    """Return the model of a shell with the weights of a file, and the names of those that the file lacks."""
+    if isinstance(shell, PlainModel):
+        return shell, shell.take(tensors)
+    options = {"dtype": torch.float32, "output_loading_info": True, **_options(shell.config.model_type)}
+    model, report = type(shell).from_pretrained(None, config=shell.config, state_dict=tensors, **options)
+    return model, sorted(name for name in report["missing_keys"] if "pooler" not in name)
 
 
 def _weight_files(folder: Path) -> list[Path]:
@@ -123,6 +132,20 @@ def _numbers(content: Any, name: str = "") -> Iterator[tuple[str, float]]:
         yield name, content
 
 
+def _maker(content: Mapping[str, Any]) -> Callable[[], Any]:
+    """Return what makes the model of a configuration, with weights of any value."""
+    if is_plain(content):
+        return partial(PlainModel, ModelSettings.of(content))
+    from transformers import AutoModel
+
+    options = _options(content["model_type"])
+    return partial(AutoModel.from_config, _config(content), trust_remote_code=False, **options)
+
+
+def _options(kind: str) -> dict[str, Any]:
+    return {"add_pooling_layer": False} if kind in FIRST_POSITION else {}
+
+
 def _config(content: Mapping[str, Any]) -> Any:
     """Make the configuration of a text model that transformers ships."""
     from transformers import AutoConfig
@@ -152,10 +175,8 @@ def _clean(content: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _shell(config: Any, options: Mapping[str, Any], most: int) -> Any:
-    """Build the model without memory, of this many modules at most."""
-    from transformers import AutoModel
-
+def _shell(make: Callable[[], Any], most: int) -> Any:
+    """Make a model without memory, of this many modules at most."""
     made, mine = 0, threading.get_ident()
 
     def count(*_: object) -> None:
@@ -167,7 +188,7 @@ def _shell(config: Any, options: Mapping[str, Any], most: int) -> Any:
     counting = register_module_module_registration_hook(count)
     try:
         with torch.device("meta"):
-            return AutoModel.from_config(config, trust_remote_code=False, **options)
+            return make()
     finally:
         counting.remove()
 

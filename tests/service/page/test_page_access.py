@@ -2,6 +2,7 @@
 
 import importlib.util
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -10,44 +11,49 @@ from acting import TEXT, VIEWS, Page, expect, marks, run_batch, tag
 pytestmark = marks
 
 
-@pytest.mark.parametrize("view", VIEWS)
 @pytest.mark.parametrize("width", [400, 320])
-def test_narrow_screens_do_not_scroll_sideways(opened, view: str, width: int) -> None:
+def test_narrow_screens_do_not_scroll_sideways(opened, width: int) -> None:
     page = opened(width=width)
     tag(page, TEXT + " " + "longword" * 40)
     page.click("#accept-all")
-    if view == "batch":
-        page.click("#views a[href='#/batch']")
-        run_batch(page, "wide.csv", b"text,b,c,d,e,f,g,h\n" + b",".join([b"goalgoalgoalgoal"] * 8))
-    page.click(f"#views a[href='#/{view}']")
-    page.wait_for_load_state("networkidle")
-    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    page.click("#views a[href='#/batch']")
+    run_batch(page, "wide.csv", b"text,b,c,d,e,f,g,h\n" + b",".join([b"goalgoalgoalgoal"] * 8))
+    for view in VIEWS:
+        page.click(f"#views a[href='#/{view}']")
+        page.wait_for_load_state("networkidle")
+        assert page.evaluate("document.documentElement.scrollWidth") <= width, view
 
 
-@pytest.mark.parametrize("view", VIEWS)
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_contrast_names_and_ids(opened, view: str, scheme: str) -> None:
-    page = in_view(opened(scheme=scheme), view)
-    assert page.evaluate(LOW_CONTRAST) == []
-    assert page.evaluate(NAMELESS) == []
-    ids = page.locator("[id]").evaluate_all("elements => elements.map(element => element.id)")
-    assert len(ids) == len(set(ids))
-    assert page.locator("h1:visible").count() == 1
-
-
-def in_view(page: Page, view: str) -> Page:
-    """Show a view with something in it."""
+@pytest.fixture(params=["light", "dark"])
+def filled(opened, request) -> Page:
+    """A page with something in every view."""
+    page = opened(scheme=request.param)
     tag(page)
     page.click("#accept-all")
     page.click("#views a[href='#/batch']")
     run_batch(page, "a.csv", b"text\ngoal\n")
     expect(page.locator("#batch-status")).to_contain_text("Done")
-    page.click(f"#views a[href='#/{view}']")
-    if view == "documents":
-        page.locator("#documents-rows a").first.click()
-        expect(page.locator("#document")).to_be_visible()
-    page.wait_for_load_state("networkidle")
     return page
+
+
+def shown(page: Page) -> Iterator[str]:
+    """Show one view after the other; in that of documents also one of them."""
+    for view in VIEWS:
+        page.click(f"#views a[href='#/{view}']")
+        if view == "documents":
+            page.locator("#documents-rows a").first.click()
+            expect(page.locator("#document")).to_be_visible()
+        page.wait_for_load_state("networkidle")
+        yield view
+
+
+def test_contrast_names_and_ids(filled) -> None:
+    for view in shown(filled):
+        assert filled.evaluate(LOW_CONTRAST) == [], view
+        assert filled.evaluate(NAMELESS) == [], view
+        ids = filled.locator("[id]").evaluate_all("elements => elements.map(element => element.id)")
+        assert len(ids) == len(set(ids)), view
+        assert filled.locator("h1:visible").count() == 1, view
 
 
 LOW_CONTRAST = """() => {
@@ -89,13 +95,11 @@ def axe_source() -> str | None:
     return found[0].read_text(encoding="utf-8") if found else None
 
 
-@pytest.mark.parametrize("view", VIEWS)
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_axe_finds_nothing_serious(opened, view: str, scheme: str) -> None:
+def test_axe_finds_nothing_serious(filled) -> None:
     source = axe_source()
     if source is None:
         pytest.skip("no axe-core: install axe-playwright-python, or name its axe.min.js in AXE_CORE")
-    page = in_view(opened(scheme=scheme), view)
-    page.evaluate(source)
-    found = page.evaluate("async () => (await axe.run()).violations")
-    assert [one for one in found if one["impact"] in ("serious", "critical")] == []
+    filled.evaluate(source)
+    for view in shown(filled):
+        found = filled.evaluate("async () => (await axe.run()).violations")
+        assert [one for one in found if one["impact"] in ("serious", "critical")] == [], view
