@@ -3,6 +3,7 @@
 import json
 import os
 import shutil
+from importlib import metadata
 from pathlib import Path
 
 import pytest
@@ -214,6 +215,20 @@ def test_a_model_of_another_major_version_is_read_with_a_warning(tiny_model, tmp
     (folder / "bundle.json").write_text(json.dumps(card))
     denn.load(folder).close()
     assert "was written with torch 1.13.1" in caplog.text
+
+
+def test_packages_that_are_not_installed_have_no_version(tiny_model, monkeypatch, caplog):
+    known = metadata.version
+
+    def version(name: str) -> str:
+        if name == "transformers":
+            raise metadata.PackageNotFoundError(name)
+        return known(name)
+
+    monkeypatch.setattr(metadata, "version", version)
+    assert "transformers" not in bundle.versions() and "torch" in bundle.versions()
+    bundle.read(tiny_model)
+    assert not caplog.records
 
 
 def test_a_model_that_names_fewer_versions_is_read_without_a_warning(tiny_model, tmp_path, caplog):

@@ -9,6 +9,7 @@ import re
 import shutil
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from datetime import datetime
 from importlib import metadata
 from pathlib import Path
@@ -97,8 +98,12 @@ class Card(BaseModel):
 
 
 def versions() -> dict[str, str]:
-    """Return the versions of the packages that shape a model."""
-    return {"denn": __version__, **{name: metadata.version(name) for name in VERSIONED}}
+    """Return the versions of the packages that shape a model, of those that are installed."""
+    found = {"denn": __version__}
+    for name in VERSIONED:
+        with suppress(metadata.PackageNotFoundError):
+            found[name] = metadata.version(name)
+    return found
 
 
 def digests(folder: Path, part: str = "") -> dict[str, str]:

@@ -14,7 +14,7 @@ import zstandard
 
 from denn.data.corpus import read_documents
 from denn.data.files import iterate_texts
-from denn.errors import DataError
+from denn.errors import DataError, MissingExtraError
 from denn.types import Document
 
 DOCUMENTS = [
@@ -89,6 +89,13 @@ def test_every_format_and_compression_gives_the_same_documents(tmp_path, suffix,
     assert documents == DOCUMENTS
     assert (report.rows, report.bad, report.unlabelled) == (3, 0, 1)
     assert list(iterate_texts(path)) == [(document.text, document.id) for document in DOCUMENTS]
+
+
+@pytest.mark.parametrize("name", ["a.parquet", "a.jsonl.zst", "a.csv.lz4"])
+def test_a_file_that_needs_pyarrow_says_so(tmp_path, monkeypatch, name):
+    monkeypatch.setitem(sys.modules, "pyarrow", None)  # as if it were not installed
+    with pytest.raises(MissingExtraError, match=r"^Reading .* files needs .* Run: pip install 'denn\[parquet\]'$"):
+        read_documents(write(tmp_path, name, b"not read"))
 
 
 def test_a_zst_file_of_several_frames_is_read_to_its_end(tmp_path):

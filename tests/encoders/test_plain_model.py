@@ -12,6 +12,9 @@ from transformers.models.mpnet.modeling_mpnet import MPNetEncoder
 
 from denn.encoders.checkpoint_folder import load_model
 from denn.encoders.plain_model import KINDS, PlainModel, _buckets
+from denn.encoders.tokenizer_file import load_tokenizer
+from denn.encoders.transformer import TransformerEncoder
+from denn.errors import MissingExtraError
 
 pytestmark = pytest.mark.slow  # transformers
 
@@ -73,6 +76,19 @@ def test_another_activation_is_left_to_transformers(tiny_encoder, tmp_path):
     model = load_model(folder)
     assert type(model).__name__ == "BertModel" and not model.training
     assert described(model)[0] == described(load_model(tiny_encoder))[0]
+
+
+def test_an_encoder_that_needs_transformers_says_so(tiny_distilbert, tiny_encoder, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "transformers", None)  # as if it were not installed
+    with pytest.raises(MissingExtraError, match=r"'distilbert' needs .* Run: pip install 'denn\[transformers\]'"):
+        TransformerEncoder.load(str(tiny_distilbert))
+    old = shutil.copytree(tiny_encoder, tmp_path / "old")
+    vocabulary = load_tokenizer(old).get_vocab()
+    (old / "tokenizer.json").unlink()
+    (old / "vocab.txt").write_text("\n".join(sorted(vocabulary, key=vocabulary.__getitem__)))
+    with pytest.raises(MissingExtraError, match=r"older format needs .*denn\[transformers\]"):
+        TransformerEncoder.load(str(old))
+    assert TransformerEncoder.load(str(tiny_encoder)).width == 32
 
 
 def test_a_prediction_imports_nothing_that_it_does_without(tiny_model):

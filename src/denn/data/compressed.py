@@ -9,10 +9,11 @@ import zlib
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
+from importlib import import_module
 from pathlib import Path
 from typing import Any, AnyStr, BinaryIO, cast
 
-from denn.errors import DataError
+from denn.errors import DataError, MissingExtraError
 
 COMPRESSIONS = (".gz", ".xz", ".zst", ".lz4")
 BOM = b"\xef\xbb\xbf"
@@ -96,10 +97,16 @@ def _pieces(path: Path, file: BinaryIO) -> Iterator[bytes]:
         return _xz_pieces(file)
     if suffix == ".gz":
         return iter(partial(gzip.open(file).read1, PIECE), b"")
-    import pyarrow
-
-    stream = pyarrow.CompressedInputStream(file, {".zst": "zstd", ".lz4": "lz4"}[suffix])
+    stream = arrow(f"Reading {suffix} files").CompressedInputStream(file, {".zst": "zstd", ".lz4": "lz4"}[suffix])
     return iter(partial(stream.read, PIECE), b"")
+
+
+def arrow(what: str) -> Any:
+    """Import pyarrow, which an extra brings, for what needs it."""
+    try:
+        return import_module("pyarrow")
+    except ImportError as error:
+        raise MissingExtraError(what, "pyarrow", "parquet") from error
 
 
 def _xz_pieces(file: BinaryIO) -> Iterator[bytes]:

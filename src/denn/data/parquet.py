@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any, BinaryIO, cast
 
-from denn.data.compressed import COMPRESSIONS, LONGEST_ROW, PIECE, ROW_COST, TOO_LONG, Expansion, open_bytes
+from denn.data.compressed import COMPRESSIONS, LONGEST_ROW, PIECE, ROW_COST, TOO_LONG, Expansion, arrow, open_bytes
 from denn.data.rows import Columns, Row, Rows
 from denn.errors import DataError
 
@@ -28,8 +28,7 @@ ENVIRONMENT = {"ARROW_DEFAULT_MEMORY_POOL": "system", "MALLOC_ARENA_MAX": "1", "
 
 def parquet_rows(path: Path, columns: Columns) -> Rows:
     """Yield the rows of a Parquet file, itself compressed or not."""
-    import pyarrow
-
+    pyarrow = arrow("Reading Parquet files")
     with open_bytes(path) as stream, _seekable(path, stream) as file, _decoding(file, columns) as decoder:
         said = cast(IO[bytes], decoder.stdout)
         try:
@@ -41,12 +40,10 @@ def parquet_rows(path: Path, columns: Columns) -> Rows:
 
 
 def _rows(path: Path, columns: Columns, header: dict[str, Any], said: IO[bytes]) -> Iterator[Row]:
-    import pyarrow
-
     columns.among(header["names"], str(path))
     expansion = Expansion(path)
     expansion.add(ROW_COST * header["rows"])
-    with pyarrow.ipc.open_stream(said) as batches:
+    with arrow("Reading Parquet files").ipc.open_stream(said) as batches:
         for batch in batches:
             expansion.add(batch.nbytes)
             for row in range(batch.num_rows):

@@ -14,6 +14,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import fields
 from functools import partial
+from importlib import import_module
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -24,7 +25,7 @@ from torch.nn.modules.module import register_module_module_registration_hook
 
 from denn.encoders.layers import FIRST_POSITION
 from denn.encoders.plain_model import ModelSettings, PlainModel, is_plain
-from denn.errors import EncoderError
+from denn.errors import EncoderError, MissingExtraError
 from denn.untrusted import first_line, header, load_tensors, read_object
 
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
@@ -51,6 +52,8 @@ def load_model(folder: Path) -> Any:
         found |= header(file, EncoderError)
     content = read_object(folder / "config.json", EncoderError)
     _check_content(folder, content, len(found))
+    if not is_plain(content):
+        need_transformers(f"An encoder of the type {content['model_type']!r}")
     with contextlib.nullcontext() if is_plain(content) else _quiet():
         with _refused(folder, "config.json describes no model that can be built"):
             shell = _shell(_maker(content), MODULES + MODULES_PER_TENSOR * len(found))
@@ -64,6 +67,14 @@ def load_model(folder: Path) -> Any:
             "describes. Fetch the encoder again."
         )
     return model.eval()
+
+
+def need_transformers(what: str) -> None:
+    """Import transformers, which an extra brings, for what needs it."""
+    try:
+        import_module("transformers")
+    except ImportError as error:
+        raise MissingExtraError(what, "transformers", "transformers") from error
 
 
 def _filled(shell: Any, tensors: dict[str, Tensor]) -> tuple[Any, list[str]]:

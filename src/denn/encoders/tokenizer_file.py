@@ -16,7 +16,7 @@ from typing import Any, cast
 
 from tokenizers import Tokenizer
 
-from denn.encoders.checkpoint_folder import code_refused
+from denn.encoders.checkpoint_folder import code_refused, need_transformers
 from denn.errors import DennError, EncoderError
 from denn.untrusted import MOST_LARGE_JSON, first_line, read_object
 
@@ -138,8 +138,6 @@ def _check_characters(encoded: object) -> None:
 
 def _converted(folder: Path) -> dict[str, Any]:
     """Let transformers convert a vocabulary of an older format, in a folder of its own with nothing else in it."""
-    from transformers import AutoTokenizer
-
     files = {path for pattern in VOCABULARIES for path in folder.glob(pattern) if path.is_file()}
     if not any(path.match("vocab.*") or path.match("*.model") for path in files):
         raise EncoderError(f"The encoder folder {folder} has no tokenizer; expected tokenizer.json or a vocabulary.")
@@ -149,6 +147,9 @@ def _converted(folder: Path) -> dict[str, Any]:
         raise code_refused(folder, own.name)
     kept = {name: value for name, value in settings.items() if name in SETTINGS or name.endswith("_token")}
     kind = read_object(folder / "config.json", EncoderError).get("model_type")
+    need_transformers("Converting a tokenizer of an older format")
+    from transformers import AutoTokenizer
+
     with tempfile.TemporaryDirectory() as scratch:
         for path in files:
             shutil.copyfile(path, Path(scratch) / path.name)
