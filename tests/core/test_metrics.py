@@ -129,10 +129,9 @@ def test_counts_beyond_float32_are_exact():
     gold = torch.ones(n, 1, dtype=torch.bool)
     predicted = gold.clone()
     predicted[0] = False
-    scores = multilabel_scores(predicted, gold)
-    assert scores["micro_recall"] == scores["macro_recall"] == (n - 1) / n
-    assert hamming_loss(predicted, gold) == 1 / n
-    assert subset_accuracy(predicted, gold) == (n - 1) / n
+    scores = all_scores(predicted, gold)  # counts once for all of them
+    assert scores["micro_recall"] == scores["macro_recall"] == scores["subset_accuracy"] == (n - 1) / n
+    assert scores["hamming_loss"] == 1 / n
 
 
 @given(rankings())
