@@ -6,6 +6,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch is imported: test 
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")  # quiet and safe when a test forks
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
+import gc
 import json
 import pty
 import random
@@ -29,6 +30,8 @@ settings.load_profile("all")
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as in the background of a shell; commands would inherit it
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+gc.set_threshold(100_000)  # what is imported stays: to look through it again and again took a fifth of collecting
 
 TRANSFORMERS = {"tiny_encoder", "tiny_roberta", "tiny_mpnet", "tiny_distilbert"}  # fixtures, below
 

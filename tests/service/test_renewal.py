@@ -102,7 +102,8 @@ def test_answers_during_a_refit_and_the_switch(taught, serving):
         with Clients(running) as clients:
             refit_outside(taught)
             eventually(lambda: switched(running))
-            time.sleep(1)
+            before = len(clients.single), len(clients.batches)
+            eventually(lambda: len(clients.single) > before[0] + 20 and len(clients.batches) > before[1] + 2)
         new = answers(client)
         shown = client.get("/v1/model").json()
         labels = {one["label"]: one for one in client.get("/v1/labels").json()["labels"]}

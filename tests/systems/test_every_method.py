@@ -1,6 +1,7 @@
 """What every method must do: learn, survive disk, repeat itself, and bear every legal corpus and text."""
 
 import shutil
+from contextlib import contextmanager
 from dataclasses import fields
 
 import pytest
@@ -11,33 +12,52 @@ from denn.registry import METHODS, lookup
 
 from .small import BY_HEART, FORGETFUL, SMALL, WITHOUT_CHANCE
 
-pytestmark = pytest.mark.slow  # trains every method anew for every test
+pytestmark = pytest.mark.slow  # trains every method anew for most tests
 
 DEVICES = ["cpu", *["cuda"] * torch.cuda.is_available()]
 
 
-@pytest.fixture(params=METHODS)
+@pytest.fixture(scope="module", params=METHODS)
 def method(request) -> str:
     """The name of each registered method."""
     return request.param
 
 
-@pytest.fixture(params=DEVICES)
-def learn(method, tiny_settings, tmp_path, request):
-    """A function that trains the method on a corpus, in a new folder each time, with as many settings as it has."""
+@pytest.fixture(scope="module", params=DEVICES)
+def device(request) -> str:
+    return request.param
+
+
+@contextmanager
+def learning(method, device, tiny_settings, folder):
+    """Make a function that trains a method on a corpus, in a new folder each time, with as many settings as it has."""
     models = []
     known = {field.name for field in fields(lookup(METHODS, method, "method").Parameters)}
 
     def train(corpus, **extra):
-        folder = tmp_path / f"model-{len(models)}"
-        wanted = {**tiny_settings, "device": request.param, **SMALL[method], **extra}
+        wanted = {**tiny_settings, "device": device, **SMALL[method], **extra}
         settings = {name: value for name, value in wanted.items() if name in known}
-        models.append(denn.train(corpus, method=method, out=folder, allow_poor=True, **settings))
+        out = folder / f"model-{len(models)}"
+        models.append(denn.train(corpus, method=method, out=out, allow_poor=True, **settings))
         return models[-1]
 
     yield train
     for model in models:
         model.close()
+
+
+@pytest.fixture
+def learn(method, device, tiny_settings, tmp_path):
+    """A function that trains the method; see `learning`."""
+    with learning(method, device, tiny_settings, tmp_path) as train:
+        yield train
+
+
+@pytest.fixture(scope="module")
+def briefly_trained(method, device, tiny_settings, tiny_corpus, tmp_path_factory):
+    """A model of the tiny corpus after one epoch; several tests ask it, none changes it."""
+    with learning(method, device, tiny_settings, tmp_path_factory.mktemp("brief")) as train:
+        yield train(tiny_corpus, epochs=1)
 
 
 def texts_of(documents) -> list[str]:
@@ -75,8 +95,8 @@ def test_the_same_seed_gives_the_same_scores(method, learn, tiny_corpus):
     assert method in WITHOUT_CHANCE or not torch.equal(first, other)
 
 
-def test_every_text_and_every_batch(method, learn, tiny_corpus):
-    model = learn(tiny_corpus, epochs=1)
+def test_every_text_and_every_batch(briefly_trained, tiny_corpus):
+    model = briefly_trained
     texts = ["", " \n\t", "goal", "\0", "🦉 zażółć gęślą jaźń", "word " * 5000, *texts_of(tiny_corpus.test)]
     together = model.scores(texts)
     assert together.final.shape == (len(texts), len(together.names))
@@ -87,8 +107,8 @@ def test_every_text_and_every_batch(method, learn, tiny_corpus):
     assert model.predict([]) == []
 
 
-def test_scores_lie_between_0_and_1_and_decide_the_labels(method, learn, tiny_corpus):
-    model = learn(tiny_corpus, epochs=1)
+def test_scores_lie_between_0_and_1_and_decide_the_labels(briefly_trained, tiny_corpus):
+    model = briefly_trained
     texts = texts_of(tiny_corpus.test)
     scores = model.scores(texts)
     for values in (scores.final, *scores.parts.values()):
