@@ -82,7 +82,8 @@ def test_a_slow_head_learns_for_a_few_epochs_even_without_a_time_budget():
 
 
 def test_what_is_given_wins_over_what_a_level_chooses(monkeypatch):
-    assert with_effort("denn", {}, Silent()) == {"effort": "auto"}
+    assert with_effort("denn", {}, Silent()) == {"effort": "auto", "trained_layers": "auto"}
+    assert with_effort("denn", {"effort": "balanced", "trained_layers": None}, Silent())["trained_layers"] is None
     assert with_effort("denn", {"epochs": 3}, Silent()) == {"epochs": 3, "effort": None}
     assert with_effort("denn", {"effort": None}, Silent()) == {"effort": None}
     assert with_effort("br", {"min_df": 1}, Silent()) == {"min_df": 1}
@@ -159,7 +160,7 @@ def test_balanced_keeps_what_validates_better(tiny_corpus, open_settings, tmp_pa
 def test_with_enough_time_fine_tuning_is_that_of_a_plain_training(
     tiny_corpus, open_settings, tmp_path, monkeypatch, time_budget, enough
 ):
-    settings = {**open_settings, "witnesses": ["classifier"], "epochs": 8}
+    settings = {**open_settings, "witnesses": ["classifier"], "epochs": 8, "trained_layers": None}
     with denn.train(tiny_corpus, out=tmp_path / "plain", **settings) as model:
         plain = model.card
     settings |= {"effort": "balanced", "time_budget": time_budget}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from denn import bundle
 from denn.clock import Clock
@@ -15,6 +15,7 @@ from denn.methods.effort import FINE_TUNES
 from denn.protocols import Progress
 from denn.training import unfinished
 from denn.training.budget import ENOUGH_STEPS, STEP_PASSES
+from denn.training.neural import device_of
 from denn.untrusted import first_line
 
 
@@ -51,7 +52,7 @@ def best_of_tries(
         card = bundle.read(workdir / unfinished.FIRST)[0]
     first, second = Try(workdir / unfinished.FIRST, facts["poor"]), None
     if card.training["documents_used"] == card.training["documents_given"]:
-        if _steps(card, clock) < ENOUGH_STEPS:
+        if _trains_in_part(recipe.parameters) or _steps(card, clock) < ENOUGH_STEPS:
             start = first.folder  # whose head has learnt
         try:
             second = attempt(_with(recipe, witnesses=tuple(card.parameters["witnesses"])), start)
@@ -59,6 +60,12 @@ def best_of_tries(
             why = first_line(reason).split(". ")[0]
             shown.note(f"{why}; the model without fine-tuning is kept")
     return _better(first, second, recipe, shown)
+
+
+def _trains_in_part(parameters: Any) -> bool:
+    """Say whether lower layers stay as they are."""
+    trained = parameters.trained_layers
+    return trained is not None and (trained != "auto" or device_of(parameters.device).type == "cpu")
 
 
 def _steps(card: bundle.Card, clock: Clock) -> float:

@@ -21,8 +21,9 @@ from denn.errors import ConfigError
 from denn.methods.contrastive import CONTRASTS, VIEWS, DennNetwork, DennParameters, DennTraining, disagreement
 from denn.methods.denn import DENN, MATRICES
 from denn.registry import COMBINERS, lookup
+from denn.training.batches import as_in
 from denn.training.neural import device_of
-from denn.training.session import as_in, spread
+from denn.training.session import spread
 from denn.types import Scores
 
 pytestmark = pytest.mark.slow  # trains, or loads a trained model
@@ -332,7 +333,8 @@ def test_the_combined_validation_score_is_that_of_the_model(model, training, tin
     monkeypatch.setattr(model.method, "combiner", lookup(COMBINERS, combination, "combination")())
     made.network = model.method.network
     embeddings = made.network.encode(made.valid_tokens)
-    found = made._combined(embeddings, made.network.probabilities(embeddings))
+    stored = made.network.encode(made.train_tokens)
+    found = made.combined(embeddings, made.network.probabilities(embeddings), stored)
     expected = model.scores([document.text for document in tiny_corpus.valid]).final
     torch.testing.assert_close(found, expected, rtol=0, atol=1e-5)
 

@@ -38,6 +38,7 @@ SETTINGS: Mapping[str, Any] = {
     "batch_size": 8,  # many small steps learn more in a short time than few large ones
     "epochs": 4,
     "schedule": "linear",
+    "trained_layers": "auto",
     "learning_rate": 2e-4,
     "head_learning_rate": 2e-3,
     "alpha": 0.01,

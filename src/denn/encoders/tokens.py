@@ -26,9 +26,9 @@ USUAL_CHARACTERS_PER_TOKEN = 7  # of most texts no more than so many are read: t
 
 @dataclass(frozen=True)
 class Tokens:
-    """The token ids of n texts."""
+    """The token ids of n texts, or what the frozen layers of an encoder made of them."""
 
-    flat: Tensor  # (all tokens,) int32
+    flat: Tensor  # (all tokens,) int32, or (all tokens, d) states
     offsets: Tensor  # (n+1,) int64
     truncated: int = 0  # texts longer than the maximum length
 
@@ -57,7 +57,7 @@ class Tokens:
         return Tokens(send(self.flat, device), self.offsets, self.truncated)
 
     def pack(self, rows: Tensor, multiple: int = 1) -> tuple[Tensor, Layout]:
-        """Lay the texts of these rows end to end: (T,) ids and their layout, on the device of the ids.
+        """Lay the texts of these rows end to end: (T,) ids or (T,d) states, and their layout, on the same device.
 
         Where T shall be a `multiple`, a last document that means nothing, of 1 to `multiple` tokens, fills it up.
         """
@@ -68,7 +68,8 @@ class Tokens:
             offsets = F.pad(offsets, (0, 1))
         layout = Layout.of(lengths, device)
         places = send(offsets, device)[layout.document] + layout.positions
-        return self.flat[places.clamp_(max=len(self.flat) - 1)].long(), layout
+        picked = self.flat[places.clamp_(max=len(self.flat) - 1)]
+        return picked if picked.is_floating_point() else picked.long(), layout
 
     def by_length(self, budget: int, most: int | None = None) -> Iterator[Tensor]:
         """Yield rows in chunks of at most `budget` tokens and `most` texts, longest first.

@@ -20,7 +20,7 @@ from denn.encoders.layout import Layout, send
 from denn.encoders.tokenizer_file import load_tokenizer
 from denn.encoders.tokens import Tokens, tokenize
 from denn.encoders.weights import default_pooling, locate
-from denn.errors import EncoderError
+from denn.errors import ConfigError, EncoderError
 from denn.untrusted import first_line
 
 log = logging.getLogger(__name__)
@@ -48,6 +48,7 @@ class TransformerEncoder(nn.Module):
         places = getattr(model.config, "max_position_embeddings", None) or max_length  # some have no limit
         self.max_length = min(max_length, places - (self.first_position or 0))
         self.precision = precision
+        self.frozen_layers: int | None = None  # at the bottom, with the embeddings; None: everything can be trained
         self._prepared: tuple[torch.dtype, list[Layer]] | None = None
         self._bias: tuple[object, Tensor] | None = None
         if model.config.model_type == "mpnet":
@@ -121,24 +122,55 @@ class TransformerEncoder(nn.Module):
         self._prepared = None
         return super().train(mode)
 
+    def freeze_below(self, trained: int) -> None:
+        """Let only the last `trained` layers learn: embeddings and lower layers stay as they are, without dropout."""
+        kind, layers = self.model.config.model_type, self.model.config.num_hidden_layers
+        if not self.can_freeze:
+            raise ConfigError(f"Got trained_layers = {trained}, but all layers of {kind} train. Leave it out.")
+        if trained > layers:
+            raise ConfigError(f"Got trained_layers = {trained}, but the encoder has {layers} layers. Give no more.")
+        self.frozen_layers = layers - trained
+        self.requires_grad_(False)
+        for layer in self.model.encoder.layer[self.frozen_layers :]:
+            layer.requires_grad_(True)
+
+    @property
+    def can_freeze(self) -> bool:
+        """Whether lower layers can be frozen: those of a packed forward."""
+        return self.first_position is not None
+
+    @property
+    def trained_share(self) -> float:
+        """The share of the layers that can be trained."""
+        return 1 - self.frozen_layers / self.model.config.num_hidden_layers if self.frozen_layers else 1.0
+
     def forward(self, ids: Tensor, layout: Layout, seeds: Tensor | None = None) -> Tensor:
-        """Embed packed (T,) ids: one float32 (n,d) row per document; `seeds` from `draw_seeds`, drawn if None."""
+        """Embed packed texts, as `states` reads them: one float32 (n,d) row per document."""
         return packed.pool(self.states(ids, layout, seeds), layout, self.pooling)
 
     def states(self, ids: Tensor, layout: Layout, seeds: Tensor | None = None, types: Tensor | None = None) -> Tensor:
-        """Run packed (T,) ids through the model: (T,d), a state for every token.
+        """Run packed (T,) ids, or the (T,d) states that `lower` made of them, through the model: (T,d).
 
         `types` are the (T,) kinds of token that BERT tells apart, 0 where None; a model without such ignores them.
+        `seeds` come from `draw_seeds` and are drawn if None.
         """
         if self.first_position is None:
             with torch.autocast(self.device.type, self.dtype, enabled=self.dtype != torch.float32):
                 return self._padded_states(ids, layout)
-        if torch.is_inference_mode_enabled() and not self.training:
-            return self._states(ids, layout, self._prepared_layers(), (0.0, 0.0), types=types)
-        config = self.model.config
-        dropouts = (config.hidden_dropout_prob, config.attention_probs_dropout_prob)
-        layers = layers_of(self._parts(), self.dtype)
-        return self._states(ids, layout, layers, dropouts if self.training else (0.0, 0.0), seeds, types)
+        x = ids.to(self.dtype) if ids.is_floating_point() else self.lower(ids, layout, types)
+        dropouts = self._dropouts()
+        if seeds is None and self.kernels:
+            seeds = self.draw_seeds() if any(dropouts) else self._no_seeds()
+        return self._run(x, layout, slice(self.frozen_layers or 0, None), dropouts, seeds)
+
+    def lower(self, ids: Tensor, layout: Layout, types: Tensor | None = None) -> Tensor:
+        """Run packed (T,) ids through the embeddings and the frozen layers, without dropout if they are frozen."""
+        if self.frozen_layers is None:
+            return self._embed(ids, layout, self._dropouts()[0], types)
+        with torch.no_grad():
+            x = self._embed(ids, layout, 0.0, types)
+            seeds = self._no_seeds() if self.kernels else None
+            return self._run(x, layout, slice(self.frozen_layers), (0.0, 0.0), seeds)
 
     def autocast(self) -> AbstractContextManager[None]:
         """Leave the precision of what stands on the encoder alone; its own is `dtype`."""
@@ -199,16 +231,13 @@ class TransformerEncoder(nn.Module):
         """Name the modules of every layer."""
         return [parts_of(layer, self.model.config.model_type) for layer in self.model.encoder.layer]
 
-    def _states(
-        self,
-        ids: Tensor,
-        layout: Layout,
-        layers: Sequence[Layer],
-        dropouts: tuple[float, float],
-        seeds: Tensor | None = None,
-        types: Tensor | None = None,
-    ) -> Tensor:
-        """Run packed ids through embeddings and layers: (T,d)."""
+    def _dropouts(self) -> tuple[float, float]:
+        """Return the dropout of hidden states and of attention weights."""
+        config = self.model.config
+        return (config.hidden_dropout_prob, config.attention_probs_dropout_prob) if self.training else (0.0, 0.0)
+
+    def _embed(self, ids: Tensor, layout: Layout, share: float, types: Tensor | None) -> Tensor:
+        """Look up packed ids: (T,d)."""
         embeddings = self.model.embeddings
         x = embeddings.word_embeddings(ids) + embeddings.position_embeddings(
             layout.positions + (self.first_position or 0)
@@ -216,9 +245,16 @@ class TransformerEncoder(nn.Module):
         if hasattr(embeddings, "token_type_embeddings"):
             kinds = embeddings.token_type_embeddings.weight
             x = x + (kinds[0] if types is None or len(kinds) < 2 else kinds[types])
-        x = packed.dropout(embeddings.LayerNorm(x), dropouts[0]).to(self.dtype)
-        if seeds is None and self.kernels:
-            seeds = self.draw_seeds() if any(dropouts) else self._no_seeds()
+        return packed.dropout(embeddings.LayerNorm(x), share).to(self.dtype)
+
+    def _run(
+        self, x: Tensor, layout: Layout, which: slice, dropouts: tuple[float, float], seeds: Tensor | None
+    ) -> Tensor:
+        """Run (T,d) states through some of the layers."""
+        if torch.is_inference_mode_enabled() and not self.training:
+            layers = self._prepared_layers()[which]
+        else:
+            layers = layers_of(self._parts()[which], self.dtype)
         heads = self.model.config.num_attention_heads
         return packed.run_layers(x, layers, layout, heads, self._position_bias(), dropouts, seeds)
 

@@ -38,7 +38,7 @@ class Classifier(Network):
     The scale is a constant fixed before training. The embedding is taken before the head's dropout.
     """
 
-    can_freeze = True
+    can_freeze = reads_states = True
     reads_unit_vectors = False  # True of a head that a refit learnt from the vectors of the datastore
     encoder: TransformerEncoder
     scale: Tensor

@@ -77,6 +77,11 @@ class DennParameters(ClassifierParameters):
     optimise: Literal["micro_f1", "macro_f1", "precision_at_k"] = "micro_f1"  # what the combination is chosen for
     select: Literal["classifier", "combined", "last"] = "classifier"  # which validation score picks the weights
 
+    @property
+    def alters_texts(self) -> bool:
+        """Whether the second view of a text has other tokens."""
+        return self.alpha > 0 and self.view != "dropout"
+
     def __post_init__(self) -> None:
         if self.combination == "confidence" and not {"classifier", "neighbours"} <= set(self.witnesses):
             raise ConfigError(
@@ -92,6 +97,7 @@ class DennNetwork(Classifier):
         super().__init__(encoder, labels, parameters.dropout)
         self.settings = parameters
         self.views = 2 if parameters.alpha else 1
+        self.reads_states = not parameters.alters_texts
         self.mask_id = views.mask_token(encoder.tokenizer, parameters.view)
 
     def alter(self, ids: Tensor, layout: Layout) -> Tensor:
@@ -132,7 +138,8 @@ class DennTraining(Training):
         scores = self.judge(known)
         score = scores["micro_f1"]
         if p.select == "combined":
-            score = micro_f1(self._combined(embeddings, known), self.valid_labels)
+            stored = self.network.encode(self.train_tokens.first(SEARCHED))
+            score = micro_f1(self.combined(embeddings, known, stored), self.valid_labels)
             scores["combined_micro_f1"] = score
         return scores | {"score": score}
 
@@ -141,12 +148,11 @@ class DennTraining(Training):
         searched = self.train_tokens.first(SEARCHED) if self.parameters.select == "combined" else ()
         return super().validation_tokens() + (len(searched.flat) if searched else 0)
 
-    def _combined(self, embeddings: Tensor, known: Tensor) -> Tensor:
-        """Combine with neighbours among the first training documents, all in memory."""
+    def combined(self, embeddings: Tensor, known: Tensor, stored: Tensor) -> Tensor:
+        """Combine with neighbours among the first training documents, whose embeddings are `stored`."""
         p, device = self.parameters, self.network.device
-        some = self.train_tokens.first(SEARCHED)
-        keys = F.normalize(self.network.encode(some).to(device), dim=1)
-        similarity, rows = (F.normalize(embeddings.to(device), dim=1) @ keys.T).topk(min(p.k, len(some)))
+        keys = F.normalize(stored.to(device), dim=1)
+        similarity, rows = (F.normalize(embeddings.to(device), dim=1) @ keys.T).topk(min(p.k, len(keys)))
         shares = torch.softmax(similarity / p.vote_temperature, dim=1)
         votes = torch.zeros(len(embeddings), self.labels.shape[1], device=device)
         for place in range(shares.shape[1]):

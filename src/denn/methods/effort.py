@@ -18,7 +18,7 @@ from denn.methods.contrastive import DennParameters
 from denn.methods.denn import combining_seconds
 from denn.protocols import Progress
 from denn.registry import METHODS, lookup
-from denn.training.budget import FEWEST_STEPS, MARGIN, STEP_PASSES, Work
+from denn.training.budget import FEWEST_STEPS, MARGIN, Work
 from denn.training.head import epoch_seconds
 from denn.training.neural import device_of
 from denn.training.pace import seconds_a_token
@@ -53,6 +53,8 @@ def with_effort(
     if effort in FINE_TUNES and epochs == 0:
         raise ConfigError(f"Got effort = {effort!r} and epochs = 0, expected epochs to fine-tune for. Use quick.")
     chosen = {**parameters, "effort": effort}
+    if effort is not None:
+        chosen.setdefault("trained_layers", "auto")
     if effort == "best" and "encoder" not in parameters and not continues:
         if is_installed(LARGE):
             chosen["encoder"] = LARGE
@@ -113,7 +115,8 @@ def estimate(parameters: DennParameters, corpus: Corpus, start: Path | None) -> 
     """Load the encoder, read some documents, and estimate everything else from that."""
     p, begun = parameters, time.monotonic()
     encoder = p.load_encoder(start / "encoder") if start else p.new_encoder(corpus)
-    encoder = encoder.to(device_of(p.device)).eval()
+    encoder = encoder.to(device := device_of(p.device)).eval()
+    p.freeze(encoder, device)
     load_seconds = time.monotonic() - begun
     count, valid = len(corpus.train), len(corpus.valid)
     some = [document.text for document in corpus.train[:: -(-count // SAMPLED)]]
@@ -132,12 +135,15 @@ def estimate(parameters: DennParameters, corpus: Corpus, start: Path | None) -> 
         seconds_a_token=seconds_a_token(encoder.encode, tokens, MEASURED),
         load_seconds=load_seconds,
         combining=combining_seconds(p, corpus),
+        trained=encoder.trained_share,
+        keeps=encoder.frozen_layers is not None and device.type == "cpu" and not p.alters_texts,
     )
     if not p.head_start:
         work = replace(work, head_epochs=work.epochs_of_head(math.inf))
     validations = count / p.batch_size / p.evaluate_every if p.evaluate_every else 1.0  # an epoch
-    loop = p.epochs * (STEP_PASSES * views * work.embedding() + validations * work.tuning())
-    return Estimate(work, WORDS_SECONDS * work.train_tokens if "words" in p.witnesses else 0.0, loop)
+    epoch = count / min(p.batch_size, count) * work.step() + validations * work.reading() * work.tuning()
+    words = WORDS_SECONDS * work.train_tokens if "words" in p.witnesses else 0.0
+    return Estimate(work, words, work.keeping() + p.epochs * epoch)
 
 
 def describe(

@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 import hashlib
+from collections import Counter
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
+
+from denn.types import Document
+
+DOUBT = 10.0  # documents of a label set in validation at which its ratio counts half
 
 
 def seed_of(seed: int, what: str, number: int) -> int:
@@ -44,3 +50,15 @@ class Batches:
         if len(batches) > 1:
             batches[-2:] = torch.cat(batches[-2:]).tensor_split(2)
         return batches
+
+
+def as_in(train: Sequence[Document], valid: Sequence[Document]) -> Tensor:
+    """Return (n,) weights that give each label set of `train` about the share that it has in `valid`.
+
+    A set seen v times where its share of `train` lets E be expected weighs (v + a) / (E + a): their ratio, drawn
+    towards 1 where little is known of it.
+    """
+    sets = [frozenset(document.labels) for document in train]
+    here, there = Counter(sets), Counter(frozenset(document.labels) for document in valid)
+    expected = {labels: count * len(valid) / len(train) for labels, count in here.items()}
+    return torch.tensor([(there[labels] + DOUBT) / (expected[labels] + DOUBT) for labels in sets])

@@ -34,10 +34,25 @@ class Work:
     seconds_a_token: float
     load_seconds: float
     combining: float = 0.0  # seconds in which a combiner learns from the validation documents
+    trained: float = 1.0  # share of the encoder's layers that is trained
+    keeps: bool = False  # whether what the other layers make of the documents is computed once and kept
 
     def embedding(self) -> float:
         """Return the seconds that it takes to embed all training documents."""
         return self.seconds_a_token * self.train_tokens
+
+    def reading(self) -> float:
+        """Return the share of a pass that it takes to read a document again."""
+        return self.trained if self.keeps else 1.0
+
+    def keeping(self) -> float:
+        """Return the seconds that it takes to run all documents through the layers that are not trained."""
+        return (1 - self.reading()) * self.seconds_a_token * (self.train_tokens + self.valid_tokens)
+
+    def step(self) -> float:
+        """Return the seconds of a training step."""
+        passes = STEP_PASSES * self.trained + self.reading() - self.trained
+        return passes * self.seconds_a_token * self.step_tokens
 
     def tuning(self) -> float:
         """Return the seconds that it takes to score the validation documents for the thresholds."""
@@ -57,15 +72,15 @@ class Work:
 
     def after_loop(self) -> float:
         """Return the seconds for a last validation, the datastore, the thresholds and the files."""
-        embedding = self.embedding() if self.stores else 0.0
-        validation = self.seconds_a_token * self.validation_tokens
+        embedding = self.reading() * self.embedding() if self.stores else 0.0
+        validation = self.reading() * self.seconds_a_token * self.validation_tokens
         return MARGIN * (embedding + validation + self.tuning() + self.combining + self.writing())
 
     def steps(self, left: float) -> float:
         """Return how many training steps fit into the seconds that are left."""
-        start = MARGIN * (self.embedding() + self.head()) if self.head_epochs else 0.0
-        step = MARGIN * STEP_PASSES * self.seconds_a_token * self.step_tokens
-        return max(0.0, left - start - self.after_loop()) / step if step else math.inf
+        start = self.keeping() + (self.reading() * self.embedding() + self.head() if self.head_epochs else 0.0)
+        step = MARGIN * self.step()
+        return max(0.0, left - MARGIN * start - self.after_loop()) / step if step else math.inf
 
     def epochs_of_head(self, left: float) -> int:
         """Return how many epochs of the head alone fit into a tenth of the seconds that are left, one at least."""

@@ -20,12 +20,13 @@ from denn.encoders.tokens import Tokens
 from denn.encoders.transformer import Pooling, Precision, TransformerEncoder
 from denn.errors import BundleError, ConfigError
 from denn.protocols import Encoder, Progress
-from denn.training.bounds import Length
+from denn.training.bounds import Layers, Length
 from denn.training.plan import Plan
 from denn.types import Corpus
 from denn.untrusted import REMEDY, load_weights
 
 LAYER = re.compile(r"\blayer\.(\d+)\.")  # in the name of a weight of a transformer layer
+AUTO_SHARE = 3  # one of so many layers is trained on a CPU where that is left open
 REST = "head.safetensors"  # the weights of a network beside its encoder's
 
 
@@ -57,6 +58,15 @@ class TransformerParameters(NeuralParameters):
     learning_rate: PositiveFloat = 1e-4
     head_learning_rate: PositiveFloat | None = None  # None: the same as the encoder's
     layer_decay: Annotated[float, Field(gt=0, le=1)] = 0.85  # of the learning rate, from each layer to the one below
+    trained_layers: Layers | Literal["auto"] | None = None  # the last ones; auto: on a CPU a third; None: all
+
+    def freeze(self, encoder: TransformerEncoder, device: torch.device) -> None:
+        """Freeze the layers of an encoder that are not to be trained on this device."""
+        if self.trained_layers == "auto":
+            if device.type == "cpu" and encoder.can_freeze:
+                encoder.freeze_below(-(-encoder.model.config.num_hidden_layers // AUTO_SHARE))
+        elif self.trained_layers is not None:
+            encoder.freeze_below(self.trained_layers)
 
     def new_encoder(self, corpus: Corpus) -> TransformerEncoder:
         """Load the pre-trained encoder."""
@@ -90,6 +100,7 @@ class Network(nn.Module):
     views: int = 1  # times that a text goes through in a training step, side by side
     most_texts: int | None = None  # in a pass of inference, where memory grows with them and not with their tokens
     can_freeze: ClassVar[bool] = False  # whether the head can learn alone, on embeddings of `encode`
+    reads_states: bool = False  # whether texts may come as states of the encoder's frozen layers, unaltered
     recordable: ClassVar[bool] = True  # whether `loss` is work of the device alone: it looks at no value
 
     def loss(self, batch: Batch) -> Tensor:

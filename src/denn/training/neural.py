@@ -14,7 +14,7 @@ import torch
 from denn.clock import Clock
 from denn.errors import BundleError, ConfigError
 from denn.protocols import Method, Progress
-from denn.training.network import Network
+from denn.training.network import Network, TransformerParameters
 from denn.training.session import Training
 from denn.types import Corpus, Fitted, LabelSpace, Scores
 from denn.untrusted import REMEDY, first_line
@@ -45,6 +45,8 @@ class Neural(Method, ABC):
         with torch.random.fork_rng(devices=[]):  # the caller's generator stays as it is
             torch.manual_seed(p.seed)
             encoder = p.load_encoder(self.start / "encoder") if self.start else p.new_encoder(corpus)
+            if isinstance(p, TransformerParameters):
+                p.freeze(encoder, device)
             network = self.make(encoder, len(corpus.labels))
             network.prepare(corpus)
             if self.start:

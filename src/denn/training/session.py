@@ -5,8 +5,6 @@ from __future__ import annotations
 import math
 import random
 import time
-from collections import Counter
-from collections.abc import Sequence
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
@@ -20,16 +18,17 @@ from denn.core.thresholds import decide, tune_global
 from denn.encoders.layout import Layout, send
 from denn.encoders.transformer import TransformerEncoder
 from denn.protocols import Progress
+from denn.training.batches import as_in
 from denn.training.budget import FEWEST_DOCUMENTS, Scope, Work, describe, head_alone, scope_of, to_fine_tune
 from denn.training.gradients import Gradients, Inputs
 from denn.training.head import epoch_seconds
+from denn.training.kept import fits, keep
 from denn.training.loop import CHECKPOINT, fit
 from denn.training.network import Batch, Network, NeuralParameters
 from denn.training.pace import TIMED, TIMED_SECONDS, seconds_a_token
 from denn.training.plan import Plan, State
-from denn.types import Corpus, Document, Stage
+from denn.types import Corpus, Stage
 
-DOUBT = 10.0  # documents of a label set in validation at which its ratio counts half
 SAMPLED = 512  # training documents that fix the scale of embeddings, fewer where time is short
 PIECE_SECONDS = 0.25  # after which the clock is looked at while documents are embedded
 
@@ -44,6 +43,7 @@ class Training:
         self.effort: str | None = None  # quick: the head alone; balanced and best: it has learnt, the encoder trains
         self.load_seconds = 0.0  # that the encoder took to load
         self.combining = 0.0  # seconds for what is learnt from the validation documents in the end
+        self.keeps_states = False  # whether what frozen layers make of the documents is computed once
         self.embeddings: Tensor | None = None  # of the training documents, where the encoder stayed as it was
         # Recorded steps need few shapes: passes are filled up to a multiple that one last document can be.
         recorded = network.recordable and network.encoder.kernels
@@ -66,7 +66,8 @@ class Training:
         once, and from as many documents as there is time for.
         """
         p, resumed, given = self.parameters, (workdir / CHECKPOINT).exists(), len(self.train_tokens)
-        self.seconds_a_token = 0.0
+        self.seconds_a_token = 0.0  # through the whole encoder
+        self.keeps_states = self.can_keep_states(workdir)
         if clock.budget < math.inf:
             least = max(TIMED_SECONDS, clock.left() / 100) if self.effort else TIMED_SECONDS
             self.seconds_a_token = seconds_a_token(self.network.score, self.train_tokens, least)
@@ -78,6 +79,8 @@ class Training:
         if scope.frozen:
             state = self._learn_head(scope.head_epochs, clock, progress)
         else:
+            if self.keeps_states:
+                self.keep_states(workdir, progress)
             if not resumed:
                 chosen: Any = p
                 if scope.head_epochs:
@@ -89,6 +92,7 @@ class Training:
             "documents_given": given,
             "documents_used": len(self.train_tokens),
             "frozen": scope.frozen,
+            "trained_share": 0.0 if scope.frozen else round(self._work().trained, 4),
             "max_length": self.network.encoder.max_length,
             "steps": state.step,
             "best_step": state.best_step,
@@ -99,6 +103,25 @@ class Training:
             "collapses": state.collapses,
             "history": state.history,
         }
+
+    def can_keep_states(self, workdir: Path) -> bool:
+        """Say whether there are frozen layers, and room for what they make of the documents."""
+        encoder = self.network.encoder
+        if not isinstance(encoder, TransformerEncoder) or encoder.frozen_layers is None:
+            return False
+        tokens = len(self.train_tokens.flat) + len(self.valid_tokens.flat)
+        return self.network.reads_states and encoder.device.type == "cpu" and fits(encoder, tokens, workdir)
+
+    def keep_states(self, workdir: Path, progress: Progress) -> None:
+        """Run all documents through the frozen layers once; from here on they are read from there."""
+        encoder: Any = self.network.encoder
+        for name, tokens in ("training", self.train_tokens), ("validation", self.valid_tokens):
+            progress.start(Stage(f"running {name} documents through the frozen layers", len(tokens)))
+            states = keep(encoder, tokens, workdir, progress.advance)
+            if name == "training":
+                self.train_tokens = self.on_device = states
+            else:
+                self.valid_tokens = states
 
     def _loop(self, workdir: Path, progress: Progress, clock: Clock) -> State:
         """Train all weights."""
@@ -175,6 +198,8 @@ class Training:
             seconds_a_token=self.seconds_a_token,
             load_seconds=self.load_seconds,
             combining=self.combining,
+            trained=getattr(self.network.encoder, "trained_share", 1.0),
+            keeps=self.keeps_states,
         )
 
     def _scope(self, resumed: bool, clock: Clock, progress: Progress) -> Scope:
@@ -217,7 +242,7 @@ class Training:
         begun = time.monotonic()
         scores = self.validate()
         if len(self.valid_tokens):
-            self.seconds_a_token = (time.monotonic() - begun) / self.validation_tokens()
+            self.seconds_a_token = (time.monotonic() - begun) / self.validation_tokens() / self._work().reading()
         return scores
 
     def validation_tokens(self) -> int:
@@ -260,18 +285,6 @@ class Training:
             "noise": micro_f1_error(decide(scores, 0.5), gold),
             "spread": spread(scores),
         }
-
-
-def as_in(train: Sequence[Document], valid: Sequence[Document]) -> Tensor:
-    """Return (n,) weights that give each label set of `train` about the share that it has in `valid`.
-
-    A set seen v times where its share of `train` lets E be expected weighs (v + a) / (E + a): their ratio, drawn
-    towards 1 where little is known of it.
-    """
-    sets = [frozenset(document.labels) for document in train]
-    here, there = Counter(sets), Counter(frozenset(document.labels) for document in valid)
-    expected = {labels: count * len(valid) / len(train) for labels, count in here.items()}
-    return torch.tensor([(there[labels] + DOUBT) / (expected[labels] + DOUBT) for labels in sets])
 
 
 def spread(scores: Tensor) -> float:

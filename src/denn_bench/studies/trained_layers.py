@@ -1,0 +1,242 @@
+r"""What training fewer layers of the encoder gives on a CPU: validation scores over seconds, side by side.
+
+    python -m denn_bench.studies.trained_layers run debian --out results/trained-layers.json
+    python -m denn_bench.studies.trained_layers run DATA/reuters21578 --out results/trained-layers.json
+    python -m denn_bench.studies.trained_layers draw results/trained-layers.json --out docs/figures
+
+Every choice (`all`, or a number of last layers, with a learning rate: `2@4e-4`) trains the demo's network with the
+demo's settings. All of one seed train in one process and take turns, each on a clock of its own. The clocks count
+processor time of one thread, so other work on the machine changes little; two idle cores take about half as long. They
+count the embedding of all documents, the steps, and the embedding of the datastore at the end, for which each choice
+stops in time; validations are not counted. The first pass is made once for all choices. The test part is not read. Runs
+are added to what the file has already.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import statistics
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+import torch
+from matplotlib.figure import Figure
+from torch import Tensor
+
+from denn.cli.demo import SETTINGS, parts
+from denn.data import reuters21578
+from denn.data.debian import load_debian
+from denn.encoders.packed import pool
+from denn.encoders.tokens import Tokens
+from denn.encoders.transformer import TransformerEncoder
+from denn.encoders.weights import cache_folder
+from denn.methods.contrastive import DennParameters, DennTraining
+from denn.methods.denn import DENN
+from denn.training.batches import Batches, seed_of
+from denn.training.gradients import Gradients
+from denn.training.session import micro_f1
+from denn.types import Corpus
+from denn_bench.figures import STYLE, save
+from denn_bench.studies.machine import report
+
+DOCUMENTS, VALID = 3000, 500
+TURN = 3.0  # seconds that a choice trains before the next one does
+LOOKS = 3  # validations of each
+COLOURS = {"all": "#000000", "3": "#009E73", "2": "#0072B2", "1": "#D55E00"}
+COLUMNS = ("corpus", "seed", "layers", "learning_rate", "seconds", "steps", "tuned_micro_f1")
+
+
+def read(name: str, seed: int) -> Corpus:
+    """Draw documents of a corpus, validation documents among them."""
+    if name == "debian":
+        return replace(parts(load_debian(cache_folder() / "debian")[0], DOCUMENTS, seed), test=[])
+    drawn = random.Random(seed).sample(list(reuters21578.load(Path(name)).train), DOCUMENTS + VALID)
+    return Corpus(drawn[:DOCUMENTS], drawn[DOCUMENTS:], [], name="reuters21578")
+
+
+class Pass:
+    """One pass over all documents: their embeddings, the states below each number of trained layers, and its time."""
+
+    def __init__(self, training: DennTraining) -> None:
+        self.seconds = 0.0  # for the training documents
+        self.valid, self.valid_embeddings = self.read(training.network.encoder, training.valid_tokens)
+        begun = time.process_time()
+        self.train, self.embeddings = self.read(training.network.encoder, training.train_tokens)
+        self.seconds = time.process_time() - begun
+
+    def read(self, encoder: TransformerEncoder, tokens: Tokens) -> tuple[dict[int, Tokens], Tensor]:
+        """Return the states by the number of layers above them, and (n,d) embeddings."""
+        layers = encoder.model.config.num_hidden_layers
+        size, embeddings = (len(tokens.flat), encoder.width), torch.empty(len(tokens), encoder.width)
+        states = {above: torch.empty(size, dtype=torch.float16) for above in range(1, layers)}
+        with torch.inference_mode():
+            for rows in tokens.by_length(encoder.pass_tokens):
+                ids, layout = tokens.pack(rows)
+                places = tokens.offsets[rows][layout.document] + layout.positions
+                x = encoder.lower(ids, layout)
+                for layer in range(layers):
+                    if layer:
+                        states[layers - layer][places] = x.half()
+                    x = encoder._run(x, layout, slice(layer, layer + 1), (0.0, 0.0), None)
+                embeddings[rows] = pool(x, layout, encoder.pooling)
+        return {above: Tokens(some, tokens.offsets) for above, some in states.items()}, embeddings
+
+
+class Choice:
+    """The training of some layers, with a clock of its own."""
+
+    def __init__(self, text: str, corpus: Corpus, seed: int) -> None:
+        self.layers, _, rate = text.partition("@")
+        chosen = {**SETTINGS, "seed": seed, "trained_layers": None if self.layers == "all" else int(self.layers)}
+        self.parameters = p = DennParameters(**chosen | ({"learning_rate": float(rate)} if rate else {}))
+        torch.manual_seed(seed)
+        encoder = p.new_encoder(corpus)
+        p.freeze(encoder, torch.device("cpu"))
+        self.network = DENN(p).make(encoder, len(corpus.labels)).eval()
+        self.training = DennTraining(self.network, corpus, p)
+        self.curve: list[dict[str, float]] = []
+        self.steps: list[float] = []  # seconds of each
+
+    def start(self, first: Pass, seconds: float) -> None:
+        """Take what the first pass found, and start the head."""
+        t, p = self.training, self.parameters
+        self.clock = first.seconds
+        self.end = seconds - first.seconds * self.network.encoder.trained_share
+        if self.layers != "all":
+            above = int(self.layers)
+            t.train_tokens, t.on_device, t.valid_tokens = first.train[above], first.train[above], first.valid[above]
+        begun = time.process_time()
+        self.network.learn_head(first.embeddings, t.labels, p, p.head_start)
+        self.clock += time.process_time() - begun
+        self.begun = self.clock
+        self.optimiser = torch.optim.Adam(self.network.groups(p), fused=True)
+        self.rates = [group["lr"] for group in self.optimiser.param_groups]
+        self.gradients = Gradients(self.network.parameters(), t.prepare, t.compute)
+        self.batches = Batches(len(t.train_tokens), p.batch_size, p.seed)
+
+    def done(self) -> float:
+        """Return the share of the steps' time that is over."""
+        return (self.clock - self.begun) / (self.end - self.begun)
+
+    def look(self) -> None:
+        """Validate, beside the clock."""
+        found = self.training.validate()
+        kept = {name: round(found[name], 4) for name in ("micro_f1", "tuned_micro_f1")}
+        self.curve.append({"seconds": round(self.clock, 1), "steps": len(self.steps), **kept})
+        print(self.layers, self.parameters.learning_rate, self.curve[-1], flush=True)
+
+    def turn(self) -> None:
+        """Train for a moment, and validate if it is time to."""
+        looks, until = int(LOOKS * self.done()), min(self.clock + TURN, self.end)
+        while self.clock < until:
+            begun, p = time.process_time(), self.parameters
+            factor = min((self.done() + 1e-3) / p.warmup, (1 - self.done()) / (1 - p.warmup))
+            for group, rate in zip(self.optimiser.param_groups, self.rates, strict=True):
+                group["lr"] = rate * factor
+            self.network.train()
+            torch.default_generator.manual_seed(seed_of(p.seed, "step", len(self.steps)))
+            self.gradients(self.batches.rows(len(self.steps)))
+            self.optimiser.step()
+            self.steps.append(time.process_time() - begun)
+            self.clock += self.steps[-1]
+        if int(LOOKS * self.done()) > looks:
+            self.look()
+
+    def combined(self, embeddings: Tensor, stored: Tensor) -> float:
+        """Score the validation documents by classifier and neighbours, the mean of both."""
+        t = self.training
+        return round(
+            micro_f1(t.combined(embeddings, self.network.probabilities(embeddings), stored), t.valid_labels), 4
+        )
+
+    def facts(self) -> dict[str, Any]:
+        """Say what came of it."""
+        p, t, embed = self.parameters, self.training, self.network.encode
+        return {
+            "layers": self.layers,
+            "learning_rate": p.learning_rate,
+            "documents_a_second": round(p.batch_size / statistics.median(self.steps), 2),
+            "steps": len(self.steps),
+            "combined_micro_f1": self.combined(embed(t.valid_tokens), embed(t.train_tokens)),
+            "curve": self.curve,
+        }
+
+
+def compare(name: str, texts: Sequence[str], seed: int, seconds: float) -> list[dict[str, Any]]:
+    """Train all choices of a seed in turns; the first look is at the encoder as it is."""
+    corpus = read(name, seed)
+    choices = [Choice(text, corpus, seed) for text in texts]
+    first = Pass(Choice("all", corpus, seed).training)
+    for choice in choices:
+        choice.start(first, seconds)
+    untrained = choices[0].combined(first.valid_embeddings, first.embeddings)
+    choices[0].look()
+    for choice in choices[1:]:
+        choice.curve = choices[0].curve[:1]
+    while waiting := [choice for choice in choices if choice.clock < choice.end]:
+        for choice in waiting:
+            choice.turn()
+    about = {"corpus": corpus.name, "seed": seed, "train": len(corpus.train), "valid": len(corpus.valid)}
+    about |= {"seconds": seconds, "pass_seconds": round(first.seconds, 1), "quick_combined_micro_f1": untrained}
+    return [about | choice.facts() for choice in choices]
+
+
+def draw(found: Sequence[dict[str, Any]], out: Path) -> list[Path]:
+    """Draw validation scores over seconds, a panel for each corpus, a line for each choice and seed."""
+    corpora = list(dict.fromkeys(one["corpus"] for one in found))
+    with matplotlib.rc_context(STYLE):
+        figure = Figure(figsize=(4.0 * len(corpora), 3.4))
+        panels = figure.subplots(1, len(corpora), squeeze=False)[0]
+        for corpus, panel in zip(corpora, panels, strict=True):
+            for one in found:
+                if one["corpus"] == corpus:
+                    points = [(p["seconds"], 100 * p["tuned_micro_f1"]) for p in one["curve"]]
+                    style = {"color": COLOURS[one["layers"]], "linestyle": ("-", "--", ":")[one["seed"] % 3]}
+                    panel.plot(*zip(*points, strict=True), label=_label(one["layers"]), **style)
+            panel.set(xlabel="processor seconds", ylabel="micro-F1 on validation, %", title=corpus)
+        shown = {
+            label: handle for panel in panels for handle, label in zip(*panel.get_legend_handles_labels(), strict=True)
+        }
+        figure.legend([*shown.values()], [*shown], loc="outside lower center", ncols=len(shown))
+        rows = ([{**one, **point}[name] for name in COLUMNS] for one in found for point in one["curve"])
+        return save(figure, out, "trained-layers", COLUMNS, rows)
+
+
+def _label(layers: str) -> str:
+    return {"all": "all layers", "1": "the last layer"}.get(layers, f"the last {layers} layers")
+
+
+def main() -> None:
+    """Run or draw."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    commands = parser.add_subparsers(dest="command", required=True)
+    running = commands.add_parser("run", help="train in turns")
+    running.add_argument("corpus", help="debian, or the folder of Reuters-21578")
+    running.add_argument("--choices", nargs="+", default=["all", "3", "2", "1"], metavar="LAYERS[@RATE]")
+    running.add_argument("--seeds", type=int, nargs="+", default=[0, 1])
+    running.add_argument("--seconds", type=float, default=360.0, help="of each choice's clock; default: 360")
+    running.add_argument("--out", type=Path, required=True)
+    drawing = commands.add_parser("draw", help="draw what was measured")
+    drawing.add_argument("results", type=Path)
+    drawing.add_argument("--out", type=Path, default=Path("docs/figures"))
+    a = parser.parse_args()
+    if a.command == "draw":
+        for path in draw(json.loads(a.results.read_text())["runs"], a.out):
+            print(path)
+        return
+    torch.set_num_threads(1)
+    runs = json.loads(a.out.read_text())["runs"] if a.out.exists() else []
+    for seed in a.seeds:
+        runs += compare(a.corpus, a.choices, seed, a.seconds)
+        settings = {name: value for name, value in SETTINGS.items() if name != "trained_layers"}
+        report({"settings": settings, "runs": runs}, a.out)
+
+
+if __name__ == "__main__":
+    main()

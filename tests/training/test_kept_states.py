@@ -1,0 +1,163 @@
+"""Frozen lower layers: what they make of texts is computed once and kept, and their weights stay as they are."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+import denn
+from denn.build import Silent
+from denn.encoders.transformer import TransformerEncoder
+from denn.errors import ConfigError
+from denn.training import budget, kept
+from denn.training.budget import MARGIN, Work
+from denn.training.kept import fits, keep
+
+TEXTS = ["goal match team", "", "the oven and the butter sauce of a chef", "kyoto", "orbit rocket planet comet galaxy"]
+
+
+class Interrupting(Silent):
+    def start(self, stage):
+        if stage.what == "writing the model":
+            raise KeyboardInterrupt
+
+
+class Heard(Silent):
+    def __init__(self):
+        self.stages = []
+
+    def start(self, stage):
+        self.stages.append(stage.what)
+
+
+@pytest.fixture
+def partly(tiny_settings):
+    """The tiny settings with one of two layers to train."""
+    return {**tiny_settings, "epochs": 3, "trained_layers": 1, "checkpoint_seconds": 0.0}
+
+
+def weights_of(folder: Path) -> dict[str, torch.Tensor]:
+    return load_file(folder / "encoder" / "model.safetensors")
+
+
+def train(corpus, folder, **settings) -> dict[str, torch.Tensor]:
+    denn.train(corpus, out=folder, allow_poor=True, **settings).close()
+    return weights_of(folder)
+
+
+def are_equal(some, others) -> bool:
+    return some.keys() == others.keys() and all(torch.equal(tensor, others[name]) for name, tensor in some.items())
+
+
+@pytest.mark.parametrize("kind", ["tiny_encoder", "tiny_roberta", "tiny_mpnet"])
+@pytest.mark.parametrize("trained", [1, 2])
+def test_kept_states_give_the_embeddings_of_the_whole_encoder(kind, trained, request, tmp_path):
+    encoder = TransformerEncoder.load(str(request.getfixturevalue(kind)), max_length=12, precision="float32")
+    tokens = encoder.tokenize(TEXTS)
+    whole = encoder.encode(tokens)
+    encoder.freeze_below(trained)
+    states = keep(encoder, tokens, tmp_path)
+    assert states.flat.dtype == torch.float16 and states.flat.shape == (len(tokens.flat), encoder.width)
+    assert (encoder.encode(states) - whole).abs().max() < 2e-3 * whole.abs().max()
+    assert torch.equal(encoder.encode(tokens), whole), "ids are still read"
+    part = states.select(torch.tensor([4, 2]))
+    assert torch.allclose(encoder.encode(part), encoder.encode(states)[[4, 2]], atol=1e-5)
+
+
+def test_states_in_a_mapped_file_are_those_in_memory_and_the_file_has_no_name(tiny_encoder, tmp_path, monkeypatch):
+    encoder = TransformerEncoder.load(str(tiny_encoder), precision="float32")
+    encoder.freeze_below(1)
+    tokens = encoder.tokenize(TEXTS)
+    in_memory = keep(encoder, tokens, tmp_path)
+    monkeypatch.setattr(kept, "IN_MEMORY", 0)
+    mapped = keep(encoder, tokens, tmp_path)
+    assert torch.equal(mapped.flat, in_memory.flat) and not list(tmp_path.iterdir())
+    assert fits(encoder, 1000, tmp_path)
+    assert not fits(encoder, 10**15, tmp_path), "more than any disk holds"
+
+
+def test_dropout_makes_views_of_kept_states_differ_in_the_trained_layers_alone(tiny_encoder, tmp_path):
+    encoder = TransformerEncoder.load(str(tiny_encoder), precision="float32").train()
+    encoder.freeze_below(1)
+    ids, layout = encoder.tokenize(TEXTS).pack(torch.arange(5))
+    assert torch.equal(encoder.lower(ids, layout), encoder.lower(ids, layout))
+    assert not torch.equal(encoder(ids, layout), encoder(ids, layout))
+
+
+def test_frozen_weights_stay_bit_for_bit_and_the_others_learn(tiny_corpus, tiny_encoder, partly, tmp_path):
+    after = train(tiny_corpus, tmp_path / "model", progress=(heard := Heard()), **partly)
+    before = load_file(tiny_encoder / "model.safetensors")
+    changed = {name for name, tensor in after.items() if not torch.equal(before[name], tensor)}
+    assert changed and all(".layer.1." in name for name in changed)
+    assert "running training documents through the frozen layers" in heard.stages
+    with denn.load(tmp_path / "model") as model:
+        assert model.card.training["trained_share"] == 0.5
+        assert model.evaluate(tiny_corpus.test).headline["micro_f1"] > 0.5
+
+
+def test_mapped_states_train_the_same_weights_as_states_in_memory(tiny_corpus, partly, tmp_path, monkeypatch):
+    in_memory = train(tiny_corpus, tmp_path / "memory", **partly)
+    monkeypatch.setattr(kept, "IN_MEMORY", 0)
+    assert are_equal(train(tiny_corpus, tmp_path / "mapped", **partly), in_memory)
+    assert {path.name for path in tmp_path.iterdir()} == {"memory", "mapped"}
+
+
+def test_without_room_the_frozen_layers_run_in_every_step(tiny_corpus, tiny_encoder, partly, tmp_path, monkeypatch):
+    with_room = train(tiny_corpus, tmp_path / "kept", **partly)
+    monkeypatch.setattr(kept, "IN_MEMORY", 0)
+    monkeypatch.setattr(kept, "SPARE", 2**80)
+    without = train(tiny_corpus, tmp_path / "again", progress=(heard := Heard()), **partly)
+    assert not any("frozen" in stage for stage in heard.stages)
+    lower = [name for name in without if ".layer.1." not in name]
+    assert all(torch.equal(without[name], with_room[name]) for name in lower)
+
+
+def test_a_view_with_other_tokens_runs_the_frozen_layers_in_every_step(tiny_corpus, tiny_encoder, partly, tmp_path):
+    after = train(tiny_corpus, tmp_path / "model", progress=(heard := Heard()), view="shuffle", **partly)
+    assert not any("frozen" in stage for stage in heard.stages)
+    before = load_file(tiny_encoder / "model.safetensors")
+    assert all((".layer.1." in name) or torch.equal(before[name], tensor) for name, tensor in after.items())
+
+
+def test_a_resumed_training_takes_the_steps_of_an_uninterrupted_one(tiny_corpus, partly, tmp_path):
+    whole = train(tiny_corpus, tmp_path / "whole", **partly)
+    with pytest.raises(KeyboardInterrupt):
+        train(tiny_corpus, tmp_path / "model", progress=Interrupting(), **partly)
+    for file in (tmp_path / "model.training").glob("best-*"):
+        assert file.stat().st_size > 0
+    assert are_equal(train(tiny_corpus, tmp_path / "model", **partly), whole)
+
+
+def test_a_continued_model_keeps_its_frozen_layers(tiny_corpus, tiny_model, partly, tmp_path):
+    settings = {name: value for name, value in partly.items() if name not in ("encoder", "precision")}
+    after = train(tiny_corpus, tmp_path / "new", continue_from=tiny_model, **settings)
+    before = weights_of(tiny_model)
+    assert {".layer.1." in name for name, tensor in after.items() if not torch.equal(before[name], tensor)} == {True}
+
+
+def test_more_layers_than_there_are_are_refused(tiny_corpus, tiny_distilbert, partly, tmp_path):
+    with pytest.raises(ConfigError, match="Got trained_layers = 3, but the encoder has 2 layers"):
+        train(tiny_corpus, tmp_path / "model", **{**partly, "trained_layers": 3})
+    other = {**partly, "encoder": str(tiny_distilbert)}
+    with pytest.raises(ConfigError, match="but all layers of distilbert train"):
+        train(tiny_corpus, tmp_path / "model", **other)
+    train(tiny_corpus, tmp_path / "model", **{**other, "trained_layers": "auto", "epochs": 1})
+
+
+def test_a_step_costs_what_is_trained_and_what_is_not_kept():
+    work = Work(
+        train_tokens=100_000, valid_tokens=10_000, validation_tokens=10_000, documents=1000, step_tokens=1000.0,
+        stores=True, head_epochs=0, head_epoch_seconds=0.1, seconds_a_token=1e-3, load_seconds=0.0,
+    )  # fmt: skip
+    again = replace(work, trained=0.25)
+    once = replace(again, keeps=True)
+    passes = budget.STEP_PASSES
+    assert [w.step() for w in (work, again, once)] == pytest.approx([passes, 0.25 * passes + 0.75, 0.25 * passes])
+    assert [w.keeping() for w in (work, again, once)] == pytest.approx([0, 0, 0.75 * 110])
+    rest = MARGIN * (25 + 2.5 + 10 + once.writing())
+    assert once.after_loop() == pytest.approx(rest)
+    assert once.steps(rest + MARGIN * (82.5 + 10 * 0.25 * passes)) == pytest.approx(10)
+    start = replace(once, head_epochs=10)
+    assert start.steps(rest + MARGIN * (82.5 + 25 + 1 + 10 * 0.25 * passes)) == pytest.approx(10)
