@@ -11,6 +11,7 @@ import denn
 from denn.build import Silent
 from denn.encoders.transformer import TransformerEncoder
 from denn.errors import ConfigError
+from denn.methods.contrastive import DennTraining
 from denn.training import budget, kept
 from denn.training.budget import MARGIN, Work
 from denn.training.kept import fits, keep
@@ -128,6 +129,25 @@ def test_a_resumed_training_takes_the_steps_of_an_uninterrupted_one(tiny_corpus,
     for file in (tmp_path / "model.training").glob("best-*"):
         assert file.stat().st_size > 0
     assert are_equal(train(tiny_corpus, tmp_path / "model", **partly), whole)
+
+
+def test_a_training_that_collapses_goes_back(tiny_corpus, tiny_encoder, partly, tmp_path, monkeypatch):
+    validate, validations = DennTraining.validate, []
+
+    def poisoned(self):
+        validations.append(self)
+        if len(validations) == 2:
+            self.network.encoder.model.encoder.layer[1].output.dense.weight.data.fill_(torch.nan)
+        return validate(self)
+
+    monkeypatch.setattr(DennTraining, "validate", poisoned)
+    after = train(tiny_corpus, tmp_path / "model", **partly)
+    with denn.load(tmp_path / "model") as model:
+        assert [entry["back_to"] for entry in model.card.training["collapses"]] == [4]
+        assert model.card.training["steps"] == 12
+    before = load_file(tiny_encoder / "model.safetensors")
+    assert {".layer.1." in name for name, tensor in after.items() if not torch.equal(before[name], tensor)} == {True}
+    assert all(bool(tensor.isfinite().all()) for tensor in after.values())
 
 
 def test_a_continued_model_keeps_its_frozen_layers(tiny_corpus, tiny_model, partly, tmp_path):

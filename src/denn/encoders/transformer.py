@@ -124,15 +124,22 @@ class TransformerEncoder(nn.Module):
 
     def freeze_below(self, trained: int) -> None:
         """Let only the last `trained` layers learn: embeddings and lower layers stay as they are, without dropout."""
-        kind, layers = self.model.config.model_type, self.model.config.num_hidden_layers
         if not self.can_freeze:
+            kind = self.model.config.model_type
             raise ConfigError(f"Got trained_layers = {trained}, but all layers of {kind} train. Leave it out.")
-        if trained > layers:
-            raise ConfigError(f"Got trained_layers = {trained}, but the encoder has {layers} layers. Give no more.")
-        self.frozen_layers = layers - trained
+        if trained > self.layers:
+            raise ConfigError(
+                f"Got trained_layers = {trained}, but the encoder has {self.layers} layers. Give no more."
+            )
+        self.frozen_layers = self.layers - trained
         self.requires_grad_(False)
         for layer in self.model.encoder.layer[self.frozen_layers :]:
             layer.requires_grad_(True)
+
+    @property
+    def layers(self) -> int:
+        """The number of layers."""
+        return int(self.model.config.num_hidden_layers)
 
     @property
     def can_freeze(self) -> bool:
@@ -142,7 +149,7 @@ class TransformerEncoder(nn.Module):
     @property
     def trained_share(self) -> float:
         """The share of the layers that can be trained."""
-        return 1 - self.frozen_layers / self.model.config.num_hidden_layers if self.frozen_layers else 1.0
+        return 1 - self.frozen_layers / self.layers if self.frozen_layers else 1.0
 
     def forward(self, ids: Tensor, layout: Layout, seeds: Tensor | None = None) -> Tensor:
         """Embed packed texts, as `states` reads them: one float32 (n,d) row per document."""
@@ -178,7 +185,7 @@ class TransformerEncoder(nn.Module):
 
     def draw_seeds(self) -> Tensor:
         """Draw what decides on the dropout of one forward pass."""
-        return packed.draw_seeds(self.model.config.num_hidden_layers, self.device)
+        return packed.draw_seeds(self.layers, self.device)
 
     @property
     def kernels(self) -> packed.Kernels | None:
@@ -259,7 +266,7 @@ class TransformerEncoder(nn.Module):
         return packed.run_layers(x, layers, layout, heads, self._position_bias(), dropouts, seeds)
 
     def _no_seeds(self) -> Tensor:
-        return torch.zeros(3 * self.model.config.num_hidden_layers, 4, dtype=torch.int32, device=self.device)
+        return torch.zeros(3 * self.layers, 4, dtype=torch.int32, device=self.device)
 
     def _position_bias(self) -> Tensor | None:
         """Return MPNet's bias of attention by relative position, for the longest text; made once."""

@@ -64,7 +64,7 @@ class TransformerParameters(NeuralParameters):
         """Freeze the layers of an encoder that are not to be trained on this device."""
         if self.trained_layers == "auto":
             if device.type == "cpu" and encoder.can_freeze:
-                encoder.freeze_below(-(-encoder.model.config.num_hidden_layers // AUTO_SHARE))
+                encoder.freeze_below(-(-encoder.layers // AUTO_SHARE))
         elif self.trained_layers is not None:
             encoder.freeze_below(self.trained_layers)
 

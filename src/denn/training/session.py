@@ -115,6 +115,9 @@ class Training:
     def keep_states(self, workdir: Path, progress: Progress) -> None:
         """Run all documents through the frozen layers once; from here on they are read from there."""
         encoder: Any = self.network.encoder
+        progress.note(
+            f"{encoder.frozen_layers} of {encoder.layers} layers stay as they are and read each document once"
+        )
         for name, tokens in ("training", self.train_tokens), ("validation", self.valid_tokens):
             progress.start(Stage(f"running {name} documents through the frozen layers", len(tokens)))
             states = keep(encoder, tokens, workdir, progress.advance)
