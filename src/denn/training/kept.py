@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -28,7 +29,7 @@ def keep(
     encoder: TransformerEncoder, tokens: Tokens, folder: Path, report: Callable[[int], None] = lambda done: None
 ) -> Tokens:
     """Run texts through the frozen layers once, without dropout; `report` hears texts done."""
-    states = _room((len(tokens.flat), encoder.width), torch.float16, folder)
+    states = _room((len(tokens.flat), encoder.width), folder)
     encoder.eval()
     done = 0
     with torch.inference_mode():
@@ -40,18 +41,21 @@ def keep(
     return Tokens(states, tokens.offsets, tokens.truncated)
 
 
-def _room(shape: tuple[int, int], dtype: torch.dtype, folder: Path) -> Tensor:
+def _room(shape: tuple[int, int], folder: Path) -> Tensor:
     """Return memory, or a mapped file without a name: it goes away with the process."""
     count = shape[0] * shape[1]
     if count * BYTES <= _memory():
-        return torch.empty(shape, dtype=dtype)
+        return torch.empty(shape, dtype=torch.float16)
     file = folder / "states.part"
-    with file.open("wb") as opened:
-        os.posix_fallocate(opened.fileno(), 0, count * BYTES)  # a full disk is an error here, not a crash later
     try:
-        return torch.from_file(str(file), shared=True, size=count, dtype=dtype).view(shape)
+        with file.open("wb") as opened:
+            if sys.platform == "linux":
+                os.posix_fallocate(opened.fileno(), 0, count * BYTES)  # a full disk is an error here, no crash later
+            else:
+                opened.truncate(count * BYTES)
+        return torch.from_file(str(file), shared=True, size=count, dtype=torch.float16).view(shape)
     finally:
-        file.unlink()
+        file.unlink(missing_ok=True)
 
 
 def _memory() -> int:

@@ -45,19 +45,19 @@ from denn.types import Corpus
 from denn_bench.figures import STYLE, save
 from denn_bench.studies.machine import report
 
-DOCUMENTS, VALID = 3000, 500
+VALID = 500  # documents
 TURN = 3.0  # seconds that a choice trains before the next one does
 LOOKS = 3  # validations of each
 COLOURS = {"all": "#000000", "3": "#009E73", "2": "#0072B2", "1": "#D55E00"}
 COLUMNS = ("corpus", "seed", "layers", "learning_rate", "seconds", "steps", "tuned_micro_f1")
 
 
-def read(name: str, seed: int) -> Corpus:
+def read(name: str, documents: int, seed: int) -> Corpus:
     """Draw documents of a corpus, validation documents among them."""
     if name == "debian":
-        return replace(parts(load_debian(cache_folder() / "debian")[0], DOCUMENTS, seed), test=[])
-    drawn = random.Random(seed).sample(list(reuters21578.load(Path(name)).train), DOCUMENTS + VALID)
-    return Corpus(drawn[:DOCUMENTS], drawn[DOCUMENTS:], [], name="reuters21578")
+        return replace(parts(load_debian(cache_folder() / "debian")[0], documents, seed), test=[])
+    drawn = random.Random(seed).sample(list(reuters21578.load(Path(name)).train), documents + VALID)
+    return Corpus(drawn[:documents], drawn[documents:], [], name="reuters21578")
 
 
 class Pass:
@@ -168,9 +168,8 @@ class Choice:
         }
 
 
-def compare(name: str, texts: Sequence[str], seed: int, seconds: float) -> list[dict[str, Any]]:
+def compare(corpus: Corpus, texts: Sequence[str], seed: int, seconds: float) -> list[dict[str, Any]]:
     """Train all choices of a seed in turns; the first look is at the encoder as it is."""
-    corpus = read(name, seed)
     choices = [Choice(text, corpus, seed) for text in texts]
     first = Pass(Choice("all", corpus, seed).training)
     for choice in choices:
@@ -220,6 +219,7 @@ def main() -> None:
     running.add_argument("corpus", help="debian, or the folder of Reuters-21578")
     running.add_argument("--choices", nargs="+", default=["all", "3", "2", "1"], metavar="LAYERS[@RATE]")
     running.add_argument("--seeds", type=int, nargs="+", default=[0, 1])
+    running.add_argument("--documents", type=int, default=3000, help="to train on; default: 3000")
     running.add_argument("--seconds", type=float, default=360.0, help="of each choice's clock; default: 360")
     running.add_argument("--out", type=Path, required=True)
     drawing = commands.add_parser("draw", help="draw what was measured")
@@ -233,7 +233,7 @@ def main() -> None:
     torch.set_num_threads(1)
     runs = json.loads(a.out.read_text())["runs"] if a.out.exists() else []
     for seed in a.seeds:
-        runs += compare(a.corpus, a.choices, seed, a.seconds)
+        runs += compare(read(a.corpus, a.documents, seed), a.choices, seed, a.seconds)
         settings = {name: value for name, value in SETTINGS.items() if name != "trained_layers"}
         report({"settings": settings, "runs": runs}, a.out)
 
