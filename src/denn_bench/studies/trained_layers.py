@@ -48,7 +48,7 @@ from denn_bench.studies.machine import report
 VALID = 500  # documents
 TURN = 3.0  # seconds that a choice trains before the next one does
 LOOKS = 3  # validations of each
-COLOURS = {"all": "#000000", "3": "#009E73", "2": "#0072B2", "1": "#D55E00"}
+COLOURS = ("#000000", "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00")
 COLUMNS = ("corpus", "seed", "layers", "learning_rate", "seconds", "steps", "tuned_micro_f1")
 
 
@@ -189,26 +189,26 @@ def compare(corpus: Corpus, texts: Sequence[str], seed: int, seconds: float) -> 
 def draw(found: Sequence[dict[str, Any]], out: Path) -> list[Path]:
     """Draw validation scores over seconds, a panel for each corpus, a line for each choice and seed."""
     corpora = list(dict.fromkeys(one["corpus"] for one in found))
+    colours = dict(zip(dict.fromkeys(map(_label, found)), COLOURS, strict=False))
     with matplotlib.rc_context(STYLE):
-        figure = Figure(figsize=(4.0 * len(corpora), 3.4))
+        figure = Figure(figsize=(max(6.0, 4.0 * len(corpora)), 3.8))
         panels = figure.subplots(1, len(corpora), squeeze=False)[0]
+        lines = {}
         for corpus, panel in zip(corpora, panels, strict=True):
             for one in found:
                 if one["corpus"] == corpus:
                     points = [(p["seconds"], 100 * p["tuned_micro_f1"]) for p in one["curve"]]
-                    style = {"color": COLOURS[one["layers"]], "linestyle": ("-", "--", ":")[one["seed"] % 3]}
-                    panel.plot(*zip(*points, strict=True), label=_label(one["layers"]), **style)
+                    style = {"color": colours[_label(one)], "linestyle": ("-", "--", ":")[one["seed"] % 3]}
+                    (lines[_label(one)],) = panel.plot(*zip(*points, strict=True), marker="o", markersize=3, **style)
             panel.set(xlabel="processor seconds", ylabel="micro-F1 on validation, %", title=corpus)
-        shown = {
-            label: handle for panel in panels for handle, label in zip(*panel.get_legend_handles_labels(), strict=True)
-        }
-        figure.legend([*shown.values()], [*shown], loc="outside lower center", ncols=len(shown))
+        figure.legend([*lines.values()], [*lines], loc="outside lower center", ncols=2)
         rows = ([{**one, **point}[name] for name in COLUMNS] for one in found for point in one["curve"])
         return save(figure, out, "trained-layers", COLUMNS, rows)
 
 
-def _label(layers: str) -> str:
-    return {"all": "all layers", "1": "the last layer"}.get(layers, f"the last {layers} layers")
+def _label(one: dict[str, Any]) -> str:
+    layers = {"all": "all layers", "1": "last layer"}.get(one["layers"], f"last {one['layers']} layers")
+    return f"{layers}, rate {one['learning_rate']:g}"
 
 
 def main() -> None:
