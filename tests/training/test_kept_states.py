@@ -11,7 +11,8 @@ import denn
 from denn.build import Silent
 from denn.encoders.transformer import TransformerEncoder
 from denn.errors import ConfigError
-from denn.methods.contrastive import DennTraining
+from denn.methods.contrastive import DennParameters, DennTraining
+from denn.methods.denn import DENN
 from denn.training import budget, kept
 from denn.training.budget import MARGIN, Work
 from denn.training.kept import fits, keep
@@ -164,6 +165,22 @@ def test_more_layers_than_there_are_are_refused(tiny_corpus, tiny_distilbert, pa
     with pytest.raises(ConfigError, match="but all layers of distilbert train"):
         train(tiny_corpus, tmp_path / "model", **other)
     train(tiny_corpus, tmp_path / "model", **{**other, "trained_layers": "auto", "epochs": 1})
+
+
+@pytest.mark.parametrize(("chosen", "rate"), [(None, 1e-3), (1, 1e-3), ("auto", 2e-3)])
+def test_a_part_that_was_not_asked_for_learns_at_twice_the_rate(tiny_corpus, tiny_encoder, chosen, rate):
+    p = DennParameters(encoder=str(tiny_encoder), learning_rate=1e-3, trained_layers=chosen)
+    encoder = p.new_encoder(tiny_corpus)
+    p.freeze(encoder, torch.device("cpu"))
+    *_, last, head = DENN(p).make(encoder, 6).groups(p)
+    assert (last["lr"], head["lr"]) == (rate, 1e-3)
+
+
+def test_a_gpu_trains_all_layers_unless_asked(tiny_corpus, tiny_encoder):
+    p = DennParameters(encoder=str(tiny_encoder), trained_layers="auto")
+    encoder = p.new_encoder(tiny_corpus)
+    p.freeze(encoder, torch.device("cuda"))
+    assert encoder.frozen_layers is None and encoder.trained_share == 1.0
 
 
 def test_a_step_costs_what_is_trained_and_what_is_not_kept():

@@ -26,7 +26,7 @@ from denn.types import Corpus
 from denn.untrusted import REMEDY, load_weights
 
 LAYER = re.compile(r"\blayer\.(\d+)\.")  # in the name of a weight of a transformer layer
-AUTO_SHARE = 3  # one of so many layers is trained on a CPU where that is left open
+AUTO_SHARE, AUTO_RATE = 3, 2.0  # where that is left open, a CPU trains one of so many layers, at so many times the rate
 REST = "head.safetensors"  # the weights of a network beside its encoder's
 
 
@@ -46,6 +46,10 @@ class NeuralParameters(Plan, ABC):
     @abstractmethod
     def load_encoder(self, folder: Path) -> Encoder:
         """Read what a trained encoder's `save` wrote."""
+
+    def encoder_rate(self, encoder: Encoder) -> float:
+        """Return the learning rate of the encoder's last layer."""
+        return self.learning_rate
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,6 +71,11 @@ class TransformerParameters(NeuralParameters):
                 encoder.freeze_below(-(-encoder.layers // AUTO_SHARE))
         elif self.trained_layers is not None:
             encoder.freeze_below(self.trained_layers)
+
+    def encoder_rate(self, encoder: Encoder) -> float:
+        """Return the learning rate of the encoder's last layer, a higher one where lower layers were frozen unasked."""
+        in_part = isinstance(encoder, TransformerEncoder) and encoder.frozen_layers is not None
+        return self.learning_rate * (AUTO_RATE if self.trained_layers == "auto" and in_part else 1.0)
 
     def new_encoder(self, corpus: Corpus) -> TransformerEncoder:
         """Load the pre-trained encoder."""
@@ -132,7 +141,7 @@ class Network(nn.Module):
 
     def groups(self, parameters: Any) -> list[dict[str, Any]]:
         """Give the layers of the encoder and what stands on it their learning rates."""
-        rate, decay = parameters.learning_rate, getattr(parameters, "layer_decay", 1.0)
+        rate, decay = parameters.encoder_rate(self.encoder), getattr(parameters, "layer_decay", 1.0)
         depths: dict[int, list[nn.Parameter]] = {}
         for name, weight in self.encoder.named_parameters():
             if weight.requires_grad:
@@ -143,7 +152,7 @@ class Network(nn.Module):
         rest = [w for w in self.parameters() if w.requires_grad and id(w) not in mine]
         return [
             *({"params": depths[depth], "lr": rate * decay ** (top - depth)} for depth in sorted(depths)),
-            {"params": rest, "lr": getattr(parameters, "head_learning_rate", None) or rate},
+            {"params": rest, "lr": getattr(parameters, "head_learning_rate", None) or parameters.learning_rate},
         ]
 
     @property
