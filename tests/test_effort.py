@@ -149,6 +149,7 @@ def test_balanced_keeps_what_validates_better(tiny_corpus, open_settings, tmp_pa
             assert model.card.parameters["effort"] == "balanced"
             assert model.card.metrics["micro_f1"] == max(facts["quick"], facts["fine_tuned"])
             assert model.card.training["frozen"] is not facts["kept_fine_tuned"]
+            assert model.card.training["trained_share"] == (0.5 if facts["kept_fine_tuned"] else 0.0), "on a CPU"
             assert f"the model {'with' if facts['kept_fine_tuned'] else 'without'} it is kept" in heard.notes[-1]
             kept[epochs] = facts["kept_fine_tuned"]
             assert len(model.predict([tiny_corpus.test[0].text])) == 1
