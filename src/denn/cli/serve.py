@@ -99,6 +99,7 @@ def run(
     connections: int | None = None,
 ) -> None:
     """Serve a model until told to stop."""
+    listening = _listen(host, port)  # before the imports, which take seconds
     from denn.errors import ConfigError, MissingExtraError
     from denn.model import load
 
@@ -110,7 +111,6 @@ def run(
     except ImportError as error:
         raise MissingExtraError("The service", "fastapi", "serve") from error
     wire = Wire.limited(connection_limit(connections))
-    listening = _listen(host, port)
     with ThreadPoolExecutor(1) as loading:  # a thread that ends: see denn.service.threads
         model = loading.submit(load, folder).result()
     if settings.refit_every and not model.method.can_refit:
