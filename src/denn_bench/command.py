@@ -11,9 +11,11 @@ import typer
 
 from denn.cli.options import DataDir, Quiet, Verbose, finite
 from denn.config import check_seed
+from denn_bench.peers.command import app as peers
 
 log = logging.getLogger("denn.bench")  # below the logger that the command line shows
 app = typer.Typer(no_args_is_help=True, help="Run experiments and render their results.")
+app.add_typer(peers, name="peers")
 
 Results = Annotated[Path, typer.Option(metavar="DIR", help="The folder of the results.")]
 

@@ -1,0 +1,1 @@
+"""denn beside what users would pick instead: same documents, same cores, same time, each in its own environment."""

@@ -1,0 +1,44 @@
+"""The peers by name: what their rows are called, and which runner makes them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib import import_module
+
+
+@dataclass(frozen=True)
+class Peer:
+    """A row of the table."""
+
+    title: str
+    runner: str  # module in `runners`
+    variant: str = ""  # told to the runner
+
+    @property
+    def packages(self) -> Sequence[str]:
+        """The packages of its environment; none: denn's own environment."""
+        return self._constant("PACKAGES")
+
+    @property
+    def carriers(self) -> Sequence[str]:
+        """Packages that only carry data, and are installed without what they need."""
+        return self._constant("CARRIERS")
+
+    def _constant(self, name: str) -> tuple[str, ...]:
+        found: tuple[str, ...] = getattr(import_module(f"denn_bench.peers.runners.{self.runner}"), name, ())
+        return found
+
+
+PEERS = {
+    "denn": Peer("denn", "denn_train"),
+    "svm": Peer("TF-IDF + linear SVM (scikit-learn)", "svm"),
+    "setfit": Peer("SetFit", "setfit"),
+    "trainer": Peer("Hugging Face Trainer", "trainer"),
+    "libmultilabel-linear": Peer("LibMultiLabel, linear", "libmultilabel", "linear"),
+    "libmultilabel-bert": Peer("LibMultiLabel, BERT", "libmultilabel", "bert"),
+    "adaptive-classifier": Peer("adaptive-classifier", "adaptive_classifier"),
+    "annif-omikuji": Peer("Annif, Omikuji", "annif", "omikuji"),
+    "annif-fasttext": Peer("Annif, fastText", "annif", "fasttext"),
+    "annif-ensemble": Peer("Annif, ensemble of both", "annif", "ensemble"),
+}

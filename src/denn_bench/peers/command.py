@@ -1,0 +1,155 @@
+"""`denn bench peers`: denn and what users would pick instead, side by side."""
+
+from __future__ import annotations
+
+import logging
+import os
+import tempfile
+from itertools import groupby
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from denn.cli.options import DataDir, Quiet, Verbose
+
+log = logging.getLogger("denn.bench")  # below the logger that the command line shows
+app = typer.Typer(no_args_is_help=True, help="Compare denn with other tools on the same documents, cores and time.")
+CORPORA = "reuters21578,goemotions,debian,aapd"
+
+Results = Annotated[Path, typer.Option(metavar="FILE", help="JSON lines, one per run.")]
+
+
+@app.command()
+def run(
+    peers: Annotated[str, typer.Option(metavar="NAME[,NAME]", help="Peers to run; default: all.")] = "",
+    corpora: Annotated[str, typer.Option(metavar="CORPUS[,CORPUS]", help="Names from `denn data list`.")] = CORPORA,
+    minutes: Annotated[
+        str, typer.Option(metavar="MINUTES[,MINUTES]", help="Time limits, from process start to the model on disk.")
+    ] = "1,5,20",
+    seeds: Annotated[str, typer.Option(metavar="SEED[,SEED]", help="Random seeds.")] = "0",
+    cores: Annotated[
+        str, typer.Option(metavar="CORE[,CORE]", help="Numbers of the processor cores to use; default: the first two.")
+    ] = "",
+    results: Results = Path("results/peers.jsonl"),
+    work: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Folder for models and logs of failures; default: the cache.")
+    ] = None,
+    retry: Annotated[bool, typer.Option("--retry", help="Run again what failed.")] = False,
+    data_dir: DataDir = None,
+    quiet: Quiet = False,
+    verbose: Verbose = False,
+) -> None:
+    """Train and test every peer on every corpus with every time limit, and append one line each.
+
+    Finished runs are skipped, and so are longer runs of a peer whose training ended by itself. Environments of peers
+    are made when first needed.
+    """
+    from denn.cli.output import check_file, check_folder
+    from denn.cli.sources import Reading, data_folder, open_corpus
+    from denn_bench.peers.runs import append, perform, plan, read, settled, write_documents
+    from denn_bench.run import digest
+
+    chosen = _chosen(peers)
+    runs = plan(chosen, _names(corpora), _numbers(minutes, "--minutes"), [int(n) for n in _numbers(seeds, "--seeds")])
+    numbers = [int(number) for number in _numbers(cores, "--cores")] or _first_cores()
+    folder = work or data_folder(None) / "peers" / "work"
+    check_file(results, "--results")
+    check_folder(folder, "--work")
+    for name, members in groupby(runs, key=lambda one: one.corpus):
+        corpus = open_corpus(name, data_dir, Reading())
+        checksum = digest(corpus)
+        with tempfile.TemporaryDirectory() as scratch:
+            data = Path(scratch) / name
+            write_documents(corpus, data)
+            for one in members:
+                if settled(one, read(results), checksum, retry):
+                    log.info(f"{one.name}: done already")
+                    continue
+                row = perform(one, corpus, data, checksum, numbers, folder)
+                append(results, row)
+                log.info(f"{one.name}: {_summary(row)}")
+
+
+@app.command()
+def table(
+    page: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Update this page between <!-- peers --> and <!-- end -->.")
+    ] = None,
+    results: Results = Path("results/peers.jsonl"),
+    quiet: Quiet = False,
+    verbose: Verbose = False,
+) -> None:
+    """Print the table in Markdown, or write it into a page."""
+    from denn.cli.output import check_file, writing
+    from denn_bench.peers.runs import read
+    from denn_bench.peers.table import fill, render
+
+    rows = read(results)
+    if page is None:
+        typer.echo(render(rows), nl=False)
+        return
+    check_file(page, "--page")
+    filled = fill(page.read_text(encoding="utf-8"), rows)
+    with writing(page) as file:
+        file.write(filled.encode())
+
+
+@app.command()
+def prepare(
+    peers: Annotated[str, typer.Option(metavar="NAME[,NAME]", help="Peers to prepare; default: all.")] = "",
+    quiet: Quiet = False,
+    verbose: Verbose = False,
+) -> None:
+    """Make the environments of peers, so that no run waits for downloads."""
+    from denn_bench.peers.catalogue import PEERS
+    from denn_bench.peers.environments import EnvironmentFailed, python_of
+
+    for name in _chosen(peers):
+        peer = PEERS[name]
+        try:
+            log.info(f"{name}: {python_of(peer.runner, peer.packages, peer.carriers)}")
+        except EnvironmentFailed as error:
+            log.warning(f"{name}: {error}")
+
+
+def _names(text: str) -> list[str]:
+    return list(dict.fromkeys(part.strip() for part in text.split(",") if part.strip()))
+
+
+def _chosen(text: str) -> list[str]:
+    from denn.errors import ConfigError
+    from denn.registry import did_you_mean
+    from denn_bench.peers.catalogue import PEERS
+
+    names = _names(text) or list(PEERS)
+    for name in names:
+        if name not in PEERS:
+            raise ConfigError(f"There is no peer {name!r}.{did_you_mean(name, PEERS)} There are: {', '.join(PEERS)}.")
+    return names
+
+
+def _numbers(text: str, option: str) -> list[float]:
+    from denn.errors import ConfigError
+
+    try:
+        numbers = [float(part) for part in _names(text)]
+    except ValueError as error:
+        raise ConfigError(f"Got {text[:60]!r} for {option}, expected numbers such as 1,5.") from error
+    if any(number < 0 or number != number for number in numbers):
+        raise ConfigError(f"Got {text[:60]!r} for {option}, expected positive numbers such as 1,5.")
+    return numbers
+
+
+def _first_cores() -> list[int]:
+    available = (
+        sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else list(range(os.cpu_count() or 1))
+    )
+    return available[:2]
+
+
+def _summary(row: dict[str, object]) -> str:
+    if row["failure"]:
+        return f"failed: {row['failure']}"
+    micro, macro = (100 * float(str(row[name])) for name in ("micro_f1", "macro_f1"))
+    return f"micro/macro F1 {micro:.1f}/{macro:.1f}, trained in {float(str(row['train_seconds'])):.0f} s"

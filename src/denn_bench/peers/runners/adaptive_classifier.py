@@ -1,0 +1,56 @@
+"""adaptive-classifier: a frozen encoder, prototypes and a small head with sigmoid outputs, with its own settings."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from .contract import SAFETY, Document, Job, Matrix, Trained, spread
+
+PACKAGES = ("torch==2.13.0", "adaptive-classifier==0.3.1", "transformers==4.57.6", "numpy==2.4.6")
+TRIALS = 16, 64  # documents; the difference of their times is what documents take, the rest is training the head
+
+
+def train(job: Job) -> Trained:
+    """Add as many documents as a measured pace allows: two small parts to measure it, then the rest."""
+    from adaptive_classifier import MultiLabelAdaptiveClassifier
+
+    classifier = MultiLabelAdaptiveClassifier(str(job.encoder), seed=job.seed)
+
+    def add(documents: Sequence[Document]) -> float:
+        begun = time.time()
+        classifier.add_examples(
+            [document.text or " " for document in documents],
+            [[str(column) for column in document.labels] for document in documents],
+        )
+        return time.time() - begun
+
+    tried = job.sample(sum(TRIALS))
+    small, large = add(tried[: TRIALS[0]]), add(tried[TRIALS[0] :])
+    pace = max((large - small) / (TRIALS[1] - TRIALS[0]), 1e-4)
+    documents = job.sample(len(tried) + int(SAFETY * max(job.left() - small, 0) / pace))
+    if len(documents) > len(tried):
+        add(documents[len(tried) :])
+    classifier.save(str(job.folder), include_onnx=False)
+    columns = sorted(int(name) for name in classifier.label_to_id)
+
+    def score(texts: Sequence[str]) -> Matrix:
+        found = [dict(classifier.predict_multilabel(text or " ", threshold=0.0)) for text in texts]
+        return spread([[row[str(column)] for column in columns] for row in found], columns, len(job.labels))
+
+    def own(scores: Matrix, _: Sequence[str]) -> npt.NDArray[np.bool_]:
+        """Apply its thresholds, and give the best label where none reaches its own."""
+        cuts = np.full(len(job.labels), np.inf, dtype=np.float32)
+        for name, cut in classifier.label_thresholds.items():
+            cuts[int(name)] = cut
+        decided = scores >= cuts
+        empty = np.flatnonzero(~decided.any(axis=1))
+        decided[empty, scores[empty].argmax(axis=1)] = True
+        return decided
+
+    complete = len(documents) == len(job.train)
+    packages = ["adaptive-classifier", "transformers", "torch"]
+    return Trained(score, len(documents), "fewer documents", complete, packages, own)

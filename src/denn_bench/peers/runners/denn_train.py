@@ -1,0 +1,52 @@
+"""denn itself with its defaults: `denn train --time-budget`, as a user would type it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from .contract import Job, Matrix, Trained, spread
+
+PACKAGES = ()  # it runs in its own environment
+
+
+def train(job: Job) -> Trained:
+    """Train by the command line with what is left of the time, and score with the model that it wrote."""
+    out = job.folder / "model"
+    command = [
+        sys.executable, "-m", "denn", "train", str(job.data / "train.jsonl"), "--valid", str(job.data / "valid.jsonl"),
+        "--out", str(out), "--seed", str(job.seed), "--allow-poor", "--time-budget", f"{max(job.left(), 1):.0f}s",
+    ]  # fmt: skip
+    said = job.folder.parent / "denn.txt"
+    with said.open("wb") as file:
+        ended = subprocess.run(command, stdout=subprocess.DEVNULL, stderr=file)
+    if ended.returncode:
+        raise RuntimeError((said.read_text(encoding="utf-8").strip().splitlines() or ["no message"])[-1])
+    import denn
+
+    card = json.loads((out / "bundle.json").read_text(encoding="utf-8"))
+    model = denn.load(out)
+    places = {name: column for column, name in enumerate(job.labels)}
+
+    def score(texts: Sequence[str]) -> Matrix:
+        size, parts = model.batch(), []
+        for begin in range(0, len(texts), size):
+            scores = model.score(texts[begin : begin + size])
+            parts.append(spread(scores.final.numpy(), [places[name] for name in scores.names], len(job.labels)))
+        return np.concatenate(parts)
+
+    def own(scores: Matrix, texts: Sequence[str]) -> npt.NDArray[np.bool_]:
+        decided = np.zeros(scores.shape, dtype=bool)
+        for row, prediction in enumerate(model.predict(list(texts), evidence=0)):
+            decided[row, [places[name] for name in prediction.labels]] = True
+        return decided
+
+    training = card["training"]
+    facts = {name: training.get(name) for name in ("steps", "frozen", "documents_used")}
+    used = training.get("documents_used") or len(job.train)
+    return Trained(score, used, "its own time budget", False, ["denn"], own, facts)

@@ -1,0 +1,156 @@
+"""Runs of peers: planned, done one at a time, written as one JSON line each, and resumed."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import tempfile
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from denn.encoders.weights import locate
+from denn.errors import DataError, DennError
+from denn.types import Corpus, Document
+from denn_bench.machine import commit, machine
+from denn_bench.peers.catalogue import PEERS
+from denn_bench.peers.environments import python_of
+from denn_bench.peers.scoring import measure
+from denn_bench.peers.watching import watch
+
+START = Path(__file__).parent / "runners" / "start.py"
+ENCODER = "minilm"
+THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Run:
+    """One peer on one corpus with one time limit and one seed."""
+
+    peer: str
+    corpus: str
+    minutes: float
+    seed: int
+
+    @property
+    def name(self) -> str:
+        """What messages call it."""
+        return f"{self.peer} on {self.corpus}, {self.minutes:g} min, seed {self.seed}"
+
+
+def plan(peers: Iterable[str], corpora: Iterable[str], minutes: Iterable[float], seeds: Sequence[int]) -> list[Run]:
+    """List the runs: corpus by corpus, short ones first."""
+    peers, limits = list(peers), sorted(minutes)
+    return [
+        Run(peer, corpus, limit, seed) for corpus in corpora for limit in limits for peer in peers for seed in seeds
+    ]
+
+
+def read(path: Path) -> list[Row]:
+    """Read the rows of finished runs; of several with the same run the last one counts."""
+    rows: dict[Run, Row] = {}
+    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines() if path.exists() else (), 1):
+        try:
+            row = json.loads(line)
+            rows[run_of(row)] = row
+        except (ValueError, KeyError, TypeError) as error:
+            raise DataError(f"{path}, line {number}: not a run of a peer ({error!r}). Remove the line.") from error
+    return list(rows.values())
+
+
+def run_of(row: Mapping[str, Any]) -> Run:
+    """Return the run that a row is about."""
+    return Run(row["peer"], row["corpus"], row["minutes"], row["seed"])
+
+
+def settled(run: Run, rows: Iterable[Row], checksum: str, retry: bool = False) -> Row | None:
+    """Return the row that makes a run unnecessary: its own, or that of a shorter one that ended by itself."""
+    for row in rows:
+        done = run_of(row)
+        if (done.peer, done.corpus, done.seed) != (run.peer, run.corpus, run.seed) or row[
+            "documents_sha256"
+        ] != checksum:
+            continue
+        if done.minutes == run.minutes and not (retry and row["failure"]):
+            return row
+        if done.minutes < run.minutes and row.get("complete"):
+            return row
+    return None
+
+
+def append(path: Path, row: Row) -> None:
+    """Write a row at the end of the file, to survive what comes next."""
+    with path.open("a", encoding="utf-8") as file:
+        file.write(json.dumps(row) + "\n")
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def write_documents(corpus: Corpus, folder: Path) -> None:
+    """Write what runners read; the test part has no labels."""
+    folder.mkdir(parents=True)
+    (folder / "labels.json").write_text(json.dumps(corpus.labels.names), encoding="utf-8")
+    parts: dict[str, Sequence[Document]] = {"train": corpus.train, "valid": corpus.valid, "test": corpus.test}
+    for part, documents in parts.items():
+        with (folder / f"{part}.jsonl").open("w", encoding="utf-8") as file:
+            for document in documents:
+                row: dict[str, Any] = {"text": document.text}
+                if part != "test":
+                    row["labels"] = document.labels
+                file.write(json.dumps(row) + "\n")
+
+
+def perform(run: Run, corpus: Corpus, data: Path, checksum: str, cores: Sequence[int], work: Path) -> Row:
+    """Run a peer in its environment, and return its row; a failure is a row, too."""
+    peer = PEERS[run.peer]
+    row: Row = {
+        **asdict(run),
+        "title": peer.title,
+        "failure": None,
+        "documents_sha256": checksum,
+        "cores": len(cores),
+        "load_before": round(os.getloadavg()[0], 2),
+        "machine": machine(),
+        "commit": commit(),
+        "date": datetime.now(UTC).date().isoformat(),
+        "command": f"denn bench peers run --peers {run.peer} --corpora {run.corpus} --minutes {run.minutes:g} "
+        f"--seeds {run.seed} --cores {','.join(map(str, cores))}",
+    }
+    work.mkdir(parents=True, exist_ok=True)
+    out = Path(tempfile.mkdtemp(dir=work, prefix=f"{run.peer}-{run.corpus}-"))
+    try:
+        python = python_of(peer.runner, peer.packages, peer.carriers)
+        started = time.time()
+        command = [
+            str(python), "-P", str(START), peer.runner, "--data", str(data), "--out", str(out),
+            "--encoder", str(locate(ENCODER)), "--seconds", str(60 * run.minutes), "--started", str(started),
+            "--seed", str(run.seed), "--cores", ",".join(map(str, cores)), "--variant", peer.variant,
+        ]  # fmt: skip
+        outcome = watch(command, _environment(len(cores), own=not peer.packages), out, 60 * run.minutes)
+        row |= {"memory_bytes": outcome.peak_bytes, "failure": outcome.failure}
+        for name in ("trained.json", "scored.json"):
+            row |= json.loads((out / name).read_text(encoding="utf-8")) if (out / name).exists() else {}
+        if not outcome.failure:
+            row |= measure(out / "scores.npz", corpus)
+    except DennError as error:
+        row["failure"] = f"{type(error).__name__}: {error}"
+    if not row["failure"]:
+        shutil.rmtree(out)  # the log of a failure stays
+    return row
+
+
+def _environment(cores: int, own: bool) -> dict[str, str]:
+    """Return the environment variables of a runner: as many threads as cores, no model hub, no packages but its own."""
+    return {
+        **{name: value for name, value in os.environ.items() if own or name != "PYTHONPATH"},
+        **dict.fromkeys(THREADS, str(cores)),
+        "HF_HUB_OFFLINE": "1",
+        "TRANSFORMERS_OFFLINE": "1",
+        "PYTHONHASHSEED": "0",
+        "PYTHONUNBUFFERED": "1",
+    }

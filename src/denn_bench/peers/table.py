@@ -1,0 +1,117 @@
+"""Rows of peers → one table in Markdown, and the place of a page that holds it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Sequence
+from statistics import fmean
+
+from denn.errors import DataError
+from denn_bench.paper import TITLES
+from denn_bench.peers.catalogue import PEERS
+from denn_bench.peers.runs import Row, run_of
+from denn_bench.summary import NOTHING, mean_sd
+
+PLACE = re.compile(r"<!-- peers -->\n.*?<!-- end -->", re.DOTALL)
+NAMES = {"reuters21578": "Reuters-21578", "goemotions": "GoEmotions", "debian": "Debian packages", **TITLES}
+MIB = 1 << 20
+
+
+def render(rows: Sequence[Row]) -> str:
+    """Return the table, corpus by corpus, the best micro-F1 of each time limit in bold, and what failed below it."""
+    if not rows:
+        raise DataError("There are no runs of peers. Make some with `denn bench peers run`.")
+    limits = sorted({row["minutes"] for row in rows})
+    f1 = [f"F1 after {limit:g} min" for limit in limits]
+    head = ["Corpus", "System", *f1, "trained in s", "texts/s", "memory MiB", "disk MiB"]
+    lines = [_line(head), _line(["---"] * len(head))]
+    for corpus in dict.fromkeys(row["corpus"] for row in rows):
+        of_corpus = [row for row in rows if row["corpus"] == corpus]
+        best = {limit: _best(of_corpus, limit) for limit in limits}
+        for peer in (name for name in PEERS if any(row["peer"] == name for row in of_corpus)):
+            own = [row for row in of_corpus if row["peer"] == peer]
+            lines.append(_line([NAMES.get(corpus, corpus), PEERS[peer].title, *_cells(own, limits, best)]))
+    return "\n".join([*lines, "", *_failures(rows), _caption(rows)]) + "\n"
+
+
+def fill(page: str, rows: Sequence[Row]) -> str:
+    """Return a page with the table as the rows have it now."""
+    if not PLACE.search(page):
+        raise DataError("The page has no place for the table; expected <!-- peers --> and <!-- end -->.")
+    return PLACE.sub(lambda _: f"<!-- peers -->\n{render(rows)}<!-- end -->", page)
+
+
+def at(rows: Iterable[Row], limit: float) -> list[Row]:
+    """Return a peer's rows for a time limit, one per seed: its own, or a shorter run's that ended by itself."""
+    found: dict[int, Row] = {}
+    for row in sorted(rows, key=lambda row: float(row["minutes"])):
+        if row["minutes"] == limit or (row["minutes"] < limit and row.get("complete") and not row["failure"]):
+            found[row["seed"]] = row
+    return [found[seed] for seed in sorted(found)]
+
+
+def _best(rows: Sequence[Row], limit: float) -> float:
+    of_peers = [at([row for row in rows if row["peer"] == peer], limit) for peer in {row["peer"] for row in rows}]
+    return max((_mean(found, "micro_f1") for found in map(_done, of_peers) if found), default=0.0)
+
+
+def _done(rows: Iterable[Row]) -> list[Row]:
+    return [row for row in rows if not row["failure"]]
+
+
+def _mean(rows: Sequence[Row], name: str) -> float:
+    return fmean(float(row[name]) for row in rows)
+
+
+def _cells(rows: Sequence[Row], limits: Sequence[float], best: dict[float, float]) -> list[str]:
+    scores, seconds = [], []
+    for limit in limits:
+        there = at(rows, limit)
+        done = _done(there)
+        scores.append(_scores(done, best[limit]) if done else "failed" if there else NOTHING)
+        seconds.append(f"{_mean(done, 'train_seconds'):.0f}" if done else NOTHING)
+    last = next((done for limit in reversed(limits) if (done := _done(at(rows, limit)))), [])
+
+    def shown(value: Callable[[Row], float]) -> str:
+        return mean_sd([value(row) for row in last], 0)
+
+    return [
+        *scores,
+        " / ".join(seconds),
+        shown(lambda row: row["texts_per_second"]),
+        shown(lambda row: row["memory_bytes"] / MIB),
+        shown(lambda row: row["disk_bytes"] / MIB),
+    ]
+
+
+def _scores(rows: Sequence[Row], best: float) -> str:
+    micro, macro = (mean_sd([100 * row[name] for row in rows]) for name in ("micro_f1", "macro_f1"))
+    return f"**{micro}** / {macro}" if _mean(rows, "micro_f1") >= best else f"{micro} / {macro}"
+
+
+def _failures(rows: Iterable[Row]) -> list[str]:
+    lines = [
+        f"- {PEERS[row['peer']].title} on {NAMES.get(row['corpus'], row['corpus'])}, {row['minutes']:g} min: "
+        f"{row['failure']}"
+        for row in rows
+        if row["failure"]
+    ]
+    return ["Failed:", "", *lines, ""] if lines else []
+
+
+def _caption(rows: Sequence[Row]) -> str:
+    def listed(values: Iterable[object]) -> str:
+        return ", ".join(sorted({str(value) for value in values}))
+
+    dates = sorted({row["date"] for row in rows})
+    loads = [row["load_before"] for row in rows]
+    return (
+        f"*{len({run_of(row) for row in rows})} runs with seeds {listed(row['seed'] for row in rows)} on "
+        f"{listed(row['cores'] for row in rows)} cores of {listed(row['machine']['cpu'] for row in rows)}; "
+        f"{' to '.join(dict.fromkeys((dates[0], dates[-1])))}; load of the machine before a run "
+        f"{min(loads):.1f} to {max(loads):.1f}. Made by `denn bench peers table`.*"
+    )
+
+
+def _line(cells: Iterable[str]) -> str:
+    return f"| {' | '.join(cells)} |"

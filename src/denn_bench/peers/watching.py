@@ -1,0 +1,97 @@
+"""Run a child process within time limits, and measure the memory of it and of its children."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+INTERVAL = 0.5  # seconds between two looks
+GRACE = 0.1, 10.0  # share of the time limit and seconds that a training may take beyond it
+SCORING = 3600.0  # seconds that scoring may take
+KIB = 1024
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a child ended."""
+
+    failure: str | None  # one line; None if all went well
+    peak_bytes: int
+
+
+def watch(command: Sequence[str], environment: Mapping[str, str], out: Path, seconds: float) -> Outcome:
+    """Run a runner: it writes trained.json within the seconds, then scored.json, or failure.txt."""
+    begun, peak, late = time.monotonic(), 0, None
+    with (out / "log.txt").open("wb") as log:
+        child = subprocess.Popen(
+            command, stdout=log, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, env=environment,
+            start_new_session=True, cwd=out,
+        )  # fmt: skip
+    try:
+        while child.poll() is None:
+            peak = max(peak, memory(child.pid))
+            limit = seconds + GRACE[0] * seconds + GRACE[1]
+            if (out / "trained.json").exists():
+                limit += SCORING
+            if time.monotonic() - begun > limit:
+                late = "scoring took too long" if limit > SCORING else f"not trained after {seconds:.0f} seconds"
+                break
+            time.sleep(INTERVAL)
+    finally:
+        _end(child)
+    return Outcome(late or _failure(child, out), peak)
+
+
+def memory(pid: int) -> int:
+    """Return the bytes that a process and its descendants hold: shared pages count once."""
+    pids = list(descendants(pid))
+    if len(pids) == 1:
+        return _field(pid, "status", "VmHWM")  # the peak so far
+    return sum(_field(one, "smaps_rollup", "Pss") for one in pids)
+
+
+def descendants(pid: int) -> Iterator[int]:
+    """Yield a process and all its children's children."""
+    yield pid
+    try:
+        for task in Path(f"/proc/{pid}/task").iterdir():
+            for child in (task / "children").read_text().split():
+                yield from descendants(int(child))
+    except OSError:  # it ended meanwhile, or this is not Linux
+        return
+
+
+def _field(pid: int, file: str, name: str) -> int:
+    try:
+        for line in Path(f"/proc/{pid}/{file}").read_text().splitlines():
+            if line.startswith(name + ":"):
+                return int(line.split()[1]) * KIB
+    except OSError:
+        pass
+    return 0
+
+
+def _end(child: subprocess.Popen[bytes]) -> None:
+    """End a child and what it started."""
+    try:
+        os.killpg(child.pid, signal.SIGKILL)
+    except ProcessLookupError:
+        pass
+    child.wait()
+
+
+def _failure(child: subprocess.Popen[bytes], out: Path) -> str | None:
+    if child.returncode == 0 and (out / "scored.json").exists():
+        return None
+    written = out / "failure.txt"
+    if written.exists():
+        return written.read_text(encoding="utf-8")
+    if child.returncode == -signal.SIGKILL:
+        return "killed, probably because memory ran out"
+    last = (out / "log.txt").read_text(encoding="utf-8", errors="replace").strip().splitlines()
+    return f"exit code {child.returncode}: {last[-1] if last else 'no message'}"

@@ -1,0 +1,255 @@
+"""Peers: a runner from documents to a row, what resumes, what fails beside what works, and the table."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from denn.errors import ConfigError, DataError
+from denn_bench.peers import environments, runs, watching
+from denn_bench.peers.catalogue import PEERS, Peer
+from denn_bench.peers.command import _chosen, _numbers
+from denn_bench.peers.runs import Run, append, perform, plan, read, settled, write_documents
+from denn_bench.peers.scoring import candidates, measure
+from denn_bench.peers.table import fill, render
+from denn_bench.run import digest
+
+CORES = sorted(os.sched_getaffinity(0))[:1]
+
+
+@pytest.fixture
+def data(tmp_path, tiny_corpus):
+    write_documents(tiny_corpus, tmp_path / "data")
+    return tmp_path / "data"
+
+
+@pytest.fixture
+def own_runner(tmp_path, monkeypatch):
+    """Write runners of our own that are peers of this test only."""
+    folder = tmp_path / "runners"
+    folder.mkdir()
+    for name in ("__init__.py", "contract.py", "start.py"):
+        (folder / name).write_text((Path(runs.START).parent / name).read_text())
+    monkeypatch.setattr(runs, "START", folder / "start.py")
+    monkeypatch.setattr(Peer, "_constant", lambda self, name: ())
+    monkeypatch.setattr(runs, "locate", lambda name: tmp_path)
+    monkeypatch.setattr(watching, "INTERVAL", 0.05)
+
+    def write(body):
+        (folder / "mine.py").write_text(f"from .contract import *\ndef train(job):\n    {body}\n")
+        monkeypatch.setitem(PEERS, "mine", Peer("Mine", "mine"))
+        return Run("mine", "tiny", 1, 0)
+
+    return write
+
+
+def row_of(run, **values):
+    made = {
+        "failure": None, "complete": False, "documents_sha256": "x", "train_seconds": 5.0, "texts_per_second": 100.0,
+        "memory_bytes": 3 << 20, "disk_bytes": 2 << 20, "micro_f1": 0.5, "macro_f1": 0.25, "cores": 2,
+        "load_before": 0.1, "machine": {"cpu": "a chip"}, "date": "2026-11-17", "title": "t",
+    }  # fmt: skip
+    return {"peer": run.peer, "corpus": run.corpus, "minutes": run.minutes, "seed": run.seed, **made, **values}
+
+
+@pytest.mark.slow
+def test_the_svm_from_documents_to_a_row(tmp_path, data, tiny_corpus, monkeypatch):
+    monkeypatch.setattr(runs, "locate", lambda name: tmp_path)
+    row = perform(Run("svm", "tiny", 1, 0), tiny_corpus, data, digest(tiny_corpus), CORES, tmp_path / "work")
+    assert row["failure"] is None
+    assert row["micro_f1"] > 0.8 and row["own"]["micro_f1"] > 0.5  # words decide this corpus
+    assert (row["documents"], row["complete"], row["cores"]) == (60, True, 1)
+    assert 0 < row["train_seconds"] < 70 and row["texts_per_second"] > 0
+    assert row["memory_bytes"] > 30 << 20 and row["disk_bytes"] > 1000
+    assert row["versions"].keys() == {"scikit-learn"}
+    assert not any((tmp_path / "work").iterdir())  # nothing is left of what worked
+    assert json.loads(json.dumps(row)) == row
+
+
+def test_runners_see_no_test_labels(data, tiny_corpus):
+    rows = [json.loads(line) for line in (data / "test.jsonl").read_text().splitlines()]
+    assert [row for row in rows if "labels" in row] == [] and len(rows) == len(tiny_corpus.test)
+    assert "labels" in json.loads((data / "valid.jsonl").read_text().splitlines()[0])
+
+
+def test_runners_do_not_import_denn():
+    for file in Path(runs.START).parent.glob("*.py"):
+        lines = [line.split() for line in file.read_text().splitlines() if line.lstrip().startswith(("import", "from"))]
+        imported = {words[1].split(".")[0] for words in lines}
+        assert not imported & {"denn", "denn_bench"} or file.name == "denn_train.py", file
+
+
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        ("raise ValueError('no such thing\\nmore')", "ValueError: no such thing"),
+        ("import os, sys; print('last words', flush=True); os._exit(3)", "exit code 3: last words"),
+        ("import os, signal; os.kill(os.getpid(), signal.SIGKILL)", "killed, probably because memory ran out"),
+        (
+            "return Trained(lambda texts: np.full((len(texts), len(job.labels)), np.nan), 1, '', True)",
+            "DataError: Some validation scores are not finite numbers.",
+        ),
+    ],
+)
+def test_a_failing_peer_gets_a_row_that_says_so(own_runner, tmp_path, data, tiny_corpus, body, said):
+    row = perform(own_runner(body), tiny_corpus, data, "x", CORES, tmp_path / "work")
+    assert row["failure"] == said
+    assert (next((tmp_path / "work").iterdir()) / "log.txt").exists()
+
+
+def test_a_peer_that_does_not_stop_is_ended_with_its_children(own_runner, tmp_path, data, tiny_corpus, monkeypatch):
+    monkeypatch.setattr(watching, "GRACE", (0.0, 0.0))
+    monkeypatch.setattr(watching, "INTERVAL", 0.05)
+    body = (
+        "import subprocess, sys, time; "
+        "child = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(60)']); "
+        "(job.folder / 'pid').write_text(str(child.pid)); time.sleep(60)"
+    )
+    run = replace(own_runner(body), minutes=2 / 60)
+    row = perform(run, tiny_corpus, data, "x", CORES, tmp_path / "work")
+    assert row["failure"] == "not trained after 2 seconds"
+    pid = next((tmp_path / "work").glob("*/model/pid")).read_text()
+    status = Path(f"/proc/{pid}/status")
+    assert not status.exists() or "zombie" in status.read_text()
+
+
+def test_missing_packages_are_a_row(own_runner, tmp_path, data, tiny_corpus, monkeypatch):
+    def fail(*_):
+        raise environments.EnvironmentFailed("ERROR: no such package")
+
+    monkeypatch.setattr(runs, "python_of", fail)
+    row = perform(own_runner("pass"), tiny_corpus, data, "x", CORES, tmp_path / "work")
+    assert row["failure"] == "EnvironmentFailed: ERROR: no such package"
+
+
+def test_an_environment_is_made_once(tmp_path, monkeypatch):
+    calls = []
+
+    def call(*command):
+        calls.append(command)
+        if command[2] == "venv":
+            Path(command[-1]).mkdir(parents=True)
+
+    monkeypatch.setenv("DENN_CACHE", str(tmp_path))
+    monkeypatch.setattr(environments, "_call", call)
+    packages = ["b==1", "torch==2"]
+    python = environments.python_of("mine", packages, ["c==3"])
+    assert [call[-1] for call in calls] == [str(python.parents[1]), "torch==2", "torch==2", "c==3"]
+    assert "b==1" not in calls[1] and "b==1" in calls[2] and "--no-deps" in calls[3]
+    assert environments.python_of("mine", packages, ["c==3"]) == python and len(calls) == 4
+    (python.parents[1] / "complete").unlink()  # as if it had been interrupted
+    assert environments.python_of("mine", packages, ["c==3"]) == python and len(calls) == 8
+    assert environments.python_of("mine", ["b==2"]) != python  # other packages, another environment
+    assert environments.python_of("mine", []) == Path(sys.executable)
+
+
+def test_an_environment_that_cannot_be_made_says_why():
+    with pytest.raises(environments.EnvironmentFailed, match=r"^ERROR: one$"):
+        environments._call(sys.executable, "-c", "import sys; sys.exit('note\\nERROR: one\\nERROR: two')")
+
+
+def test_memory_counts_children():
+    inner = "x = bytearray(90 << 20); import time; time.sleep(60)"
+    outer = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {inner!r}])"
+    with subprocess.Popen([sys.executable, "-c", outer]) as child:
+        for _ in range(100):
+            if (found := watching.memory(child.pid)) > 90 << 20:
+                break
+            time.sleep(0.1)
+        for pid in list(watching.descendants(child.pid))[::-1]:
+            os.kill(pid, signal.SIGKILL)
+    assert found > 90 << 20
+
+
+def test_finished_runs_are_settled(tmp_path):
+    results = tmp_path / "peers.jsonl"
+    first, failed, short = Run("svm", "tiny", 1, 0), Run("setfit", "tiny", 1, 0), Run("trainer", "tiny", 1, 0)
+    append(results, row_of(first, complete=True))
+    append(results, row_of(failed, failure="no"))
+    append(results, row_of(short))
+    rows = read(results)
+    assert settled(first, rows, "x") and settled(replace(first, minutes=5), rows, "x")  # it ended by itself
+    assert not settled(replace(first, seed=1), rows, "x") and not settled(first, rows, "other documents")
+    assert settled(failed, rows, "x") and not settled(failed, rows, "x", retry=True)
+    assert settled(short, rows, "x", retry=True) and not settled(replace(short, minutes=5), rows, "x")
+    append(results, row_of(failed, micro_f1=0.7))
+    assert [row["failure"] for row in read(results)] == [None] * 3  # the last line counts
+
+
+def test_a_broken_line_is_named(tmp_path):
+    (tmp_path / "peers.jsonl").write_text('{"peer": "svm"}\n')
+    with pytest.raises(DataError, match="line 1: not a run of a peer"):
+        read(tmp_path / "peers.jsonl")
+    assert read(tmp_path / "none.jsonl") == []
+
+
+def test_short_runs_come_first():
+    runs = plan(["svm", "denn"], ["a", "b"], [5, 1], [0])
+    assert [(run.corpus, run.minutes, run.peer) for run in runs][:3] == [
+        ("a", 1, "svm"),
+        ("a", 1, "denn"),
+        ("a", 5, "svm"),
+    ]
+    assert len(runs) == 8
+
+
+def test_the_threshold_does_not_depend_on_the_scale_of_scores(tmp_path, tiny_corpus):
+    generator = torch.Generator().manual_seed(0)
+    golds = [tiny_corpus.labels.matrix(part) for part in (tiny_corpus.valid, tiny_corpus.test)]
+    valid, test = (gold + 0.7 * torch.randn(gold.shape, generator=generator) for gold in golds)
+    found = []
+    for scale in (1.0, 1e-4, 50.0):
+        np.savez(
+            tmp_path / "scores.npz", valid=(scale * valid).numpy(), test=(scale * test).numpy(), own=(test > 0).numpy()
+        )
+        found.append(measure(tmp_path / "scores.npz", tiny_corpus))
+    assert len({row["micro_f1"] for row in found}) == 1 and found[0]["micro_f1"] > found[0]["own"]["micro_f1"]
+    assert min(candidates(valid, golds[0])) < found[0]["threshold"] < max(candidates(valid, golds[0]))
+
+
+def test_the_table_shows_the_best_and_what_failed():
+    rows = [
+        row_of(Run("svm", "reuters21578", 1, 0), complete=True, micro_f1=0.8),
+        row_of(Run("trainer", "reuters21578", 1, 0), failure="not trained after 60 seconds"),
+        row_of(Run("trainer", "reuters21578", 5, 0), micro_f1=0.9, train_seconds=290.0),
+        row_of(Run("trainer", "reuters21578", 5, 1), micro_f1=0.7, train_seconds=270.0),
+    ]
+    text = render(rows)
+    svm = PEERS["svm"].title
+    assert f"| Reuters-21578 | {svm} | **80.0** / 25.0 | **80.0** / 25.0 | 5 / 5 | 100 | 3 | 2 |" in text
+    assert "| Reuters-21578 | Hugging Face Trainer | failed | **80.0 ± 14.1** / 25.0 ± 0.0 | - / 280 |" in text
+    assert "- Hugging Face Trainer on Reuters-21578, 1 min: not trained after 60 seconds" in text
+    assert "4 runs with seeds 0, 1 on 2 cores of a chip; 2026-11-17; load" in text
+
+
+def test_a_page_is_filled_between_its_marks():
+    rows = [row_of(Run("svm", "reuters21578", 1, 0))]
+    page = fill("above\n<!-- peers -->\nold\n<!-- end -->\nbelow", rows)
+    assert page.startswith("above\n<!-- peers -->\n| Corpus |") and page.endswith("<!-- end -->\nbelow")
+    assert fill(page, rows) == page
+    with pytest.raises(DataError, match="no place for the table"):
+        fill("nothing", rows)
+    with pytest.raises(DataError, match="no runs of peers"):
+        render([])
+
+
+def test_wrong_options_are_explained():
+    with pytest.raises(ConfigError, match=r"There is no peer 'smv'\. Did you mean 'svm'"):
+        _chosen("smv")
+    assert _chosen("") == list(PEERS)
+    for wrong in ("one", "-1", "nan"):
+        with pytest.raises(ConfigError, match="--minutes"):
+            _numbers(wrong, "--minutes")
+
+
+def test_every_peer_has_pinned_packages():
+    for name, peer in PEERS.items():
+        assert all("==" in package for package in peer.packages), name
