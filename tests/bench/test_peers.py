@@ -55,7 +55,7 @@ def row_of(run, **values):
     made = {
         "failure": None, "complete": False, "documents_sha256": "x", "train_seconds": 5.0, "texts_per_second": 100.0,
         "memory_bytes": 3 << 20, "disk_bytes": 2 << 20, "micro_f1": 0.5, "macro_f1": 0.25, "cores": 2,
-        "load_before": 0.1, "machine": {"cpu": "a chip"}, "date": "2026-11-17", "title": "t",
+        "others": 0.125, "machine": {"cpu": "a chip"}, "date": "2026-11-17", "title": "t",
     }  # fmt: skip
     return {"peer": run.peer, "corpus": run.corpus, "minutes": run.minutes, "seed": run.seed, **made, **values}
 
@@ -68,6 +68,7 @@ def test_the_svm_from_documents_to_a_row(tmp_path, data, tiny_corpus, monkeypatc
     assert row["micro_f1"] > 0.8 and row["own"]["micro_f1"] > 0.5  # words decide this corpus
     assert (row["documents"], row["complete"], row["cores"]) == (60, True, 1)
     assert 0 < row["train_seconds"] < 70 and row["texts_per_second"] > 0
+    assert 0 <= row["others"] <= 1
     assert row["memory_bytes"] > 30 << 20 and row["disk_bytes"] > 1000
     assert row["versions"].keys() == {"scikit-learn"}
     assert not any((tmp_path / "work").iterdir())  # nothing is left of what worked
@@ -105,19 +106,17 @@ def test_a_failing_peer_gets_a_row_that_says_so(own_runner, tmp_path, data, tiny
     assert (next((tmp_path / "work").iterdir()) / "log.txt").exists()
 
 
-def test_a_peer_that_does_not_stop_is_ended_with_its_children(own_runner, tmp_path, data, tiny_corpus, monkeypatch):
+def test_a_peer_that_does_not_stop_is_ended_with_its_children(tmp_path, monkeypatch):
     monkeypatch.setattr(watching, "GRACE", (0.0, 0.0))
-    monkeypatch.setattr(watching, "INTERVAL", 0.05)
     body = (
-        "import subprocess, sys, time; "
-        "child = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(60)']); "
-        "(job.folder / 'pid').write_text(str(child.pid)); time.sleep(60)"
+        "import subprocess, time\n"
+        "child = subprocess.Popen(['sleep', '60'])\n"
+        "open('pid', 'w').write(str(child.pid))\n"
+        "time.sleep(60)"
     )
-    run = replace(own_runner(body), minutes=2 / 60)
-    row = perform(run, tiny_corpus, data, "x", CORES, tmp_path / "work")
-    assert row["failure"] == "not trained after 2 seconds"
-    pid = next((tmp_path / "work").glob("*/model/pid")).read_text()
-    status = Path(f"/proc/{pid}/status")
+    outcome = watching.watch([sys.executable, "-S", "-c", body], os.environ, tmp_path, 3)
+    assert outcome.failure == "not trained after 3 seconds"
+    status = Path(f"/proc/{(tmp_path / 'pid').read_text()}/status")
     assert not status.exists() or "zombie" in status.read_text()
 
 
@@ -180,6 +179,7 @@ def test_finished_runs_are_settled(tmp_path):
     assert not settled(replace(first, seed=1), rows, "x") and not settled(first, rows, "other documents")
     assert settled(failed, rows, "x") and not settled(failed, rows, "x", retry=True)
     assert settled(short, rows, "x", retry=True) and not settled(replace(short, minutes=5), rows, "x")
+    assert settled(short, rows, "x", busy=0.2) and not settled(short, rows, "x", busy=0.1)  # others took 12.5 %
     append(results, row_of(failed, micro_f1=0.7))
     assert [row["failure"] for row in read(results)] == [None] * 3  # the last line counts
 
@@ -227,7 +227,7 @@ def test_the_table_shows_the_best_and_what_failed():
     assert f"| Reuters-21578 | {svm} | **80.0** / 25.0 | **80.0** / 25.0 | 5 / 5 | 100 | 3 | 2 |" in text
     assert "| Reuters-21578 | Hugging Face Trainer | failed | **80.0 ± 14.1** / 25.0 ± 0.0 | - / 280 |" in text
     assert "- Hugging Face Trainer on Reuters-21578, 1 min: not trained after 60 seconds" in text
-    assert "4 runs with seeds 0, 1 on 2 cores of a chip; 2026-11-17; load" in text
+    assert "4 runs with seeds 0, 1 on 2 cores of a chip; 2026-11-17; other processes took 12 to 12 % of" in text
 
 
 def test_a_page_is_filled_between_its_marks():

@@ -36,6 +36,12 @@ def run(
         Path | None, typer.Option(metavar="DIR", help="Folder for models and logs of failures; default: the cache.")
     ] = None,
     retry: Annotated[bool, typer.Option("--retry", help="Run again what failed.")] = False,
+    busy: Annotated[
+        float,
+        typer.Option(
+            "--busy", min=0, max=1, help="Run again what ran while others took more than this share of the processor."
+        ),
+    ] = 1.0,
     data_dir: DataDir = None,
     quiet: Quiet = False,
     verbose: Verbose = False,
@@ -63,7 +69,7 @@ def run(
             data = Path(scratch) / name
             write_documents(corpus, data)
             for one in members:
-                if settled(one, read(results), checksum, retry):
+                if settled(one, read(results), checksum, retry, busy):
                     log.info(f"{one.name}: done already")
                     continue
                 row = perform(one, corpus, data, checksum, numbers, folder)

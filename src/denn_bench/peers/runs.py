@@ -68,15 +68,20 @@ def run_of(row: Mapping[str, Any]) -> Run:
     return Run(row["peer"], row["corpus"], row["minutes"], row["seed"])
 
 
-def settled(run: Run, rows: Iterable[Row], checksum: str, retry: bool = False) -> Row | None:
-    """Return the row that makes a run unnecessary: its own, or that of a shorter one that ended by itself."""
+def settled(run: Run, rows: Iterable[Row], checksum: str, retry: bool = False, busy: float = 1.0) -> Row | None:
+    """Return the row that makes a run unnecessary: its own, or that of a shorter one that ended by itself.
+
+    Failures do not count with `retry`, nor does what ran while others took more than the share `busy` of the machine.
+    """
     for row in rows:
         done = run_of(row)
+        if row.get("others", 0.0) > busy or (retry and row["failure"]):
+            continue
         if (done.peer, done.corpus, done.seed) != (run.peer, run.corpus, run.seed) or row[
             "documents_sha256"
         ] != checksum:
             continue
-        if done.minutes == run.minutes and not (retry and row["failure"]):
+        if done.minutes == run.minutes:
             return row
         if done.minutes < run.minutes and row.get("complete"):
             return row
@@ -114,7 +119,6 @@ def perform(run: Run, corpus: Corpus, data: Path, checksum: str, cores: Sequence
         "failure": None,
         "documents_sha256": checksum,
         "cores": len(cores),
-        "load_before": round(os.getloadavg()[0], 2),
         "machine": machine(),
         "commit": commit(),
         "date": datetime.now(UTC).date().isoformat(),
@@ -132,7 +136,7 @@ def perform(run: Run, corpus: Corpus, data: Path, checksum: str, cores: Sequence
             "--seed", str(run.seed), "--cores", ",".join(map(str, cores)), "--variant", peer.variant,
         ]  # fmt: skip
         outcome = watch(command, _environment(len(cores), own=not peer.packages), out, 60 * run.minutes)
-        row |= {"memory_bytes": outcome.peak_bytes, "failure": outcome.failure}
+        row |= {"memory_bytes": outcome.peak_bytes, "failure": outcome.failure, "others": outcome.others}
         for name in ("trained.json", "scored.json"):
             row |= json.loads((out / name).read_text(encoding="utf-8")) if (out / name).exists() else {}
         if not outcome.failure:

@@ -104,12 +104,12 @@ def _caption(rows: Sequence[Row]) -> str:
         return ", ".join(sorted({str(value) for value in values}))
 
     dates = sorted({row["date"] for row in rows})
-    loads = [row["load_before"] for row in rows]
+    others = [100 * row["others"] for row in rows if "others" in row] or [0]
     return (
         f"*{len({run_of(row) for row in rows})} runs with seeds {listed(row['seed'] for row in rows)} on "
         f"{listed(row['cores'] for row in rows)} cores of {listed(row['machine']['cpu'] for row in rows)}; "
-        f"{' to '.join(dict.fromkeys((dates[0], dates[-1])))}; load of the machine before a run "
-        f"{min(loads):.1f} to {max(loads):.1f}. Made by `denn bench peers table`.*"
+        f"{' to '.join(dict.fromkeys((dates[0], dates[-1])))}; other processes took {min(others):.0f} to "
+        f"{max(others):.0f} % of the processor meanwhile. Made by `denn bench peers table`.*"
     )
 
 

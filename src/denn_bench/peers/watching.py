@@ -22,11 +22,12 @@ class Outcome:
 
     failure: str | None  # one line; None if all went well
     peak_bytes: int
+    others: float  # share of the machine's processor time that other processes took meanwhile
 
 
 def watch(command: Sequence[str], environment: Mapping[str, str], out: Path, seconds: float) -> Outcome:
     """Run a runner: it writes trained.json within the seconds, then scored.json, or failure.txt."""
-    begun, peak, late = time.monotonic(), 0, None
+    begun, peak, late, before = time.monotonic(), 0, None, (_machine_seconds(), _own_seconds())
     with (out / "log.txt").open("wb") as log:
         child = subprocess.Popen(
             command, stdout=log, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, env=environment,
@@ -44,7 +45,9 @@ def watch(command: Sequence[str], environment: Mapping[str, str], out: Path, sec
             time.sleep(INTERVAL)
     finally:
         _end(child)
-    return Outcome(late or _failure(child, out), peak)
+    foreign = _machine_seconds() - before[0] - (_own_seconds() - before[1])
+    others = foreign / (time.monotonic() - begun) / (os.cpu_count() or 1)
+    return Outcome(late or _failure(child, out), peak, round(min(max(others, 0.0), 1.0), 3))
 
 
 def memory(pid: int) -> int:
@@ -64,6 +67,21 @@ def descendants(pid: int) -> Iterator[int]:
                 yield from descendants(int(child))
     except OSError:  # it ended meanwhile, or this is not Linux
         return
+
+
+def _machine_seconds() -> float:
+    """Return the processor time that the whole machine has spent on work; 0 where it does not say."""
+    try:
+        spent = Path("/proc/stat").read_text().splitlines()[0].split()[1:9]
+    except OSError:
+        return 0.0
+    user, nice, system, _, _, irq, softirq, steal = map(int, spent)
+    return (user + nice + system + irq + softirq + steal) / os.sysconf("SC_CLK_TCK")
+
+
+def _own_seconds() -> float:
+    """Return the processor time of this process and of the children that have ended."""
+    return sum(os.times()[:4])
 
 
 def _field(pid: int, file: str, name: str) -> int:
