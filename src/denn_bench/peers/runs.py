@@ -143,9 +143,20 @@ def perform(run: Run, corpus: Corpus, data: Path, checksum: str, cores: Sequence
             row |= measure(out / "scores.npz", corpus)
     except DennError as error:
         row["failure"] = f"{type(error).__name__}: {error}"
-    if not row["failure"]:
-        shutil.rmtree(out)  # the log of a failure stays
+    _tidy(out, row["failure"])
     return row
+
+
+def _tidy(out: Path, failure: str | None) -> None:
+    """Remove what a run left; what it said stays after a failure."""
+    if not failure:
+        shutil.rmtree(out)
+        return
+    for entry in out.iterdir():
+        if entry.is_dir():
+            shutil.rmtree(entry)
+        elif entry.suffix != ".txt":
+            entry.unlink()
 
 
 def _environment(cores: int, own: bool) -> dict[str, str]:

@@ -41,6 +41,7 @@ vocab=labels
 """
 URI = "http://example.org/"
 BATCH = 32  # documents, as in its REST API
+RATE = 0.25  # Annif's own learning rate of fastText
 
 
 def train(job: Job) -> Trained:
@@ -65,13 +66,15 @@ def train(job: Job) -> Trained:
         chosen = annif.registry.get_project(job.variant)
         parts = [annif.registry.get_project(name) for name in ("omikuji", "fasttext")]
         trained = parts if job.variant == "ensemble" else [chosen]
+        rates: list[float] = []  # of fastText, where its own diverged
 
         def fit(documents: Sequence[Document]) -> None:
             path = _write(documents, job.folder.parent / "train.tsv")
             for project in trained:
-                project.train(DocumentFileTSV(str(path), project.subjects, require_subjects=True))
+                _train(project, DocumentFileTSV(str(path), project.subjects, require_subjects=True), rates)
 
         documents = fitting_documents(job, fit)
+        rates.clear()
         fit(documents)
         columns = [chosen.subjects.by_uri(f"{URI}{column}") for column in range(len(job.labels))]
 
@@ -85,7 +88,22 @@ def train(job: Job) -> Trained:
 
     complete = len(documents) == len(job.train)
     packages = ["annif", "omikuji", "fasttext-numpy2", "scikit-learn"]
-    return Trained(score, len(documents), "fewer documents", complete, packages)
+    facts = {"fasttext_lr": rates[-1]} if rates else {}
+    return Trained(score, len(documents), "fewer documents", complete, packages, facts=facts)
+
+
+def _train(project: Any, corpus: Any, rates: list[float]) -> None:
+    """Train a project; where fastText diverges at its own learning rate, halve it, as its authors advise."""
+    for halvings in range(6):
+        try:
+            rate = {"lr": RATE / 2**halvings}
+            project.train(corpus, {"fasttext": rate} if halvings else None)
+        except RuntimeError as error:
+            if "NaN" not in str(error) or halvings == 5:
+                raise
+        else:
+            rates += [rate["lr"]] * bool(halvings)
+            return
 
 
 def _write(documents: Sequence[Document], path: Path) -> Path:

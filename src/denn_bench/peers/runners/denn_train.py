@@ -32,19 +32,21 @@ def train(job: Job) -> Trained:
     card = json.loads((out / "bundle.json").read_text(encoding="utf-8"))
     model = denn.load(out)
     places = {name: column for column, name in enumerate(job.labels)}
+    decided: list[npt.NDArray[np.bool_]] = []  # batches of the texts scored last
 
     def score(texts: Sequence[str]) -> Matrix:
         size, parts = model.batch(), []
+        decided.clear()
         for begin in range(0, len(texts), size):
             scores = model.score(texts[begin : begin + size])
-            parts.append(spread(scores.final.numpy(), [places[name] for name in scores.names], len(job.labels)))
+            columns = [places[name] for name in scores.names]
+            above = scores.final > model.decision_thresholds(scores)
+            decided.append(spread(above.numpy(), columns, len(job.labels)) > 0)
+            parts.append(spread(scores.final.numpy(), columns, len(job.labels)))
         return np.concatenate(parts)
 
-    def own(scores: Matrix, texts: Sequence[str]) -> npt.NDArray[np.bool_]:
-        decided = np.zeros(scores.shape, dtype=bool)
-        for row, prediction in enumerate(model.predict(list(texts), evidence=0)):
-            decided[row, [places[name] for name in prediction.labels]] = True
-        return decided
+    def own(_: Matrix, __: Sequence[str]) -> npt.NDArray[np.bool_]:
+        return np.concatenate(decided)
 
     training = card["training"]
     facts = {name: training.get(name) for name in ("steps", "frozen", "documents_used")}

@@ -57,7 +57,7 @@ def perform(asked: argparse.Namespace, cores: int) -> None:
     )  # fmt: skip
     trained = import_module(f"runners.{asked.peer}").train(job)
     about: dict[str, Any] = {
-        "train_seconds": time.time() - asked.started,
+        "train_seconds": round(time.time() - asked.started, 2),
         "documents": trained.documents,
         "limit": trained.limit,
         "complete": trained.complete,
@@ -69,10 +69,9 @@ def perform(asked: argparse.Namespace, cores: int) -> None:
     trained.score(job.test[:WARM_UP])
     begun = time.time()
     test = trained.score(job.test)
-    about["texts_per_second"] = len(job.test) / (time.time() - begun)
-    arrays = {"test": test, "valid": trained.score([document.text for document in job.valid])}
-    if trained.own:
-        arrays["own"] = trained.own(test, job.test)
+    about["texts_per_second"] = round(len(job.test) / (time.time() - begun), 2)
+    arrays = {"test": test} | ({"own": trained.own(test, job.test)} if trained.own else {})
+    arrays["valid"] = trained.score([document.text for document in job.valid])
     np.savez(asked.out / "scores.npz", **arrays)
     write(asked.out / "scored.json", about)
 

@@ -1,0 +1,53 @@
+"""`denn bench peers`: a comparison from a corpus to a table, resumed, and what is wrong with options."""
+
+import json
+import shutil
+
+import pytest
+
+from denn import registry
+from denn.data.corpus import read_corpus
+
+pytestmark = pytest.mark.slow  # runs start processes that import scikit-learn
+
+
+def load(folder):
+    """Read the corpus that these tests register."""
+    return read_corpus(folder / "train.jsonl", folder / "valid.jsonl", folder / "test.jsonl", name="tiny")
+
+
+@pytest.fixture
+def peers(run, files, tmp_path, monkeypatch):
+    """Run `denn bench peers run` on a corpus named tiny."""
+    monkeypatch.setitem(registry.CORPORA.own, "tiny", f"{__name__}:load")
+    shutil.copytree(files, tmp_path / "data" / "tiny")
+    folders = ["--results", tmp_path / "peers.jsonl", "--work", tmp_path / "work", "--data-dir", tmp_path / "data"]
+
+    def call(*arguments):
+        return run("bench", "peers", "run", "--corpora", "tiny", "--cores", "0", *folders, *arguments)
+
+    return call
+
+
+def test_from_a_corpus_to_a_table(peers, run, tmp_path):
+    ran = peers("--peers", "svm", "--minutes", "1,5")
+    assert ran.code == 0
+    assert "svm on tiny, 1 min, seed 0: micro/macro F1" in ran.err and "5 min, seed 0: done already" in ran.err
+    (line,) = (tmp_path / "peers.jsonl").read_text().splitlines()  # it ended by itself, so five minutes need no run
+    assert json.loads(line)["failure"] is None
+    assert "1 min, seed 0: done already" in peers("--peers", "svm", "--minutes", "1").err
+    page = tmp_path / "page.md"
+    page.write_text("# Peers\n<!-- peers -->\n<!-- end -->\n")
+    assert run("bench", "peers", "table", "--results", tmp_path / "peers.jsonl", "--page", page).code == 0
+    printed = run("bench", "peers", "table", "--results", tmp_path / "peers.jsonl").out
+    assert printed.startswith("| Corpus | System | F1 after 1 min | trained in s |")
+    assert page.read_text() == f"# Peers\n<!-- peers -->\n{printed}<!-- end -->\n"
+
+
+def test_wrong_options_end_before_any_work(peers, run, tmp_path):
+    assert "There is no peer 'fastext'" in peers("--peers", "fastext").err
+    assert "expected numbers such as 1,5" in peers("--peers", "svm", "--minutes", "five").err
+    assert peers("--peers", "svm", "--busy", "2").code == 2
+    assert not (tmp_path / "peers.jsonl").exists()
+    ran = run("bench", "peers", "table", "--results", tmp_path / "peers.jsonl")
+    assert ran.code == 2 and "There are no runs of peers" in ran.err
