@@ -41,7 +41,7 @@ vocab=labels
 """
 URI = "http://example.org/"
 BATCH = 32  # documents, as in its REST API
-RATE = 0.25  # Annif's own learning rate of fastText
+TRIES = 20
 
 
 def train(job: Job) -> Trained:
@@ -66,15 +66,14 @@ def train(job: Job) -> Trained:
         chosen = annif.registry.get_project(job.variant)
         parts = [annif.registry.get_project(name) for name in ("omikuji", "fasttext")]
         trained = parts if job.variant == "ensemble" else [chosen]
-        rates: list[float] = []  # of fastText, where its own diverged
+        failures: list[int] = []  # of fastText, in each training
 
         def fit(documents: Sequence[Document]) -> None:
             path = _write(documents, job.folder.parent / "train.tsv")
             for project in trained:
-                _train(project, DocumentFileTSV(str(path), project.subjects, require_subjects=True), rates)
+                failures.append(_train(project, DocumentFileTSV(str(path), project.subjects, require_subjects=True)))
 
         documents = fitting_documents(job, fit)
-        rates.clear()
         fit(documents)
         columns = [chosen.subjects.by_uri(f"{URI}{column}") for column in range(len(job.labels))]
 
@@ -88,22 +87,21 @@ def train(job: Job) -> Trained:
 
     complete = len(documents) == len(job.train)
     packages = ["annif", "omikuji", "fasttext-numpy2", "scikit-learn"]
-    facts = {"fasttext_lr": rates[-1]} if rates else {}
+    facts = {"failures_of_fasttext": sum(failures)}
     return Trained(score, len(documents), "fewer documents", complete, packages, facts=facts)
 
 
-def _train(project: Any, corpus: Any, rates: list[float]) -> None:
-    """Train a project; where fastText diverges at its own learning rate, halve it, as its authors advise."""
-    for halvings in range(6):
+def _train(project: Any, corpus: Any) -> int:
+    """Train a project, and return how often fastText failed before: with few documents it does so at random."""
+    failures = 0
+    while True:
         try:
-            rate = {"lr": RATE / 2**halvings}
-            project.train(corpus, {"fasttext": rate} if halvings else None)
+            project.train(corpus)
+            return failures
         except RuntimeError as error:
-            if "NaN" not in str(error) or halvings == 5:
+            failures += 1
+            if "NaN" not in str(error) or failures == TRIES:
                 raise
-        else:
-            rates += [rate["lr"]] * bool(halvings)
-            return
 
 
 def _write(documents: Sequence[Document], path: Path) -> Path:
