@@ -17,6 +17,7 @@ from denn.errors import ConfigError, DataError
 from denn_bench.peers import environments, runs, watching
 from denn_bench.peers.catalogue import PEERS, Peer
 from denn_bench.peers.command import _chosen, _numbers
+from denn_bench.peers.runners import contract, svm
 from denn_bench.peers.runs import Run, append, perform, plan, read, settled, write_documents
 from denn_bench.peers.scoring import candidates, measure
 from denn_bench.peers.table import fill, render
@@ -73,6 +74,15 @@ def test_the_svm_from_documents_to_a_row(tmp_path, data, tiny_corpus, monkeypatc
     assert row["versions"].keys() == {"scikit-learn"}
     assert not any((tmp_path / "work").iterdir())  # nothing is left of what worked
     assert json.loads(json.dumps(row)) == row
+
+
+@pytest.mark.slow
+def test_the_svm_keeps_many_labels_apart(tmp_path):
+    names = tuple(f"word{number}" for number in range(300))
+    documents = [contract.Document(f"{name} {name}", (column,)) for column, name in enumerate(names)]
+    job = contract.Job(names, documents, [], [], 60, time.time(), 0, 1, tmp_path, tmp_path)
+    scores = svm.train(job).score([document.text for document in documents])
+    assert scores.argmax(1).tolist() == list(range(300))
 
 
 def test_runners_see_no_test_labels(data, tiny_corpus):

@@ -44,6 +44,12 @@ def test_from_a_corpus_to_a_table(peers, run, tmp_path):
     assert page.read_text() == f"# Peers\n<!-- peers -->\n{printed}<!-- end -->\n"
 
 
+def test_a_corpus_that_cannot_be_read_does_not_stop_the_others(peers, tmp_path):
+    ran = peers("--peers", "svm", "--corpora", "aapd,tiny", "--minutes", "1")
+    assert ran.code == 2 and "aapd: The corpus aapd is not at" in ran.err
+    assert "svm on tiny, 1 min, seed 0: micro/macro F1" in ran.err
+
+
 def test_wrong_options_end_before_any_work(peers, run, tmp_path):
     assert "There is no peer 'fastext'" in peers("--peers", "fastext").err
     assert "expected numbers such as 1,5" in peers("--peers", "svm", "--minutes", "five").err

@@ -52,7 +52,9 @@ def run(
     are made when first needed.
     """
     from denn.cli.output import check_file, check_folder
+    from denn.cli.show import complain
     from denn.cli.sources import Reading, data_folder, open_corpus
+    from denn.errors import DennError
     from denn_bench.peers.runs import append, perform, plan, read, settled, write_documents
     from denn_bench.run import digest
 
@@ -62,8 +64,14 @@ def run(
     folder = work or data_folder(None) / "peers" / "work"
     check_file(results, "--results")
     check_folder(folder, "--work")
+    unread = 0
     for name, members in groupby(runs, key=lambda one: one.corpus):
-        corpus = open_corpus(name, data_dir, Reading())
+        try:
+            corpus = open_corpus(name, data_dir, Reading())
+        except DennError as error:
+            complain(f"{name}: {error}")
+            unread += 1
+            continue
         checksum = digest(corpus)
         with tempfile.TemporaryDirectory() as scratch:
             data = Path(scratch) / name
@@ -75,6 +83,8 @@ def run(
                 row = perform(one, corpus, data, checksum, numbers, folder)
                 append(results, row)
                 log.info(f"{one.name}: {_summary(row)}")
+    if unread:
+        raise typer.Exit(2)
 
 
 @app.command()

@@ -82,9 +82,9 @@ def read_job(data: Path, **options: Any) -> Job:
     return Job(labels, train, valid, [row["text"] for row in rows("test")], data=data, **options)
 
 
-def gold(documents: Sequence[Document], width: int) -> npt.NDArray[np.int8]:
-    """Return the (n,L) 0/1 matrix of documents' labels."""
-    matrix = np.zeros((len(documents), width), dtype=np.int8)
+def gold(documents: Sequence[Document], width: int) -> npt.NDArray[np.int64]:
+    """Return the (n,L) 0/1 matrix of documents' labels; int64, as scikit-learn 1.9 mixes up 128 columns of int8."""
+    matrix = np.zeros((len(documents), width), dtype=np.int64)
     for row, document in enumerate(documents):
         matrix[row, list(document.labels)] = 1
     return matrix
