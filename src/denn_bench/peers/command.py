@@ -48,8 +48,8 @@ def run(
 ) -> None:
     """Train and test every peer on every corpus with every time limit, and append one line each.
 
-    Finished runs are skipped, and so are longer runs of a peer whose training ended by itself. Environments of peers
-    are made when first needed.
+    Finished runs are skipped, and so are other time limits within which a peer's training ended by itself. The
+    environments of peers are made when first needed.
     """
     from denn.cli.output import check_file, check_folder
     from denn.cli.show import complain

@@ -69,7 +69,7 @@ def run_of(row: Mapping[str, Any]) -> Run:
 
 
 def settled(run: Run, rows: Iterable[Row], checksum: str, retry: bool = False, busy: float = 1.0) -> Row | None:
-    """Return the row that makes a run unnecessary: its own, or that of a shorter one that ended by itself.
+    """Return the row that makes a run unnecessary: its own, or one of another time limit that holds for it, too.
 
     Failures do not count with `retry`, nor does what ran while others took more than the share `busy` of the machine.
     """
@@ -81,11 +81,15 @@ def settled(run: Run, rows: Iterable[Row], checksum: str, retry: bool = False, b
             "documents_sha256"
         ] != checksum:
             continue
-        if done.minutes == run.minutes:
-            return row
-        if done.minutes < run.minutes and row.get("complete"):
+        if stands_for(row, run.minutes):
             return row
     return None
+
+
+def stands_for(row: Row, minutes: float) -> bool:
+    """Say whether a row holds for a time limit: its own, or one within which its training ended by itself."""
+    ended = bool(row.get("complete")) and not row["failure"] and row["train_seconds"] <= 60 * minutes
+    return ended or bool(row["minutes"] == minutes)
 
 
 def append(path: Path, row: Row) -> None:

@@ -9,7 +9,7 @@ from statistics import fmean
 from denn.errors import DataError
 from denn_bench.paper import TITLES
 from denn_bench.peers.catalogue import PEERS
-from denn_bench.peers.runs import Row, run_of
+from denn_bench.peers.runs import Row, run_of, stands_for
 from denn_bench.summary import NOTHING, mean_sd
 
 PLACE = re.compile(r"<!-- peers -->\n.*?<!-- end -->", re.DOTALL)
@@ -42,11 +42,11 @@ def fill(page: str, rows: Sequence[Row]) -> str:
 
 
 def at(rows: Iterable[Row], limit: float) -> list[Row]:
-    """Return a peer's rows for a time limit, one per seed: its own, or a shorter run's that ended by itself."""
+    """Return a peer's rows that hold for a time limit, one per seed; its own first, then the one with the nearest."""
     found: dict[int, Row] = {}
-    for row in sorted(rows, key=lambda row: float(row["minutes"])):
-        if row["minutes"] == limit or (row["minutes"] < limit and row.get("complete") and not row["failure"]):
-            found[row["seed"]] = row
+    for row in sorted(rows, key=lambda row: abs(float(row["minutes"]) - limit)):
+        if stands_for(row, limit):
+            found.setdefault(row["seed"], row)
     return [found[seed] for seed in sorted(found)]
 
 
