@@ -253,6 +253,12 @@ def test_a_page_is_filled_between_its_marks():
         render([])
 
 
+def test_the_page_shows_the_results():
+    root = Path(__file__).parents[2]
+    page = (root / "docs" / "peers.md").read_text(encoding="utf-8")
+    assert fill(page, read(root / "results" / "peers.jsonl")) == page, "Run: denn bench peers table --page docs/peers.md"
+
+
 def test_wrong_options_are_explained():
     with pytest.raises(ConfigError, match=r"There is no peer 'smv'\. Did you mean 'svm'"):
         _chosen("smv")
