@@ -256,7 +256,8 @@ def test_a_page_is_filled_between_its_marks():
 def test_the_page_shows_the_results():
     root = Path(__file__).parents[2]
     page = (root / "docs" / "peers.md").read_text(encoding="utf-8")
-    assert fill(page, read(root / "results" / "peers.jsonl")) == page, "Run: denn bench peers table --page docs/peers.md"
+    remedy = "Run: denn bench peers table --page docs/peers.md"
+    assert fill(page, read(root / "results" / "peers.jsonl")) == page, remedy
 
 
 def test_wrong_options_are_explained():

@@ -86,7 +86,8 @@ def _cells(rows: Sequence[Row], limits: Sequence[float], best: dict[float, float
 
 def _scores(rows: Sequence[Row], best: float) -> str:
     micro, macro = (mean_sd([100 * row[name] for row in rows]) for name in ("micro_f1", "macro_f1"))
-    return f"**{micro}** / {macro}" if _mean(rows, "micro_f1") >= best else f"{micro} / {macro}"
+    is_best = round(_mean(rows, "micro_f1"), 3) >= round(best, 3)  # as far as the table shows
+    return f"**{micro}** / {macro}" if is_best else f"{micro} / {macro}"
 
 
 def _failures(rows: Iterable[Row]) -> list[str]:
@@ -103,10 +104,10 @@ def _caption(rows: Sequence[Row]) -> str:
     def listed(values: Iterable[object]) -> str:
         return ", ".join(sorted({str(value) for value in values}))
 
-    dates = sorted({row["date"] for row in rows})
+    dates, seeds = sorted({row["date"] for row in rows}), {row["seed"] for row in rows}
     others = [100 * row["others"] for row in rows if "others" in row] or [0]
     return (
-        f"*{len({run_of(row) for row in rows})} runs with seeds {listed(row['seed'] for row in rows)} on "
+        f"*{len({run_of(row) for row in rows})} runs with seed{'s' * (len(seeds) > 1)} {listed(seeds)} on "
         f"{listed(row['cores'] for row in rows)} cores of {listed(row['machine']['cpu'] for row in rows)}; "
         f"{' to '.join(dict.fromkeys((dates[0], dates[-1])))}; other processes took {min(others):.0f} to "
         f"{max(others):.0f} % of the processor meanwhile. Made by `denn bench peers table`.*"
