@@ -266,7 +266,9 @@ class Model:
 def load(path: str | Path, *, device: str | None = None, precision: str | None = None) -> Model:
     """Read a model from its folder, checking digests and format.
 
-    `device` (auto, cpu, cuda or cuda:0) and `precision` are those of the training unless they are given.
+    `device` (auto, cpu, cuda or cuda:0) and `precision` (auto, float32, bfloat16 or int8) are those of the training
+    unless they are given. Given as auto, a CPU predicts in int8 if that is faster and loses at most 0.1 points of
+    micro-F1 on the model's validation documents; that is measured once.
     """
     folder = Path(path)
     return undisturbed(folder, lambda: _load(folder, device, precision))
@@ -285,12 +287,16 @@ def _load(folder: Path, device: str | None, precision: str | None) -> Model:
     card = card.model_copy(update={"parameters": trained})  # with those that it leaves out
     if trained.get("device") not in (None, "cpu"):  # a GPU that need not be here
         trained = {**trained, "device": "auto"}
-    given = {name: value for name, value in (("device", device), ("precision", precision)) if value is not None}
+    exact: str | None = "auto" if precision == "int8" else precision
+    if exact == "auto" and "precision" not in trained:  # nor is there an encoder
+        exact = None
+    given = {name: value for name, value in (("device", device), ("precision", exact)) if value is not None}
     parameters = make_recipe(card.method, {**trained, **given}).parameters
     learnt = {"learnt": folder / card.learnt} if card.learnt else {}  # a refitted method takes it
     method: Method = kind.load(folder, parameters, labels, **learnt)
     model = Model(method, labels, card)
     model.folder = folder
+    _choose_precision(model, folder, precision)
     first = read_labels(folder).names if learnt else labels.names  # later ones may be gone from the datastore
     if method.store is not None and method.store.labels[: len(first)] != first:
         model.close()
@@ -298,6 +304,19 @@ def _load(folder: Path, device: str | None, precision: str | None) -> Model:
             f"{folder}: the datastore's labels are not those of labels.txt. Restore the folder from a copy."
         )
     return model
+
+
+def _choose_precision(model: Model, folder: Path, precision: str | None) -> None:
+    """Let the model predict in 8-bit integers if that is asked for, or is best."""
+    if precision not in ("auto", "int8"):
+        return
+    from denn.int8 import prefer_int8, require_int8
+
+    try:
+        (require_int8 if precision == "int8" else prefer_int8)(model.method, model.card, folder)
+    except BaseException:
+        model.close()
+        raise
 
 
 def _check_threshold(threshold: float | None) -> None:

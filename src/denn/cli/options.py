@@ -102,6 +102,13 @@ Optimise = Annotated[
         "[default: micro_f1]"
     ),
 ]
+Precision = Annotated[
+    Literal["auto", "float32", "bfloat16", "int8"],
+    typer.Option(
+        help="Number format of the encoder. auto: the fastest here; int8 only if it loses at most 0.1 points of micro "
+        "F1 on the model's validation documents, which is measured once."
+    ),
+]
 Effort = Annotated[
     Literal["quick", "balanced", "best"] | None,
     typer.Option(

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from denn.cli.options import IdColumn, MinLabels, Model, Quiet, TextColumn, Verbose, finite
+from denn.cli.options import IdColumn, MinLabels, Model, Precision, Quiet, TextColumn, Verbose, finite
 from denn.errors import DataError
 from denn.strict_json import dumps
 
@@ -34,6 +34,7 @@ def predict(
     ] = None,
     per_label: Annotated[bool, typer.Option("--per-label", help="Use the threshold tuned for each label.")] = False,
     min_labels: MinLabels = 0,
+    precision: Precision = "auto",
     output: Annotated[Path | None, typer.Option(metavar="FILE", help="Output file, written when complete.")] = None,
     text_column: TextColumn = "text",
     id_column: IdColumn = "id",
@@ -58,7 +59,7 @@ def predict(
     source = sys.stdin.buffer if file == "-" else file
     texts = TextsBeforeError(iterate_texts(source, text_column=text_column, id_column=id_column))
     limit = neighbours if evidence else 0
-    with interruptible("interrupted"), load(model) as loaded, writing(output) as out:
+    with interruptible("interrupted"), load(model, precision=precision) as loaded, writing(output) as out:
         decided = loaded.stream(texts, threshold=threshold, per_label=per_label, min_labels=min_labels, evidence=limit)
         for prediction in decided:
             row = as_row(texts.ids.popleft(), prediction, evidence)

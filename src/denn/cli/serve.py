@@ -8,12 +8,13 @@ import logging
 import os
 import socket
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from denn.cli.options import Model, Quiet, Verbose
+from denn.cli.options import Model, Precision, Quiet, Verbose
 
 if TYPE_CHECKING:
     from denn.service.keys import Keys, Right
@@ -67,6 +68,7 @@ def serve(
     label_uri: Annotated[str, typer.Option(metavar="PREFIX", help="Of labels, for Annif's clients.")] = (
         "urn:denn:label:"
     ),
+    precision: Precision = "auto",
     log: Annotated[Literal["json", "none"], typer.Option(help="Lines of the log, on standard error.")] = "json",
     quiet: Quiet = False,
     verbose: Verbose = False,
@@ -86,7 +88,7 @@ def serve(
         label_uri=label_uri,
         refit_every=refit_every,
     )
-    run(model, host, port, settings, secret, log, connections)
+    run(model, host, port, settings, secret, log, connections, precision)
 
 
 def run(
@@ -97,6 +99,7 @@ def run(
     secret: str | None = None,
     log: str = "json",
     connections: int | None = None,
+    precision: str = "auto",
 ) -> None:
     """Serve a model until told to stop."""
     listening = _listen(host, port)  # before the imports, which take seconds
@@ -112,7 +115,7 @@ def run(
         raise MissingExtraError("The service", "fastapi", "serve") from error
     wire = Wire.limited(connection_limit(connections))
     with ThreadPoolExecutor(1) as loading:  # a thread that ends: see denn.service.threads
-        model = loading.submit(load, folder).result()
+        model = loading.submit(partial(load, folder, precision=precision)).result()
     if settings.refit_every and not model.method.can_refit:
         raise ConfigError(f"A model of the method {model.card.method!r} cannot be refitted. Leave out --refit-every.")
     _log(log)

@@ -136,9 +136,9 @@ def run_layers(
     for w in layers:
         attended = attend(F.linear(x, w.qkv, w.qkv_bias), layout, heads, bias, attention)
         attended = F.linear(attended, w.out, w.out_bias)
-        x = _norm(dropout(attended, hidden) + x, w.norm_attention, w.norm_attention_bias, w.eps)
+        x = layer_norm(dropout(attended, hidden) + x, w.norm_attention, w.norm_attention_bias, w.eps)
         fed = F.linear(w.activation(F.linear(x, w.up, w.up_bias)), w.down, w.down_bias)
-        x = _norm(dropout(fed, hidden) + x, w.norm_output, w.norm_output_bias, w.eps)
+        x = layer_norm(dropout(fed, hidden) + x, w.norm_output, w.norm_output_bias, w.eps)
     return x
 
 
@@ -152,7 +152,8 @@ def prepare_bias(bias: Tensor, dtype: torch.dtype, ours: Kernels | None) -> Tens
     return (ours.flash.prepare_bias(bias) if ours else bias).to(dtype)
 
 
-def _norm(x: Tensor, weight: Tensor, bias: Tensor, eps: float) -> Tensor:
+def layer_norm(x: Tensor, weight: Tensor, bias: Tensor, eps: float) -> Tensor:
+    """Normalise the rows of (T,d) states."""
     return F.layer_norm(x, weight.shape, weight, bias, eps)
 
 

@@ -13,10 +13,11 @@ import torch
 from tokenizers import Tokenizer
 from torch import Tensor, nn
 
-from denn.encoders import packed
+from denn.encoders import packed, quantised
 from denn.encoders.checkpoint_folder import load_model
 from denn.encoders.layers import FIRST_POSITION, Layer, Parts, layers_of, parts_of
 from denn.encoders.layout import Layout, send
+from denn.encoders.quantised import QuantisedLayer, Ranges
 from denn.encoders.tokenizer_file import load_tokenizer
 from denn.encoders.tokens import Tokens, tokenize
 from denn.encoders.weights import default_pooling, locate
@@ -32,6 +33,7 @@ MOST_BIAS = 2**28  # numbers that MPNet adds to attention, one for each head and
 HEAD_SIZES = (16, 32, 64, 128)  # that our CUDA kernels take
 # Tokens a pass: small enough for a CPU's caches, large enough to fill an accelerator.
 INFERENCE_TOKENS = {"cpu": 1024, "cuda": 65_535}
+SAMPLE_TOKENS = 4096  # that the ranges of 8-bit integers are measured on
 
 
 class TransformerEncoder(nn.Module):
@@ -50,6 +52,7 @@ class TransformerEncoder(nn.Module):
         self.precision = precision
         self.frozen_layers: int | None = None  # at the bottom, with the embeddings; None: everything can be trained
         self._prepared: tuple[torch.dtype, list[Layer]] | None = None
+        self._quantised: list[QuantisedLayer] | None = None
         self._bias: tuple[object, Tensor] | None = None
         if model.config.model_type == "mpnet":
             if model.config.num_attention_heads * self.max_length**2 > MOST_BIAS:
@@ -120,6 +123,8 @@ class TransformerEncoder(nn.Module):
     def train(self, mode: bool = True) -> TransformerEncoder:
         """Switch dropout on or off; the weights may have changed since, so copies for inference are dropped."""
         self._prepared = None
+        if mode:
+            self._quantised = None
         return super().train(mode)
 
     def freeze_below(self, trained: int) -> None:
@@ -173,9 +178,9 @@ class TransformerEncoder(nn.Module):
     def lower(self, ids: Tensor, layout: Layout, types: Tensor | None = None) -> Tensor:
         """Run packed (T,) ids through the embeddings and the frozen layers, without dropout if they are frozen."""
         if self.frozen_layers is None:
-            return self._embed(ids, layout, self._dropouts()[0], types)
+            return packed.dropout(self._embedded(ids, layout, types), self._dropouts()[0]).to(self.dtype)
         with torch.no_grad():
-            x = self._embed(ids, layout, 0.0, types)
+            x = self._embedded(ids, layout, types).to(self.dtype)
             seeds = self._no_seeds() if self.kernels else None
             return self._run(x, layout, slice(self.frozen_layers), (0.0, 0.0), seeds)
 
@@ -196,13 +201,16 @@ class TransformerEncoder(nn.Module):
         return packed.kernels() if config.hidden_size // config.num_attention_heads in HEAD_SIZES else None
 
     @torch.inference_mode()
-    def encode(self, tokens: Tokens, report: Callable[[int], None] | None = None) -> Tensor:
-        """Embed all texts without dropout, in their order: float32 (n,d) on the CPU; `report` hears texts done."""
+    def encode(self, tokens: Tokens, report: Callable[[int], None] | None = None, *, in_int8: bool = False) -> Tensor:
+        """Embed all texts without dropout, in their order: float32 (n,d) on the CPU; `report` hears texts done.
+
+        `in_int8` computes in 8-bit integers, which `quantise` prepares.
+        """
         was_training = self.training
         if was_training:
             self.eval()
         out, done = torch.empty(len(tokens), self.width), 0
-        for rows, embeddings in self._passes(tokens):
+        for rows, embeddings in self._passes(tokens, in_int8):
             out[rows] = embeddings.cpu()
             done += len(rows)
             if report:
@@ -212,20 +220,48 @@ class TransformerEncoder(nn.Module):
         return out
 
     @torch.inference_mode()
-    def embed(self, tokens: Tokens) -> Tensor:
+    def embed(self, tokens: Tokens, *, in_int8: bool = False) -> Tensor:
         """Embed some texts as `encode` does: float32 (n,d) on the device, which is not waited for."""
         if self.training:
-            return self.encode(tokens).to(self.device)
+            return self.encode(tokens, in_int8=in_int8).to(self.device)
         out = torch.empty(len(tokens), self.width, device=self.device)
-        for rows, embeddings in self._passes(tokens):
+        for rows, embeddings in self._passes(tokens, in_int8):
             out[send(rows, self.device)] = embeddings
         return out
 
-    def _passes(self, tokens: Tokens) -> Iterator[tuple[Tensor, Tensor]]:
+    def _passes(self, tokens: Tokens, in_int8: bool) -> Iterator[tuple[Tensor, Tensor]]:
         """Yield the rows of some texts, and their embeddings, until all are embedded."""
-        on_device = tokens.to(self.device)
+        on_device, embed = tokens.to(self.device), self._in_int8 if in_int8 else self
         for rows in tokens.by_length(self.pass_tokens):
-            yield rows, self(*on_device.pack(rows))
+            yield rows, embed(*on_device.pack(rows))
+
+    @property
+    def can_quantise(self) -> bool:
+        """Whether `quantise` works for this model on this machine."""
+        packs = self.first_position is not None and self.device.type == "cpu"
+        return packs and self.model.config.hidden_act == "gelu" and quantised.is_available()
+
+    def quantise(self, ranges: Sequence[Ranges]) -> None:
+        """Prepare to encode in 8-bit integers; new weights need it again."""
+        self._quantised = quantised.quantise(layers_of(self._parts(), torch.float32), ranges)
+
+    @torch.inference_mode()
+    def measure_ranges(self, samples: Tokens) -> list[Ranges]:
+        """Measure on sample texts what `quantise` wants to know."""
+        fitting = max(1, int((samples.offsets <= SAMPLE_TOKENS).sum()) - 1)
+        ids, layout = samples.pack(torch.arange(fitting))
+        layers, heads = layers_of(self._parts(), torch.float32), self.model.config.num_attention_heads
+        bias = self._position_bias()
+        bias = None if bias is None else bias.float()
+        return quantised.measure_ranges(self._embedded(ids, layout), layers, layout, heads, bias)
+
+    def _in_int8(self, ids: Tensor, layout: Layout) -> Tensor:
+        """Embed packed texts in 8-bit integers."""
+        assert self._quantised is not None, "encode in int8 follows quantise()"
+        heads, bias = self.model.config.num_attention_heads, self._position_bias()
+        bias = None if bias is None else bias.float()
+        states = quantised.run_layers(self._embedded(ids, layout), self._quantised, layout, heads, bias)
+        return packed.pool(states, layout, self.pooling)
 
     def _prepared_layers(self) -> list[Layer]:
         """Return weights prepared for inference, made once."""
@@ -243,8 +279,8 @@ class TransformerEncoder(nn.Module):
         config = self.model.config
         return (config.hidden_dropout_prob, config.attention_probs_dropout_prob) if self.training else (0.0, 0.0)
 
-    def _embed(self, ids: Tensor, layout: Layout, share: float, types: Tensor | None) -> Tensor:
-        """Look up packed ids: (T,d)."""
+    def _embedded(self, ids: Tensor, layout: Layout, types: Tensor | None = None) -> Tensor:
+        """Return the embeddings of packed ids: (T,d)."""
         embeddings = self.model.embeddings
         x = embeddings.word_embeddings(ids) + embeddings.position_embeddings(
             layout.positions + (self.first_position or 0)
@@ -252,7 +288,7 @@ class TransformerEncoder(nn.Module):
         if hasattr(embeddings, "token_type_embeddings"):
             kinds = embeddings.token_type_embeddings.weight
             x = x + (kinds[0] if types is None or len(kinds) < 2 else kinds[types])
-        return packed.dropout(embeddings.LayerNorm(x), share).to(self.dtype)
+        return cast(Tensor, embeddings.LayerNorm(x))
 
     def _run(
         self, x: Tensor, layout: Layout, which: slice, dropouts: tuple[float, float], seeds: Tensor | None

@@ -73,9 +73,9 @@ class Classifier(Network):
         logits = self.head(self.scale * embeddings.to(self.device))
         return torch.sigmoid(logits)
 
-    def encode(self, tokens: Tokens) -> Tensor:
+    def encode(self, tokens: Tokens, *, in_int8: bool = False) -> Tensor:
         """Embed texts without dropout, unscaled: (n,d) on the CPU. Cosine, and so the datastore, ignores the scale."""
-        return self.encoder.encode(tokens)
+        return self.encoder.encode(tokens, in_int8=in_int8)
 
     def continue_from(self, folder: Path) -> None:
         """Take the scale and the rows of the first labels from another model; later labels keep their fresh rows."""

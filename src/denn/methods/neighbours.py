@@ -35,6 +35,7 @@ class WithNeighbours(Neural):
 
     network: Classifier
     store: Datastore  # opened by `load`
+    in_int8 = False  # whether texts to score are embedded in 8-bit integers; what is stored never is
 
     def __init__(self, parameters: Any) -> None:
         super().__init__(parameters)
@@ -80,6 +81,7 @@ class WithNeighbours(Neural):
         self.network.reads_unit_vectors = learnt is not None
         self.store = shared.store if shared else open_store(folder, device=self.network.device)
         self.familiarity = Familiarity.load(learnt or folder)
+        self.in_int8 = shared is not None and shared.in_int8
         return self
 
     def measure_familiarity(self, folder: Path) -> None:
@@ -106,8 +108,12 @@ class WithNeighbours(Neural):
         `embed_ahead`.
         """
         embed = self._embed if embeddings is None else lambda _: embeddings
-        asked = Texts(texts, embed, lambda vectors: self.search(finite(vectors), self.parameters.k, own_ids))
-        parts = self.hear(asked, self.network.device)
+        k = self.parameters.k
+        return self.score(Texts(texts, embed, lambda vectors: self.search(finite(vectors), k, own_ids)))
+
+    def score(self, asked: Texts) -> Scores:
+        """Score texts; see `scores`."""
+        texts, parts = asked[:], self.hear(asked, self.network.device)
         return self.recall(replace(self.combine(parts, asked.neighbours), texts=texts), texts)
 
     def embed_ahead(self, batches: Iterable[Sequence[str]]) -> Iterator[tuple[Sequence[str], Tensor | None]]:
@@ -143,13 +149,15 @@ class WithNeighbours(Neural):
     def votes(self, found: Neighbours, labels: int) -> Tensor:
         """Let neighbours vote: (n,L)."""
 
-    def embed(self, texts: Sequence[str]) -> Tensor:
-        """Embed texts as the datastore keeps them: (n,d) on the CPU."""
-        return finite(self._embed(texts).cpu())
+    def embed(self, texts: Sequence[str], *, in_int8: bool = False) -> Tensor:
+        """Embed texts as the datastore keeps them, or about so in 8-bit integers: (n,d) on the CPU."""
+        encoder = self.network.encoder
+        return finite(encoder.embed(encoder.tokenize(texts), in_int8=in_int8).cpu())
 
     def _embed(self, texts: Sequence[str]) -> Tensor:
-        """Embed texts on the device, without waiting for it."""
-        return self.network.encoder.embed(self.network.encoder.tokenize(texts))
+        """Embed texts to score on the device, without waiting for it."""
+        encoder = self.network.encoder
+        return encoder.embed(encoder.tokenize(texts), in_int8=self.in_int8)
 
     def search(
         self,

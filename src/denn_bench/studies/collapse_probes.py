@@ -139,7 +139,7 @@ def anatomy(network: method.DennNetwork, ids: Tensor, starts: Tensor, labels: Te
     layout = Layout.at(starts, len(ids), network.encoder.max_length)
     weights = [weight for weight in network.parameters() if weight.requires_grad]
     sums: list[Tensor] = []
-    norm = packed._norm
+    norm = packed.layer_norm
 
     def seen_norm(x: Tensor, *rest: Any) -> Tensor:
         sums.append(x)
@@ -241,7 +241,7 @@ def largest_inside(encoder: TransformerEncoder, ids: Tensor, layout: Layout) -> 
     sums: list[float] = []
     normed: list[float] = []
     logits: list[float] = []
-    attend, norm = packed.attend, packed._norm
+    attend, norm = packed.attend, packed.layer_norm
 
     def seen_attend(qkv: Tensor, layout: Layout, heads: int, bias: Tensor | None, share: float) -> Tensor:
         logits.append(_largest_logit(qkv, layout, heads, bias))

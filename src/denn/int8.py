@@ -1,0 +1,183 @@
+"""Whether a model predicts in 8-bit integers: where that is faster and costs no F1 on its validation documents."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from denn.bundle import Card
+from denn.core.metrics import multilabel_scores
+from denn.core.thresholds import decide
+from denn.encoders.quantised import Ranges
+from denn.encoders.tokens import Tokens
+from denn.encoders.transformer import TransformerEncoder
+from denn.encoders.weights import cache_folder
+from denn.errors import ConfigError
+from denn.methods.neighbours import WithNeighbours
+from denn.protocols import Method
+from denn.types import LabelSpace
+from denn.validation import Kept
+from denn.witnesses.texts import Texts
+
+log = logging.getLogger(__name__)
+
+MOST_LOSS = 0.1  # points of micro-F1 in per cent
+LEAST_DOCUMENTS = 200  # fewer cannot show so small a loss
+LEAST_GAIN = 1.1  # times as fast as without
+AROUND = torch.linspace(-0.5, 0.5, 11)  # the tuned threshold, in logits
+PATIENCE = 30.0  # seconds that `auto` takes to measure F1
+TIMED_TOKENS, ROUNDS = 256, 3
+REVISION = 1  # of what `denn.encoders.quantised` computes: another one is measured again
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What 8-bit integers cost a model."""
+
+    documents: int
+    loss: float  # points of micro-F1 in per cent
+    ranges: Sequence[Ranges]  # that the integers stand for
+
+    @property
+    def is_allowed(self) -> bool:
+        """Whether the loss is small enough."""
+        return self.loss <= MOST_LOSS
+
+    @property
+    def sentence(self) -> str:
+        """Say what was measured."""
+        change = f"{'loses' if self.loss > 0 else 'gains'} {abs(self.loss):.2f} points of micro F1"
+        return f"int8 {change} on {self.documents:,} validation documents"
+
+
+def prefer_int8(method: Method, card: Card, folder: Path) -> None:
+    """Let a model predict in 8-bit integers if they are faster here and measured to be good enough."""
+    if why_not(method, card) or not isinstance(method, WithNeighbours):
+        return
+    known = _recall(card)
+    if known and not known.is_allowed:
+        return
+    kept = Kept.load(folder / card.validation)
+    encoder = method.network.encoder
+    tokens = encoder.tokenize([document.text for document in kept.documents])
+    ranges = known.ranges if known else encoder.measure_ranges(tokens)
+    encoder.quantise(ranges)
+    exact, fast = _seconds_a_token(encoder, tokens)
+    if exact < LEAST_GAIN * fast:
+        return
+    if known is None and fast * len(tokens.flat) > PATIENCE:
+        log.info("Whether int8 is good enough takes long to measure; --precision int8 does it, once.")
+        return
+    known = known or _measure(method, card, kept, tokens, ranges)
+    method.in_int8 = known.is_allowed
+    log.info("The model predicts in %s: %s.", "int8" if known.is_allowed else encoder.dtype, known.sentence)
+
+
+def require_int8(method: Method, card: Card, folder: Path) -> None:
+    """Let a model predict in 8-bit integers; an error if it cannot, or if that costs too much F1."""
+    if reason := why_not(method, card):
+        raise ConfigError(f"Got the precision int8, but {reason}. Use --precision auto.")
+    assert isinstance(method, WithNeighbours)
+    encoder, known = method.network.encoder, _recall(card)
+    if known:
+        encoder.quantise(known.ranges)
+    else:
+        kept = Kept.load(folder / card.validation)
+        tokens = encoder.tokenize([document.text for document in kept.documents])
+        ranges = encoder.measure_ranges(tokens)
+        encoder.quantise(ranges)
+        known = _measure(method, card, kept, tokens, ranges)
+    if not known.is_allowed:
+        raise ConfigError(f"Got the precision int8, but {known.sentence}, more than {MOST_LOSS}. Use --precision auto.")
+    method.in_int8 = True
+
+
+def why_not(method: Method, card: Card) -> str | None:
+    """Say why a model cannot predict in 8-bit integers; None if it can."""
+    if not isinstance(method, WithNeighbours):
+        return f"a model of the method {card.method!r} has no such form"
+    if not method.network.encoder.can_quantise:
+        return "only BERT, RoBERTa and MPNet with GELU on a CPU, in a torch with oneDNN, have such a form"
+    if not card.validation or card.corpus["valid"] < LEAST_DOCUMENTS:
+        return f"the model keeps fewer than {LEAST_DOCUMENTS} validation documents to measure the loss of F1 on"
+    return None
+
+
+def _seconds_a_token(encoder: TransformerEncoder, tokens: Tokens) -> tuple[float, float]:
+    """Time a small pass as it is and in 8-bit integers, in turns."""
+    some = tokens.first(max(1, int((tokens.offsets <= TIMED_TOKENS).sum()) - 1))
+    times = [
+        (_seconds(lambda: encoder.encode(some)), _seconds(lambda: encoder.encode(some, in_int8=True)))
+        for _ in range(ROUNDS + 1)
+    ][1:]
+    exact, fast = (statistics.median(column) / len(some.flat) for column in zip(*times, strict=True))
+    return exact, fast
+
+
+def _seconds(work: Callable[[], object]) -> float:
+    begun = time.perf_counter()
+    work()
+    return time.perf_counter() - begun
+
+
+def _measure(method: WithNeighbours, card: Card, kept: Kept, tokens: Tokens, ranges: Sequence[Ranges]) -> Measured:
+    """Compare both ways on the kept documents, among the neighbours that are stored, and remember the result.
+
+    The loss is a mean over thresholds around the tuned one, which is where the exact scores of these very documents
+    happen to do best.
+    """
+    log.info("Measuring int8 on %s validation documents, once for this model.", f"{len(kept.documents):,}")
+    texts = [document.text for document in kept.documents]
+    gold = LabelSpace(method.names).matrix(kept.documents)
+
+    def micro_f1(vectors: Tensor) -> float:
+        asked = Texts(texts, lambda _: vectors, lambda found: method.search(found, method.parameters.k))
+        final = method.score(asked).final[:, : len(method.names)]
+        return statistics.mean(multilabel_scores(decide(final, cut), gold)["micro_f1"] for cut in cuts)
+
+    tuned = torch.tensor(card.thresholds["final"].overall)
+    cuts = torch.sigmoid(torch.logit(tuned, 1e-3) + AROUND).tolist()
+    fast = method.network.encode(tokens, in_int8=True)
+    measured = Measured(len(texts), round(100 * (micro_f1(kept.vectors) - micro_f1(fast)), 4), ranges)
+    _remember(card, measured)
+    return measured
+
+
+def _file(card: Card) -> Path:
+    """Return where the result for a model is remembered; whatever was learnt again gives another name."""
+    known = json.dumps([REVISION, card.created, card.digests], sort_keys=True)
+    return cache_folder() / "int8" / f"{hashlib.sha256(known.encode()).hexdigest()[:32]}.safetensors"
+
+
+def _recall(card: Card) -> Measured | None:
+    """Return what was remembered; None if nothing is, or nothing that can be read."""
+    try:
+        with safe_open(_file(card), "pt") as file:
+            facts, layers = file.metadata(), len(file.keys()) // len(Ranges._fields)
+            ranges = [Ranges(*(file.get_tensor(f"{i}.{name}") for name in Ranges._fields)) for i in range(layers)]
+            return Measured(int(facts["documents"]), float(facts["loss"]), ranges)
+    except (OSError, SafetensorError, ValueError, TypeError, KeyError):
+        return None
+
+
+def _remember(card: Card, measured: Measured) -> None:
+    file = _file(card)
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        unfinished = file.with_suffix(".part")
+        tensors = {f"{i}.{name}": tensor for i, r in enumerate(measured.ranges) for name, tensor in r._asdict().items()}
+        save_file(tensors, unfinished, {"documents": str(measured.documents), "loss": str(measured.loss)})
+        unfinished.replace(file)
+    except (OSError, SafetensorError) as error:
+        log.debug("The result cannot be remembered: %s", error)
