@@ -233,7 +233,9 @@ def main() -> None:
     torch.set_num_threads(1)
     runs = json.loads(a.out.read_text())["runs"] if a.out.exists() else []
     for seed in a.seeds:
-        runs += compare(read(a.corpus, a.documents, seed), a.choices, seed, a.seconds)
+        found = compare(read(a.corpus, a.documents, seed), a.choices, seed, a.seconds)
+        command = f"run {Path(a.corpus).name} --documents {a.documents} --choices {' '.join(a.choices)}"
+        runs += [one | {"command": f"{command} --seeds {seed} --seconds {a.seconds:g}"} for one in found]
         settings = {name: value for name, value in SETTINGS.items() if name != "trained_layers"}
         report({"settings": settings, "runs": runs}, a.out)
 
