@@ -68,6 +68,18 @@ def test_auto_takes_the_faster_one(folder, monkeypatch):
             assert model.method.in_int8 is expected
 
 
+def test_what_was_measured_is_used_without_measuring(folder, monkeypatch):
+    monkeypatch.setattr(int8, "LEAST_GAIN", 0.0)
+    with denn.load(folder) as model:
+        assert not int8.use_remembered(model.method, model.card)
+        assert not model.method.in_int8
+    denn.load(folder, precision="int8").close()
+    monkeypatch.setattr(int8, "_measure", lambda *_: pytest.fail("measured again"))
+    with denn.load(folder) as model:
+        assert int8.use_remembered(model.method, model.card)
+        assert model.method.in_int8
+
+
 def test_auto_does_not_wait_long(folder, monkeypatch):
     monkeypatch.setattr(int8, "LEAST_GAIN", 0.0)
     monkeypatch.setattr(int8, "PATIENCE", 0.0)

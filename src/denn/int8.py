@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
+import math
 import statistics
 import time
 from collections.abc import Callable, Sequence
@@ -36,17 +37,18 @@ MOST_LOSS = 0.1  # points of micro-F1 in per cent
 LEAST_DOCUMENTS = 200  # fewer cannot show so small a loss
 LEAST_GAIN = 1.1  # times as fast as without
 AROUND = torch.linspace(-0.5, 0.5, 11)  # the tuned threshold, in logits
-PATIENCE = 30.0  # seconds that `auto` takes to measure F1
+PATIENCE = 30.0  # seconds that it may take to measure F1 unasked
 TIMED_TOKENS, ROUNDS = 256, 3
 REVISION = 1  # of what `denn.encoders.quantised` computes: another one is measured again
 
 
 @dataclass(frozen=True)
 class Measured:
-    """What 8-bit integers cost a model."""
+    """What 8-bit integers cost a model and gain on this machine."""
 
     documents: int
     loss: float  # points of micro-F1 in per cent
+    gain: float  # times as fast as without
     ranges: Sequence[Ranges]  # that the integers stand for
 
     @property
@@ -62,26 +64,25 @@ class Measured:
 
 
 def prefer_int8(method: Method, card: Card, folder: Path) -> None:
-    """Let a model predict in 8-bit integers if they are faster here and measured to be good enough."""
+    """Let a model predict in 8-bit integers if they are faster here and good enough, which is measured once."""
     if why_not(method, card) or not isinstance(method, WithNeighbours):
         return
-    known = _recall(card)
-    if known and not known.is_allowed:
-        return
-    kept = Kept.load(folder / card.validation)
-    encoder = method.network.encoder
-    tokens = encoder.tokenize([document.text for document in kept.documents])
-    ranges = known.ranges if known else encoder.measure_ranges(tokens)
-    encoder.quantise(ranges)
-    exact, fast = _seconds_a_token(encoder, tokens)
-    if exact < LEAST_GAIN * fast:
-        return
-    if known is None and fast * len(tokens.flat) > PATIENCE:
+    known = _recall(card) or _measure(method, card, folder, PATIENCE)
+    if known is None:
         log.info("Whether int8 is good enough takes long to measure; --precision int8 does it, once.")
-        return
-    known = known or _measure(method, card, kept, tokens, ranges)
-    method.in_int8 = known.is_allowed
-    log.info("The model predicts in %s: %s.", "int8" if known.is_allowed else encoder.dtype, known.sentence)
+    elif known.is_allowed and known.gain >= LEAST_GAIN:
+        use(method, known)
+        log.info("The model predicts in int8, %.1f times as fast: %s.", known.gain, known.sentence)
+
+
+def use_remembered(method: Method, card: Card) -> bool:
+    """Let a model predict in 8-bit integers if these were found faster and good enough; say if they were measured."""
+    if why_not(method, card) or not isinstance(method, WithNeighbours):
+        return False
+    known = _recall(card)
+    if known and known.is_allowed and known.gain >= LEAST_GAIN:
+        use(method, known)
+    return known is not None
 
 
 def require_int8(method: Method, card: Card, folder: Path) -> None:
@@ -89,17 +90,16 @@ def require_int8(method: Method, card: Card, folder: Path) -> None:
     if reason := why_not(method, card):
         raise ConfigError(f"Got the precision int8, but {reason}. Use --precision auto.")
     assert isinstance(method, WithNeighbours)
-    encoder, known = method.network.encoder, _recall(card)
-    if known:
-        encoder.quantise(known.ranges)
-    else:
-        kept = Kept.load(folder / card.validation)
-        tokens = encoder.tokenize([document.text for document in kept.documents])
-        ranges = encoder.measure_ranges(tokens)
-        encoder.quantise(ranges)
-        known = _measure(method, card, kept, tokens, ranges)
+    known = _recall(card) or _measure(method, card, folder, math.inf)
+    assert known is not None, "patience without end"
     if not known.is_allowed:
         raise ConfigError(f"Got the precision int8, but {known.sentence}, more than {MOST_LOSS}. Use --precision auto.")
+    use(method, known)
+
+
+def use(method: WithNeighbours, known: Measured) -> None:
+    """Score texts in 8-bit integers of these ranges from now on."""
+    method.network.encoder.quantise(known.ranges)
     method.in_int8 = True
 
 
@@ -131,14 +131,21 @@ def _seconds(work: Callable[[], object]) -> float:
     return time.perf_counter() - begun
 
 
-def _measure(method: WithNeighbours, card: Card, kept: Kept, tokens: Tokens, ranges: Sequence[Ranges]) -> Measured:
+def _measure(method: WithNeighbours, card: Card, folder: Path, patience: float) -> Measured | None:
     """Compare both ways on the kept documents, among the neighbours that are stored, and remember the result.
 
-    The loss is a mean over thresholds around the tuned one, which is where the exact scores of these very documents
-    happen to do best.
+    None if that would take more than `patience` seconds. The loss is a mean over thresholds around the tuned one, which
+    is where the exact scores of these very documents happen to do best.
     """
-    log.info("Measuring int8 on %s validation documents, once for this model.", f"{len(kept.documents):,}")
+    kept, encoder = Kept.load(folder / card.validation), method.network.encoder
     texts = [document.text for document in kept.documents]
+    tokens = encoder.tokenize(texts)
+    ranges = encoder.measure_ranges(tokens)
+    encoder.quantise(ranges)
+    exact, fast = _seconds_a_token(encoder, tokens)
+    if fast * len(tokens.flat) > patience:
+        return None
+    log.info("Measuring int8 on %s validation documents, once for this model.", f"{len(texts):,}")
     gold = LabelSpace(method.names).matrix(kept.documents)
 
     def micro_f1(vectors: Tensor) -> float:
@@ -148,8 +155,8 @@ def _measure(method: WithNeighbours, card: Card, kept: Kept, tokens: Tokens, ran
 
     tuned = torch.tensor(card.thresholds["final"].overall)
     cuts = torch.sigmoid(torch.logit(tuned, 1e-3) + AROUND).tolist()
-    fast = method.network.encode(tokens, in_int8=True)
-    measured = Measured(len(texts), round(100 * (micro_f1(kept.vectors) - micro_f1(fast)), 4), ranges)
+    loss = 100 * (micro_f1(kept.vectors) - micro_f1(method.network.encode(tokens, in_int8=True)))
+    measured = Measured(len(texts), round(loss, 4), round(exact / fast, 3), ranges)
     _remember(card, measured)
     return measured
 
@@ -166,7 +173,7 @@ def _recall(card: Card) -> Measured | None:
         with safe_open(_file(card), "pt") as file:
             facts, layers = file.metadata(), len(file.keys()) // len(Ranges._fields)
             ranges = [Ranges(*(file.get_tensor(f"{i}.{name}") for name in Ranges._fields)) for i in range(layers)]
-            return Measured(int(facts["documents"]), float(facts["loss"]), ranges)
+            return Measured(int(facts["documents"]), float(facts["loss"]), float(facts["gain"]), ranges)
     except (OSError, SafetensorError, ValueError, TypeError, KeyError):
         return None
 
@@ -177,7 +184,8 @@ def _remember(card: Card, measured: Measured) -> None:
         file.parent.mkdir(parents=True, exist_ok=True)
         unfinished = file.with_suffix(".part")
         tensors = {f"{i}.{name}": tensor for i, r in enumerate(measured.ranges) for name, tensor in r._asdict().items()}
-        save_file(tensors, unfinished, {"documents": str(measured.documents), "loss": str(measured.loss)})
+        facts = {name: str(getattr(measured, name)) for name in ("documents", "loss", "gain")}
+        save_file(tensors, unfinished, facts)
         unfinished.replace(file)
     except (OSError, SafetensorError) as error:
         log.debug("The result cannot be remembered: %s", error)

@@ -51,6 +51,7 @@ def predict(
     from denn.cli.output import check_file, writing
     from denn.cli.show import interruptible
     from denn.data.files import iterate_texts
+    from denn.int8 import use_remembered
     from denn.model import load
 
     check_file(output, "--output")
@@ -59,7 +60,10 @@ def predict(
     source = sys.stdin.buffer if file == "-" else file
     texts = TextsBeforeError(iterate_texts(source, text_column=text_column, id_column=id_column))
     limit = neighbours if evidence else 0
-    with interruptible("interrupted"), load(model, precision=precision) as loaded, writing(output) as out:
+    exact = None if precision == "auto" else precision
+    with interruptible("interrupted"), load(model, precision=exact) as loaded, writing(output) as out:
+        if precision == "auto":
+            use_remembered(loaded.method, loaded.card)
         decided = loaded.stream(texts, threshold=threshold, per_label=per_label, min_labels=min_labels, evidence=limit)
         for prediction in decided:
             row = as_row(texts.ids.popleft(), prediction, evidence)

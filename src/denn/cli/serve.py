@@ -7,6 +7,7 @@ import json
 import logging
 import os
 import socket
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -17,9 +18,11 @@ import typer
 from denn.cli.options import Model, Precision, Quiet, Verbose
 
 if TYPE_CHECKING:
+    from denn.model import Model as LoadedModel
     from denn.service.keys import Keys, Right
     from denn.service.settings import Settings
 
+MEASURE_AFTER = 5.0  # seconds, when the service answers
 LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
 VARIABLE = "DENN_KEYS"
 EXAMPLE = "an editor for XML files that checks them as you type"
@@ -115,10 +118,13 @@ def run(
         raise MissingExtraError("The service", "fastapi", "serve") from error
     wire = Wire.limited(connection_limit(connections))
     with ThreadPoolExecutor(1) as loading:  # a thread that ends: see denn.service.threads
-        model = loading.submit(partial(load, folder, precision=precision)).result()
+        exact = None if precision == "auto" else precision
+        model = loading.submit(partial(load, folder, precision=exact)).result()
     if settings.refit_every and not model.method.can_refit:
         raise ConfigError(f"A model of the method {model.card.method!r} cannot be refitted. Leave out --refit-every.")
     _log(log)
+    if precision == "auto":
+        _prefer_int8(model, folder)
     app = make_app(model, settings)
     del model  # a refit may replace it, and nothing must keep its memory then
     config = uvicorn.Config(
@@ -134,6 +140,25 @@ def run(
     _greet(folder, listening, settings, secret)
     gc.freeze()  # what is loaded stays: no need to look through it whenever a request makes many objects
     uvicorn.Server(config).run(sockets=[listening])
+
+
+def _prefer_int8(model: LoadedModel, folder: Path) -> None:
+    """Use int8 if it is known to be good; if nothing is known, measure it when the service has started."""
+    from denn.errors import DennError
+    from denn.int8 import prefer_int8, use_remembered, why_not
+
+    method, card = model.method, model.card
+
+    def measure() -> None:
+        try:
+            prefer_int8(method, card, folder)
+        except DennError as error:
+            logging.getLogger(__name__).warning("Whether int8 is good enough could not be measured: %s", error)
+
+    if not use_remembered(method, card) and not why_not(method, card):
+        measuring = threading.Timer(MEASURE_AFTER, measure)
+        measuring.daemon = True
+        measuring.start()
 
 
 @keys.command("new")
