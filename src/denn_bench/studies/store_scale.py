@@ -29,6 +29,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from denn.stores.embedded.index_maintenance import AUTO_FLOATS
 from denn.stores.embedded.store import EmbeddedStore
 from denn.types import Document
 from denn_bench.studies.datastore import TEXT, K, documents, resident, seconds
@@ -118,7 +119,7 @@ def measure(a: argparse.Namespace, size: int) -> dict[str, Any]:
         least, taken, count = fill(store, parts, queries)
     found: dict[str, Any] = {"documents": count, "dimension": DIMENSION, "k": K, "adds_per_s": count / taken}
     with EmbeddedStore.open(path) as store:
-        if store.info()["search"] != "exact":
+        if count * DIMENSION >= AUTO_FLOATS:
             found["build_s"] = seconds(store.build_index)
         info = store.info()
     found |= {"disk_gb": float(str(info["bytes"])) / 1e9}
