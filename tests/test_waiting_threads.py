@@ -7,6 +7,7 @@ import sys
 import pytest
 
 
+@pytest.mark.slow  # every case starts Python and torch
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere torch has another OpenMP, which says nothing of this")
 @pytest.mark.parametrize(("given", "spins"), [(None, "0"), ("ACTIVE", "30000000000")])
 @pytest.mark.parametrize("code", ["import denn; denn.load", "import denn_bench.studies.machine"])

@@ -117,6 +117,7 @@ def test_a_failing_peer_gets_a_row_that_says_so(own_runner, tmp_path, data, tiny
     assert "log.txt" in kept and all(name.endswith(".txt") for name in kept)
 
 
+@pytest.mark.slow
 def test_a_peer_that_does_not_stop_is_ended_with_its_children(tmp_path, monkeypatch):
     monkeypatch.setattr(watching, "GRACE", (0.0, 0.0))
     body = (
