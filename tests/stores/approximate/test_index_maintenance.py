@@ -381,3 +381,31 @@ def test_the_recall_that_is_told_is_that_of_the_sample():
     assert trial.recall(everything) == 1  # of four each: itself is left out
     assert trial.recall(everything[:, :3]) == pytest.approx(4 / 8)  # finds 1 and 2, then 0 and 2
     assert trial.recall(torch.full((2, 3), -1)) == 0
+
+
+def test_the_index_of_a_large_store_is_built_before_its_vectors_are_read(path, monkeypatch, caplog):
+    with EmbeddedStore.create(path, D, index="exact") as store:
+        store.add(documents(300), clustered(300))
+    monkeypatch.setattr(index_maintenance, "FIRST_FLOATS", 300 * D)
+    monkeypatch.setattr(index_maintenance, "LOOK", 1e9)
+    with EmbeddedStore.open(path, read_only=True) as reader:
+        assert reader.info()["search"] == "exact"
+    with EmbeddedStore.open(path) as again:
+        assert "building the index of 300 documents" in caplog.text
+        assert again.info()["covered"] == 300 and not len(again._replica.index.snapshot().matrix)
+        assert again.search(clustered(300), 1).ids == tuple((f"d{i}",) for i in range(300))
+        again.build_index()  # there is nothing left to do
+        assert again.info()["fresh"] == 0
+
+
+def test_a_large_store_opens_although_its_index_cannot_be_built(path, monkeypatch, caplog):
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    with EmbeddedStore.create(path, D, index="exact") as store:
+        store.add(documents(300), clustered(300))
+    monkeypatch.setattr(index_maintenance, "FIRST_FLOATS", 0)
+    monkeypatch.setattr(index_file, "finish", full)
+    with EmbeddedStore.open(path) as again:
+        assert "could not be renewed" in caplog.text and again.info()["search"] == "exact"
+        assert again.search(clustered(300), 1).ids == tuple((f"d{i}",) for i in range(300))

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from denn.errors import MissingExtraError
+from denn.stores.embedded.mapped import MappedVectors
 from denn.stores.embedded.memory import Integers, Matrix, similarities
 
 ROWS = 2048  # vectors compared at one time where all are
@@ -40,7 +41,7 @@ class Approximate:
     """
 
     ivf: Any  # faiss.IndexIVFScalarQuantizer whose ids are positions
-    vectors: Matrix  # (M,d) unit vectors, in the file of the index and read where they are looked at
+    vectors: MappedVectors  # (M,d) unit vectors, in the file of the index
     rows: Tensor  # (M,) int64, ascending
     version: int  # the last change of the store that it knows
     epoch: int  # of the store
@@ -49,6 +50,10 @@ class Approximate:
     recall: float  # of the TOP nearest, measured on a sample when it was built
     sample: int
     seconds: float  # that building took
+
+    def __post_init__(self) -> None:
+        """Have threads share the lists of one query; by default faiss gives them whole queries."""
+        self.ivf.parallel_mode = 1
 
     def cover(self, slots: Tensor, rows: Tensor, changed: Tensor) -> tuple[Covered, Tensor]:
         """Return the documents that are found here, known and not changed since, and the slots of the others."""

@@ -9,22 +9,23 @@ from dataclasses import dataclass, replace
 from typing import Any, BinaryIO, TypeAlias
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from denn.stores.embedded import index_file
 from denn.stores.embedded.approximate import TOP, Approximate, candidates, faiss
+from denn.stores.embedded.centroids import Nearest, k_means
+from denn.stores.embedded.mapped import MappedVectors
 
 MINIMUM = 16  # documents; below, exact search is as good
 LISTS_PER_ROOT = 4  # lists for each √N documents
-MOST_LISTS = 16_384
+MOST_LISTS = 65_536
 PER_LIST = 40  # training vectors
-ROUNDS = 5  # of k-means; ten found no more of the neighbours
 ENCODER_SAMPLE = 20_000  # vectors that the ranges of the 8-bit codes are taken from
 SAMPLE = 200  # stored vectors that recall is measured with
 GOAL = 0.998  # recall of the TOP nearest; that of new texts comes out a little lower
+FEWEST_PROBES = 192  # or an eighth of the lists; see `_fewest_probes`
 SEEN = 128  # nearest kept for each of the sample, so that ties at place TOP count as found
-BLOCK = 4096  # vectors read at one time
+BLOCK = 32_768  # vectors read at one time
 
 Read: TypeAlias = Callable[[Tensor], tuple[Tensor, Tensor]]  # ascending rows → those that are there, their vectors
 
@@ -92,29 +93,13 @@ def build(
     if len(covered) < MINIMUM:
         return None
     file.flush()
-    vectors = index_file.mapped(file, len(covered), centroids.shape[1])
+    vectors = MappedVectors(file, len(covered), centroids.shape[1], index_file.BLOCK)
     facts = (moment.version, moment.epoch, moment.stamp)
     index = Approximate(ivf, vectors, covered, *facts, probes=1, recall=0.0, sample=len(trial.rows), seconds=0.0)
     probes, recall = _fewest_probes(index, trial, check)
     index = replace(index, probes=probes, recall=recall, seconds=time.perf_counter() - begun)
     index_file.finish(index, body)
     return index
-
-
-def k_means(vectors: Tensor, lists: int, check: Callable[[], None]) -> Tensor:
-    """Return (lists,d) unit centroids of shuffled unit vectors; one that gets no vector stays where it is.
-
-    torch's, as the matrix product that faiss brings along took six times as long.
-    """
-    centroids = vectors[:lists]
-    for _ in range(ROUNDS):
-        sums = torch.zeros_like(centroids)
-        for block in torch.split(vectors, BLOCK):
-            check()
-            sums.index_add_(0, (block @ centroids.T).argmax(1), block)
-        empty = (sums == 0).all(1, keepdim=True)
-        centroids = torch.where(empty, centroids, F.normalize(sums))
-    return centroids
 
 
 def _empty(centroids: Tensor, training: Tensor) -> Any:
@@ -124,7 +109,7 @@ def _empty(centroids: Tensor, training: Tensor) -> Any:
     quantizer.add(centroids.numpy())
     kind, metric = library.ScalarQuantizer.QT_8bit, library.METRIC_INNER_PRODUCT
     ivf = library.IndexIVFScalarQuantizer(quantizer, centroids.shape[1], len(centroids), kind, metric)
-    assigned = (training @ centroids.T).argmax(1)
+    assigned = Nearest(centroids)(training)
     ivf.train_encoder(len(training), library.swig_ptr(training.numpy()), library.swig_ptr(assigned.numpy()))
     ivf.is_trained = True
     return ivf
@@ -141,13 +126,12 @@ def _fill(
 ) -> Tensor:
     """Add the documents, writing their vectors and showing them to the trial; return the rows that were still there."""
     library = faiss()
-    covered, count = [], 0
+    covered, count, nearest = [], 0, Nearest(centroids)
     for part in torch.split(rows, BLOCK):
         check()
         found, vectors = read(part)
         positions = torch.arange(count, count + len(found))
-        assigned = (vectors @ centroids.T).argmax(1)
-        arrays = (vectors.numpy(), positions.numpy(), assigned.numpy())
+        arrays = (vectors.numpy(), positions.numpy(), nearest(vectors).numpy())
         ivf.add_core(len(found), *(library.swig_ptr(array) for array in arrays))
         body.write(vectors.numpy().astype("<f4", copy=False).data)
         trial.see(found, vectors, positions)
@@ -180,14 +164,19 @@ class Trial:
 
 
 def _fewest_probes(index: Approximate, trial: Trial, check: Callable[[], None]) -> tuple[int, float]:
-    """Return the smallest number of lists, to an eighth, that reaches the goal or all there are, and its recall."""
+    """Return the smallest number of lists, to an eighth, that reaches the goal or all there are, and its recall.
+
+    At least FEWEST_PROBES are searched: if stored documents are much alike, a few lists are enough for them, but
+    not for a new text. Of ten million vectors made from real ones, 64 lists found 0.999 of the neighbours of stored
+    ones and 0.959 of those of new texts; 192 found 0.988 of these.
+    """
 
     def recall(probes: int) -> float:
         check()
         proposed = index.propose(trial.queries.numpy(), candidates(TOP) + 1, None, probes)  # + 1: itself
         return trial.recall(torch.from_numpy(proposed))
 
-    low, high = 0, 1
+    low = high = max(1, min(FEWEST_PROBES, index.ivf.nlist // 8))
     reached = recall(high)
     while reached < GOAL and high < index.ivf.nlist:
         low, high = high, min(2 * high, index.ivf.nlist)

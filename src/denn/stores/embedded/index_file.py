@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-import mmap
 import os
 from dataclasses import fields
 from pathlib import Path
@@ -15,7 +14,7 @@ import numpy as np
 import torch
 
 from denn.stores.embedded.approximate import Approximate, faiss
-from denn.stores.embedded.memory import Matrix
+from denn.stores.embedded.mapped import MappedVectors
 
 log = logging.getLogger(__name__)
 
@@ -56,16 +55,6 @@ class Body:
         return self.file.write(data)
 
 
-def mapped(file: BinaryIO, count: int, dimension: int) -> Matrix:
-    """Return the (n,d) vectors in the file as they are needed: a page is read when it is looked at."""
-    if not count:
-        return np.empty((0, dimension), np.float32)
-    memory = mmap.mmap(file.fileno(), BLOCK + 4 * count * dimension, access=mmap.ACCESS_READ)
-    memory.madvise(mmap.MADV_RANDOM)
-    vectors: Matrix = np.frombuffer(memory, "<f4", count * dimension, BLOCK).reshape(count, dimension)
-    return vectors
-
-
 def finish(index: Approximate, body: Body) -> None:
     """Write what comes after the vectors, and the header; all of it is on the disk when this returns."""
     file = body.file
@@ -97,7 +86,7 @@ def load(path: Path) -> Approximate | None:
             file.seek(after)
             rows = np.frombuffer(bytearray(file.read(8 * header["covered"])), "<i8")
             ivf = faiss().read_index(faiss().PyCallbackIOReader(file.read))
-            vectors = mapped(file, len(rows), header["dimension"])
+            vectors = MappedVectors(file, len(rows), header["dimension"], BLOCK)
         if not (ivf.ntotal == len(rows) > 0 and 0 < header["probes"] <= ivf.nlist and ivf.d == vectors.shape[1]):
             return None
     except (OSError, ValueError, TypeError, AttributeError, RuntimeError) as error:  # RuntimeError: what faiss raises

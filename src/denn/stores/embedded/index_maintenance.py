@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import logging
-import os
 import sqlite3
-import sys
 import threading
 import time
 import weakref
@@ -25,6 +23,7 @@ from denn.errors import StoreError
 from denn.locks import alone
 from denn.stores.embedded import index_file
 from denn.stores.embedded.approximate import Approximate, faiss
+from denn.stores.embedded.background import Stopped, Work
 from denn.stores.embedded.building import MINIMUM, Moment, build
 from denn.stores.embedded.replica import Replica
 from denn.stores.embedded.sqlite import connect, read_meta, transaction
@@ -35,10 +34,10 @@ log = logging.getLogger(__name__)
 Index: TypeAlias = Literal["auto", "exact", "approximate"]
 
 AUTO_FLOATS = 80_000_000  # documents × dimension; exact search of them took 14 ms a query on two free cores, 33 on one
+FIRST_FLOATS = 1_000_000_000  # 4 GB of vectors; from here on an index is built before they are read into memory
 FRESH, FRESH_SHARE = 16_384, 0.05  # documents searched exactly beside an index, and as a share of it
 DEAD_SHARE = 0.1  # of an index
 LOOK = 1.0  # seconds between two looks at what is due
-NICENESS = 10  # of building; searches beside it took twice as long without
 SAMPLE = 64  # vectors of an index that are compared with the store's when it is loaded
 RETRY = 600.0  # seconds after a build that failed
 
@@ -53,50 +52,9 @@ def maintain(
         return None
     keeper = IndexKeeper(replica, path, dimension, mode, builds=builds)
     replica.main = keeper.load()
+    if replica.main is None and builds:
+        keeper.build_first()
     return keeper
-
-
-class Stopped(Exception):
-    """The store was closed, or vacuumed, during a build."""
-
-
-class Work:
-    """A thread that can be told to stop."""
-
-    def __init__(self) -> None:
-        self._stop = threading.Event()
-        self._thread: threading.Thread | None = None
-
-    @property
-    def running(self) -> bool:
-        """Whether the last work is still going on."""
-        return self._thread is not None and self._thread.is_alive()
-
-    def start(self, task: Callable[[], None]) -> None:
-        """Begin a task."""
-        self._thread = threading.Thread(target=self._run, args=(task,), name="denn index", daemon=True)
-        self._thread.start()
-
-    def _run(self, task: Callable[[], None]) -> None:
-        if sys.platform == "linux":  # where a thread has a niceness of its own: searches go first
-            os.nice(NICENESS)
-        task()
-
-    def wait(self) -> None:
-        """Return when the running task has ended."""
-        if self._thread is not None and self._thread is not threading.current_thread():
-            self._thread.join()
-
-    def halt(self) -> None:
-        """Have the running task end early."""
-        self._stop.set()
-        self.wait()
-        self._stop.clear()
-
-    def check(self) -> None:
-        """Raise where the task is to end."""
-        if self._stop.is_set():
-            raise Stopped
 
 
 class IndexKeeper:
@@ -125,6 +83,14 @@ class IndexKeeper:
             return None
         index = index_file.load(self._file)
         return index if index is not None and index.ivf.d == self._dimension and self._agrees(index) else None
+
+    def build_first(self) -> None:
+        """Build the index of a store whose vectors may not fit into memory, before any of them is read."""
+        with self._replica.lock:
+            (count,) = self._replica.reader.execute("SELECT count(*) FROM documents").fetchone()
+        if count * self._dimension >= FIRST_FLOATS and find_spec("faiss") is not None:
+            log.warning("building the index of %d documents first; this takes minutes", count)
+            self._try(self._build)
 
     def _agrees(self, index: Approximate) -> bool:
         """Compare a sample of the index's vectors with the store's own, of documents that did not change since."""
@@ -240,6 +206,9 @@ class IndexKeeper:
                 )
             # Rows that change from here on count as changed after `moment`, whatever is read of them.
             index = self._written(rows, moment, reader)
+        if not self._replica.version:  # nothing was read yet
+            self._replica.main = index
+            return True
         with self._replica.reading():
             if self._replica.epoch == moment.epoch:
                 self._replica.adopt(index)
