@@ -56,9 +56,10 @@ def row_of(run, **values):
     made = {
         "failure": None, "complete": False, "documents_sha256": "x", "train_seconds": 5.0, "texts_per_second": 100.0,
         "memory_bytes": 3 << 20, "disk_bytes": 2 << 20, "micro_f1": 0.5, "macro_f1": 0.25, "cores": 2,
-        "others": 0.125, "machine": {"cpu": "a chip"}, "date": "2026-11-17", "title": "t",
+        "others": 0.125, "machine": {"cpu": run.processor}, "date": "2026-11-17", "title": "t",
     }  # fmt: skip
-    return {"peer": run.peer, "corpus": run.corpus, "minutes": run.minutes, "seed": run.seed, **made, **values}
+    key = {"peer": run.peer, "corpus": run.corpus, "minutes": run.minutes, "seed": run.seed, "device": run.device}
+    return {**key, **made, **values}
 
 
 @pytest.mark.slow
@@ -67,7 +68,7 @@ def test_the_svm_from_documents_to_a_row(tmp_path, data, tiny_corpus, monkeypatc
     row = perform(Run("svm", "tiny", 1, 0), tiny_corpus, data, digest(tiny_corpus), CORES, tmp_path / "work")
     assert row["failure"] is None
     assert row["micro_f1"] > 0.8 and row["own"]["micro_f1"] > 0.5  # words decide this corpus
-    assert (row["documents"], row["complete"], row["cores"]) == (60, True, 1)
+    assert (row["documents"], row["complete"], row["cores"], row["device"]) == (60, True, 1, "cpu")
     assert 0 < row["train_seconds"] < 70 and row["texts_per_second"] > 0
     assert 0 <= row["others"] <= 1
     assert row["memory_bytes"] > 30 << 20 and row["disk_bytes"] > 1000
@@ -126,7 +127,7 @@ def test_a_peer_that_does_not_stop_is_ended_with_its_children(tmp_path, monkeypa
         "open('pid', 'w').write(str(child.pid))\n"
         "time.sleep(60)"
     )
-    outcome = watching.watch([sys.executable, "-S", "-c", body], os.environ, tmp_path, 3)
+    outcome = watching.watch([sys.executable, "-S", "-c", body], os.environ, tmp_path, 3, CORES)
     assert outcome.failure == "not trained after 3 seconds"
     status, end = Path(f"/proc/{(tmp_path / 'pid').read_text()}/status"), time.monotonic() + 10
     while status.exists() and "zombie" not in status.read_text():  # it was told to end, which takes a moment
@@ -141,6 +142,45 @@ def test_missing_packages_are_a_row(own_runner, tmp_path, data, tiny_corpus, mon
     monkeypatch.setattr(runs, "python_of", fail)
     row = perform(own_runner("pass"), tiny_corpus, data, "x", CORES, tmp_path / "work")
     assert row["failure"] == "EnvironmentFailed: ERROR: no such package"
+
+
+def test_packages_from_a_folder(own_runner, tmp_path, data, tiny_corpus, monkeypatch):
+    """A peer with packages of its own sees those of its folder, and not denn's PYTHONPATH nor a GPU."""
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path / "ours"))
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
+    run = own_runner("import os, extra; raise ValueError(extra.__file__ + os.environ['CUDA_VISIBLE_DEVICES'])")
+    monkeypatch.setattr(Peer, "_constant", lambda self, name: ("extra==1",) if name == "PACKAGES" else ())
+    folder = tmp_path / "packages"
+    row = perform(run, tiny_corpus, data, "x", CORES, tmp_path / "work", folder)
+    said = "is missing; expected a folder with the unpacked packages of this runner."
+    assert row["failure"] == f"EnvironmentFailed: {folder / 'mine'} {said}"
+    for place in (folder / "mine", tmp_path / "ours"):
+        place.mkdir(parents=True)
+        (place / "extra.py").touch()
+    row = perform(run, tiny_corpus, data, "x", CORES, tmp_path / "work", folder)
+    assert row["failure"] == f"ValueError: {folder / 'mine' / 'extra.py'}"
+    assert row["command"].endswith(f"--cores {CORES[0]} --packages {folder}")
+
+
+def test_a_gpu_is_hidden_unless_asked_for(monkeypatch):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
+    assert runs._environment(2, "cpu", "")["CUDA_VISIBLE_DEVICES"] == ""
+    assert runs._environment(2, "a GPU", "")["CUDA_VISIBLE_DEVICES"] == "0"
+
+
+def test_others_count_on_the_cores_of_the_run_only(tmp_path, monkeypatch):
+    lines = [
+        "cpu  9 9 9 9 9 9 9 9 0 0",
+        "cpu0 1 2 4 90 90 8 16 32 0 0",
+        "cpu1 100 0 0 5 5 0 0 0 0 0",
+        "cpu10 7 0 0 0 0 0 0 0",
+    ]
+    (tmp_path / "stat").write_text("\n".join([*lines, "intr 1 2 3", "", "ctxt 5"]))
+    monkeypatch.setattr(watching, "STAT", tmp_path / "stat")
+    ticks = os.sysconf("SC_CLK_TCK")  # per second
+    assert watching.core_seconds([0]) == 63 / ticks and watching.core_seconds([0, 1]) == 163 / ticks
+    monkeypatch.setattr(watching, "STAT", tmp_path / "none")
+    assert watching.core_seconds([0]) == 0
 
 
 def test_an_environment_is_made_once(tmp_path, monkeypatch):
@@ -195,8 +235,19 @@ def test_finished_runs_are_settled(tmp_path):
     assert settled(failed, rows, "x") and not settled(failed, rows, "x", retry=True)
     assert settled(short, rows, "x", retry=True) and not settled(replace(short, minutes=5), rows, "x")
     assert settled(short, rows, "x", busy=0.2) and not settled(short, rows, "x", busy=0.1)  # others took 12.5 %
+    for elsewhere in (replace(short, device="a GPU"), replace(short, processor="another chip")):
+        assert not settled(elsewhere, rows, "x")
+        append(results, row_of(elsewhere))
+        assert settled(elsewhere, read(results), "x") and settled(short, read(results), "x")
     append(results, row_of(failed, micro_f1=0.7))
-    assert [row["failure"] for row in read(results)] == [None] * 3  # the last line counts
+    assert [row["failure"] for row in read(results)] == [None] * 5  # the last line counts
+
+
+def test_a_row_without_a_device_is_of_the_cpu():
+    run = Run("svm", "tiny", 1, 0, processor="a chip")
+    row = row_of(run)
+    del row["device"]
+    assert runs.run_of(row) == run
 
 
 def test_a_broken_line_is_named(tmp_path):
@@ -231,11 +282,12 @@ def test_the_threshold_does_not_depend_on_the_scale_of_scores(tmp_path, tiny_cor
 
 
 def test_the_table_shows_the_best_and_what_failed():
+    run = Run("trainer", "reuters21578", 1, 0, processor="a chip")
     rows = [
-        row_of(Run("svm", "reuters21578", 1, 0), complete=True, micro_f1=0.8),
-        row_of(Run("trainer", "reuters21578", 1, 0), failure="not trained after 60 seconds"),
-        row_of(Run("trainer", "reuters21578", 5, 0), micro_f1=0.9, train_seconds=290.0),
-        row_of(Run("trainer", "reuters21578", 5, 1), micro_f1=0.7, train_seconds=270.0),
+        row_of(replace(run, peer="svm"), complete=True, micro_f1=0.8),
+        row_of(run, failure="not trained after 60 seconds"),
+        row_of(replace(run, minutes=5), micro_f1=0.9, train_seconds=290.0),
+        row_of(replace(run, minutes=5, seed=1), micro_f1=0.7, train_seconds=270.0),
     ]
     text = render(rows)
     svm = PEERS["svm"].title
@@ -243,6 +295,26 @@ def test_the_table_shows_the_best_and_what_failed():
     assert "| Reuters-21578 | Hugging Face Trainer | failed | **80.0 ± 14.1** / 25.0 ± 0.0 | - / 280 |" in text
     assert "- Hugging Face Trainer on Reuters-21578, 1 min: not trained after 60 seconds" in text
     assert "4 runs with seeds 0, 1 on 2 cores of a chip; 2026-11-17; other processes took 12 to 12 % of" in text
+
+
+def test_every_machine_has_a_table_and_gpus_come_last():
+    run = Run("denn", "reuters21578", 1, 0, processor="a chip")
+    rows = [
+        row_of(replace(run, device="a GPU"), micro_f1=0.9),
+        row_of(run, micro_f1=0.7),
+        row_of(replace(run, processor="another chip"), micro_f1=0.8),
+    ]
+    tables = render(rows).split("| Corpus ")[1:]
+    for table, said in zip(
+        tables,
+        (
+            "**70.0** / 25.0 | 1 runs with seed 0 on 2 cores of a chip;",
+            "**80.0** / 25.0 | 1 runs with seed 0 on 2 cores of another chip;",
+            "**90.0** / 25.0 | 1 runs with seed 0 on a GPU and 2 cores of a chip;",
+        ),
+        strict=True,
+    ):
+        assert all(part in table for part in said.split(" | "))
 
 
 def test_a_page_is_filled_between_its_marks():
@@ -267,6 +339,9 @@ def test_wrong_options_are_explained():
     with pytest.raises(ConfigError, match=r"There is no peer 'smv'\. Did you mean 'svm'"):
         _chosen("smv")
     assert _chosen("") == list(PEERS)
+    assert _chosen("", gpu=True) == ["denn", "setfit", "trainer", "libmultilabel-bert", "adaptive-classifier"]
+    with pytest.raises(ConfigError, match=r"The peer 'svm' cannot use a GPU\. Run it with --device cpu\."):
+        _chosen("svm", gpu=True)
     for wrong in ("one", "-1", "nan"):
         with pytest.raises(ConfigError, match="--minutes"):
             _numbers(wrong, "--minutes")

@@ -4,6 +4,7 @@ import json
 import shutil
 
 import pytest
+import torch
 
 from denn import registry
 from denn.data.corpus import read_corpus
@@ -50,10 +51,12 @@ def test_a_corpus_that_cannot_be_read_does_not_stop_the_others(peers, tmp_path):
     assert "svm on tiny, 1 min, seed 0: micro/macro F1" in ran.err
 
 
-def test_wrong_options_end_before_any_work(peers, run, tmp_path):
+def test_wrong_options_end_before_any_work(peers, run, tmp_path, monkeypatch):
     assert "There is no peer 'fastext'" in peers("--peers", "fastext").err
     assert "expected numbers such as 1,5" in peers("--peers", "svm", "--minutes", "five").err
     assert peers("--peers", "svm", "--busy", "2").code == 2
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert "PyTorch finds no CUDA GPU. Use --device cpu." in peers("--peers", "denn", "--device", "cuda").err
     assert not (tmp_path / "peers.jsonl").exists()
     ran = run("bench", "peers", "table", "--results", tmp_path / "peers.jsonl")
     assert ran.code == 2 and "There are no runs of peers" in ran.err

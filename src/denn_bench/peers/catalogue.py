@@ -14,6 +14,7 @@ class Peer:
     title: str
     runner: str  # module in `runners`
     variant: str = ""  # told to the runner
+    gpu: bool = False  # it uses one if there is one
 
     @property
     def packages(self) -> Sequence[str]:
@@ -31,13 +32,13 @@ class Peer:
 
 
 PEERS = {
-    "denn": Peer("denn", "denn_train"),
+    "denn": Peer("denn", "denn_train", gpu=True),
     "svm": Peer("TF-IDF + linear SVM (scikit-learn)", "svm"),
-    "setfit": Peer("SetFit", "setfit"),
-    "trainer": Peer("Hugging Face Trainer", "trainer"),
+    "setfit": Peer("SetFit", "setfit", gpu=True),
+    "trainer": Peer("Hugging Face Trainer", "trainer", gpu=True),
     "libmultilabel-linear": Peer("LibMultiLabel, linear", "libmultilabel", "linear"),
-    "libmultilabel-bert": Peer("LibMultiLabel, BERT", "libmultilabel", "bert"),
-    "adaptive-classifier": Peer("adaptive-classifier", "adaptive_classifier"),
+    "libmultilabel-bert": Peer("LibMultiLabel, BERT", "libmultilabel", "bert", gpu=True),
+    "adaptive-classifier": Peer("adaptive-classifier", "adaptive_classifier", gpu=True),
     "annif-omikuji": Peer("Annif, Omikuji", "annif", "omikuji"),
     "annif-fasttext": Peer("Annif, fastText", "annif", "fasttext"),
     "annif-ensemble": Peer("Annif, ensemble of both", "annif", "ensemble"),

@@ -7,7 +7,7 @@ import os
 import tempfile
 from itertools import groupby
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -31,6 +31,17 @@ def run(
     cores: Annotated[
         str, typer.Option(metavar="CORE[,CORE]", help="Numbers of the processor cores to use; default: the first two.")
     ] = "",
+    device: Annotated[
+        Literal["cpu", "cuda"], typer.Option(help="Hide GPUs from all peers, or run those that can use one on it.")
+    ] = "cpu",
+    packages: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR",
+            help="Folder with unpacked packages in DIR/RUNNER for each runner, used by this Python instead of virtual "
+            "environments.",
+        ),
+    ] = None,
     results: Results = Path("results/peers.jsonl"),
     work: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Folder for models and logs of failures; default: the cache.")
@@ -39,7 +50,7 @@ def run(
     busy: Annotated[
         float,
         typer.Option(
-            "--busy", min=0, max=1, help="Run again what ran while others took more than this share of the processor."
+            "--busy", min=0, max=1, help="Run again what ran while others took more than this share of its cores."
         ),
     ] = 1.0,
     data_dir: DataDir = None,
@@ -49,7 +60,7 @@ def run(
     """Train and test every peer on every corpus with every time limit, and append one line each.
 
     Finished runs are skipped, and so are other time limits within which a peer's training ended by itself. The
-    environments of peers are made when first needed.
+    environments of peers are made when first needed. Runs on another CPU or GPU are different runs.
     """
     from denn.cli.output import check_file, check_folder
     from denn.cli.show import complain
@@ -58,8 +69,9 @@ def run(
     from denn_bench.peers.runs import append, perform, plan, read, settled, write_documents
     from denn_bench.run import digest
 
-    chosen = _chosen(peers)
-    runs = plan(chosen, _names(corpora), _numbers(minutes, "--minutes"), [int(n) for n in _numbers(seeds, "--seeds")])
+    chosen = _chosen(peers, gpu=device == "cuda")
+    limits, seed_numbers = _numbers(minutes, "--minutes"), [int(n) for n in _numbers(seeds, "--seeds")]
+    runs = plan(chosen, _names(corpora), limits, seed_numbers, _name_of(device))
     numbers = [int(number) for number in _numbers(cores, "--cores")] or _first_cores()
     folder = work or data_folder(None) / "peers" / "work"
     check_file(results, "--results")
@@ -80,7 +92,7 @@ def run(
                 if settled(one, read(results), checksum, retry, busy):
                     log.info(f"{one.name}: done already")
                     continue
-                row = perform(one, corpus, data, checksum, numbers, folder)
+                row = perform(one, corpus, data, checksum, numbers, folder, packages)
                 append(results, row)
                 log.info(f"{one.name}: {_summary(row)}")
     if unread:
@@ -133,16 +145,32 @@ def _names(text: str) -> list[str]:
     return list(dict.fromkeys(part.strip() for part in text.split(",") if part.strip()))
 
 
-def _chosen(text: str) -> list[str]:
+def _chosen(text: str, gpu: bool = False) -> list[str]:
+    """Return the names of the peers; with `gpu` only those that use one."""
     from denn.errors import ConfigError
     from denn.registry import did_you_mean
     from denn_bench.peers.catalogue import PEERS
 
-    names = _names(text) or list(PEERS)
+    names = _names(text) or [name for name, peer in PEERS.items() if peer.gpu or not gpu]
     for name in names:
         if name not in PEERS:
             raise ConfigError(f"There is no peer {name!r}.{did_you_mean(name, PEERS)} There are: {', '.join(PEERS)}.")
+        if gpu and not PEERS[name].gpu:
+            raise ConfigError(f"The peer {name!r} cannot use a GPU. Run it with --device cpu.")
     return names
+
+
+def _name_of(device: str) -> str:
+    """Return the name of the GPU, or cpu."""
+    import torch
+
+    from denn.errors import ConfigError
+
+    if device == "cpu":
+        return device
+    if not torch.cuda.is_available():
+        raise ConfigError("PyTorch finds no CUDA GPU. Use --device cpu.")
+    return torch.cuda.get_device_name()
 
 
 def _numbers(text: str, option: str) -> list[float]:

@@ -1,4 +1,4 @@
-"""Virtual environments of the peers: made once from pinned packages, kept in the cache folder."""
+"""Packages of the peers: virtual environments, made once from pinned packages, or folders that are already there."""
 
 from __future__ import annotations
 
@@ -32,6 +32,14 @@ def python_of(name: str, packages: Sequence[str], carriers: Sequence[str] = ()) 
         _make(folder, python, packages, carriers)
         (folder / COMPLETE).write_text(listed + "\n", encoding="utf-8")
     return python
+
+
+def packages_of(name: str, folder: Path) -> Path:
+    """Return the folder of a runner's unpacked packages, which is in this one."""
+    found = folder.resolve() / name
+    if not found.is_dir():
+        raise EnvironmentFailed(f"{found} is missing; expected a folder with the unpacked packages of this runner.")
+    return found
 
 
 def _make(folder: Path, python: Path, packages: Sequence[str], carriers: Sequence[str]) -> None:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import sys
 import tempfile
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -17,25 +18,28 @@ from denn.encoders.weights import locate
 from denn.errors import DataError, DennError
 from denn.types import Corpus, Document
 from denn_bench.machine import commit, machine
-from denn_bench.peers.catalogue import PEERS
-from denn_bench.peers.environments import python_of
+from denn_bench.peers.catalogue import PEERS, Peer
+from denn_bench.peers.environments import packages_of, python_of
 from denn_bench.peers.scoring import measure
 from denn_bench.peers.watching import watch
 
 START = Path(__file__).parent / "runners" / "start.py"
 ENCODER = "minilm"
+CPU = "cpu"
 THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 Row = dict[str, Any]
 
 
 @dataclass(frozen=True)
 class Run:
-    """One peer on one corpus with one time limit and one seed."""
+    """One peer on one corpus with one time limit and one seed, on one machine."""
 
     peer: str
     corpus: str
     minutes: float
     seed: int
+    device: str = CPU  # or the name of the GPU
+    processor: str = ""  # name of the machine's CPU: times on another one do not compare
 
     @property
     def name(self) -> str:
@@ -43,11 +47,21 @@ class Run:
         return f"{self.peer} on {self.corpus}, {self.minutes:g} min, seed {self.seed}"
 
 
-def plan(peers: Iterable[str], corpora: Iterable[str], minutes: Iterable[float], seeds: Sequence[int]) -> list[Run]:
-    """List the runs: corpus by corpus, short ones first."""
-    peers, limits = list(peers), sorted(minutes)
+def plan(
+    peers: Iterable[str],
+    corpora: Iterable[str],
+    minutes: Iterable[float],
+    seeds: Sequence[int],
+    device: str = CPU,
+) -> list[Run]:
+    """List the runs on this machine: corpus by corpus, short ones first."""
+    peers, limits, processor = list(peers), sorted(minutes), machine()["cpu"]
     return [
-        Run(peer, corpus, limit, seed) for corpus in corpora for limit in limits for peer in peers for seed in seeds
+        Run(peer, corpus, limit, seed, device, processor)
+        for corpus in corpora
+        for limit in limits
+        for peer in peers
+        for seed in seeds
     ]
 
 
@@ -65,21 +79,19 @@ def read(path: Path) -> list[Row]:
 
 def run_of(row: Mapping[str, Any]) -> Run:
     """Return the run that a row is about."""
-    return Run(row["peer"], row["corpus"], row["minutes"], row["seed"])
+    device = row.get("device", CPU)  # rows from before there was a choice have none
+    return Run(row["peer"], row["corpus"], row["minutes"], row["seed"], device, row["machine"]["cpu"])
 
 
 def settled(run: Run, rows: Iterable[Row], checksum: str, retry: bool = False, busy: float = 1.0) -> Row | None:
     """Return the row that makes a run unnecessary: its own, or one of another time limit that holds for it, too.
 
-    Failures do not count with `retry`, nor does what ran while others took more than the share `busy` of the machine.
+    Failures do not count with `retry`, nor does what ran while others took more than the share `busy` of its cores.
     """
     for row in rows:
-        done = run_of(row)
         if row.get("others", 0.0) > busy or (retry and row["failure"]):
             continue
-        if (done.peer, done.corpus, done.seed) != (run.peer, run.corpus, run.seed) or row[
-            "documents_sha256"
-        ] != checksum:
+        if replace(run_of(row), minutes=run.minutes) != run or row["documents_sha256"] != checksum:
             continue
         if stands_for(row, run.minutes):
             return row
@@ -114,9 +126,21 @@ def write_documents(corpus: Corpus, folder: Path) -> None:
                 file.write(json.dumps(row) + "\n")
 
 
-def perform(run: Run, corpus: Corpus, data: Path, checksum: str, cores: Sequence[int], work: Path) -> Row:
-    """Run a peer in its environment, and return its row; a failure is a row, too."""
+def perform(
+    run: Run,
+    corpus: Corpus,
+    data: Path,
+    checksum: str,
+    cores: Sequence[int],
+    work: Path,
+    packages: Path | None = None,
+) -> Row:
+    """Run a peer in its environment, and return its row; a failure is a row, too.
+
+    With `packages` it runs by this Python, and what it needs beyond that comes from its folder there.
+    """
     peer = PEERS[run.peer]
+    options = ["--device cuda"] * (run.device != CPU) + [f"--packages {packages}"] * (packages is not None)
     row: Row = {
         **asdict(run),
         "title": peer.title,
@@ -127,19 +151,20 @@ def perform(run: Run, corpus: Corpus, data: Path, checksum: str, cores: Sequence
         "commit": commit(),
         "date": datetime.now(UTC).date().isoformat(),
         "command": f"denn bench peers run --peers {run.peer} --corpora {run.corpus} --minutes {run.minutes:g} "
-        f"--seeds {run.seed} --cores {','.join(map(str, cores))}",
+        f"--seeds {run.seed} --cores {','.join(map(str, cores))}{''.join(f' {option}' for option in options)}",
     }
+    del row["processor"]  # `machine` has it
     work.mkdir(parents=True, exist_ok=True)
     out = Path(tempfile.mkdtemp(dir=work, prefix=f"{run.peer}-{run.corpus}-"))
     try:
-        python = python_of(peer.runner, peer.packages, peer.carriers)
+        python, path = _python(peer, packages)
         started = time.time()
         command = [
             str(python), "-P", str(START), peer.runner, "--data", str(data), "--out", str(out),
             "--encoder", str(locate(ENCODER)), "--seconds", str(60 * run.minutes), "--started", str(started),
             "--seed", str(run.seed), "--cores", ",".join(map(str, cores)), "--variant", peer.variant,
         ]  # fmt: skip
-        outcome = watch(command, _environment(len(cores), own=not peer.packages), out, 60 * run.minutes)
+        outcome = watch(command, _environment(len(cores), run.device, path), out, 60 * run.minutes, cores)
         row |= {"memory_bytes": outcome.peak_bytes, "failure": outcome.failure, "others": outcome.others}
         for name in ("trained.json", "scored.json"):
             row |= json.loads((out / name).read_text(encoding="utf-8")) if (out / name).exists() else {}
@@ -163,10 +188,20 @@ def _tidy(out: Path, failure: str | None) -> None:
             entry.unlink()
 
 
-def _environment(cores: int, own: bool) -> dict[str, str]:
-    """Return the environment variables of a runner: as many threads as cores, no model hub, no packages but its own."""
+def _python(peer: Peer, packages: Path | None) -> tuple[Path, str]:
+    """Return the Python that runs a peer, and its PYTHONPATH."""
+    if not peer.packages or packages is None:
+        own = "" if peer.packages else os.environ.get("PYTHONPATH", "")
+        return python_of(peer.runner, peer.packages, peer.carriers), own
+    return Path(sys.executable), str(packages_of(peer.runner, packages))
+
+
+def _environment(cores: int, device: str, path: str) -> dict[str, str]:
+    """Return the environment variables of a runner: as many threads as cores, no model hub, no GPU unless asked for."""
     return {
-        **{name: value for name, value in os.environ.items() if own or name != "PYTHONPATH"},
+        **os.environ,
+        **({"CUDA_VISIBLE_DEVICES": ""} if device == CPU else {}),
+        "PYTHONPATH": path,  # empty: the same as none
         **dict.fromkeys(THREADS, str(cores)),
         "HF_HUB_OFFLINE": "1",
         "TRANSFORMERS_OFFLINE": "1",

@@ -9,7 +9,7 @@ from statistics import fmean
 from denn.errors import DataError
 from denn_bench.paper import TITLES
 from denn_bench.peers.catalogue import PEERS
-from denn_bench.peers.runs import Row, run_of, stands_for
+from denn_bench.peers.runs import CPU, Row, run_of, stands_for
 from denn_bench.summary import NOTHING, mean_sd
 
 PLACE = re.compile(r"<!-- peers -->\n.*?<!-- end -->", re.DOTALL)
@@ -18,9 +18,18 @@ MIB = 1 << 20
 
 
 def render(rows: Sequence[Row]) -> str:
-    """Return the table, corpus by corpus, the best micro-F1 of each time limit in bold, and what failed below it."""
+    """Return one table for each machine; those of GPUs come last."""
     if not rows:
         raise DataError("There are no runs of peers. Make some with `denn bench peers run`.")
+    machines: dict[tuple[str, str], list[Row]] = {}
+    for row in rows:
+        machines.setdefault((run_of(row).device, run_of(row).processor), []).append(row)
+    ordered = sorted(machines, key=lambda machine: machine[0] != CPU)
+    return "\n".join(_table(machines[machine]) for machine in ordered)
+
+
+def _table(rows: Sequence[Row]) -> str:
+    """Return a table, corpus by corpus, the best micro-F1 of each time limit in bold, and what failed below it."""
     limits = sorted({row["minutes"] for row in rows})
     f1 = [f"F1 after {limit:g} min" for limit in limits]
     head = ["Corpus", "System", *f1, "trained in s", "texts/s", "memory MiB", "disk MiB"]
@@ -106,9 +115,11 @@ def _caption(rows: Sequence[Row]) -> str:
 
     dates, seeds = sorted({row["date"] for row in rows}), {row["seed"] for row in rows}
     others = [100 * row["others"] for row in rows if "others" in row] or [0]
+    device = run_of(rows[0]).device
+    on = "" if device == CPU else f"{device} and "
     return (
         f"*{len({run_of(row) for row in rows})} runs with seed{'s' * (len(seeds) > 1)} {listed(seeds)} on "
-        f"{listed(row['cores'] for row in rows)} cores of {listed(row['machine']['cpu'] for row in rows)}; "
+        f"{on}{listed(row['cores'] for row in rows)} cores of {listed(row['machine']['cpu'] for row in rows)}; "
         f"{' to '.join(dict.fromkeys((dates[0], dates[-1])))}; other processes took {min(others):.0f} to "
         f"{max(others):.0f} % of the processor meanwhile. Made by `denn bench peers table`.*"
     )

@@ -14,6 +14,7 @@ INTERVAL = 0.5  # seconds between two looks
 GRACE = 0.1, 10.0  # share of the time limit and seconds that a training may take beyond it
 SCORING = 3600.0  # seconds that scoring may take
 KIB = 1024
+STAT = Path("/proc/stat")
 
 
 @dataclass(frozen=True)
@@ -22,12 +23,14 @@ class Outcome:
 
     failure: str | None  # one line; None if all went well
     peak_bytes: int
-    others: float  # share of the machine's processor time that other processes took meanwhile
+    others: float  # share of the processor time of the run's cores that other processes took meanwhile
 
 
-def watch(command: Sequence[str], environment: Mapping[str, str], out: Path, seconds: float) -> Outcome:
-    """Run a runner: it writes trained.json within the seconds, then scored.json, or failure.txt."""
-    begun, peak, late, before = time.monotonic(), 0, None, (_machine_seconds(), _own_seconds())
+def watch(
+    command: Sequence[str], environment: Mapping[str, str], out: Path, seconds: float, cores: Sequence[int]
+) -> Outcome:
+    """Run a runner on these cores: it writes trained.json within the seconds, then scored.json, or failure.txt."""
+    begun, peak, late, before = time.monotonic(), 0, None, (core_seconds(cores), _own_seconds())
     with (out / "log.txt").open("wb") as log:
         child = subprocess.Popen(
             command, stdout=log, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, env=environment,
@@ -45,8 +48,8 @@ def watch(command: Sequence[str], environment: Mapping[str, str], out: Path, sec
             time.sleep(INTERVAL)
     finally:
         _end(child)
-    foreign = _machine_seconds() - before[0] - (_own_seconds() - before[1])
-    others = foreign / (time.monotonic() - begun) / (os.cpu_count() or 1)
+    foreign = core_seconds(cores) - before[0] - (_own_seconds() - before[1])
+    others = foreign / (time.monotonic() - begun) / len(cores)
     return Outcome(late or _failure(child, out), peak, round(min(max(others, 0.0), 1.0), 3))
 
 
@@ -69,14 +72,19 @@ def descendants(pid: int) -> Iterator[int]:
         return
 
 
-def _machine_seconds() -> float:
-    """Return the processor time that the whole machine has spent on work; 0 where it does not say."""
+def core_seconds(cores: Sequence[int]) -> float:
+    """Return the processor time that these cores have spent on work since the machine started; 0 if it is unknown."""
     try:
-        spent = Path("/proc/stat").read_text().splitlines()[0].split()[1:9]
+        lines = [line.split() for line in STAT.read_text().splitlines()]
     except OSError:
         return 0.0
-    user, nice, system, _, _, irq, softirq, steal = map(int, spent)
-    return (user + nice + system + irq + softirq + steal) / os.sysconf("SC_CLK_TCK")
+    names = {f"cpu{core}" for core in cores}
+    ticks = 0
+    for line in lines:
+        if line[:1] and line[0] in names:
+            user, nice, system, _, _, irq, softirq, steal = map(int, line[1:9])
+            ticks += user + nice + system + irq + softirq + steal
+    return ticks / os.sysconf("SC_CLK_TCK")
 
 
 def _own_seconds() -> float:

@@ -5,6 +5,7 @@ Its tokenizer needs NLTK's punkt_tab, which NLTK downloads; here it comes from a
 
 from __future__ import annotations
 
+import ctypes
 import os
 from collections.abc import Sequence
 from importlib import metadata
@@ -41,7 +42,8 @@ vocab=labels
 """
 URI = "http://example.org/"
 BATCH = 32  # documents, as in its REST API
-TRIES = 20
+TRIES = 3
+M_PERTURB, ZEROS = -6, 255  # of glibc's mallopt
 
 
 def train(job: Job) -> Trained:
@@ -71,7 +73,8 @@ def train(job: Job) -> Trained:
         def fit(documents: Sequence[Document]) -> None:
             path = _write(documents, job.folder.parent / "train.tsv")
             for project in trained:
-                failures.append(_train(project, DocumentFileTSV(str(path), project.subjects, require_subjects=True)))
+                corpus = DocumentFileTSV(str(path), project.subjects, require_subjects=True)
+                failures.append(_train(project, corpus, job.cores))
 
         documents = fitting_documents(job, fit)
         fit(documents)
@@ -91,17 +94,31 @@ def train(job: Job) -> Trained:
     return Trained(score, len(documents), "fewer documents", complete, packages, facts=facts)
 
 
-def _train(project: Any, corpus: Any) -> int:
-    """Train a project, and return how often fastText failed before: with few documents it does so at random."""
-    failures = 0
-    while True:
+def _train(project: Any, corpus: Any, threads: int) -> int:
+    """Train a project, and return how often fastText failed before.
+
+    fastText reads memory that it never wrote, and fails if that holds no numbers, so a new try finds zeros there. By
+    default it takes one thread less than the machine has cores, however few of them this process may use.
+    """
+    for failures in range(TRIES):
         try:
-            project.train(corpus)
+            if failures:
+                _fill_memory(ZEROS)
+            project.train(corpus, jobs=threads)
             return failures
         except RuntimeError as error:
-            failures += 1
-            if "NaN" not in str(error) or failures == TRIES:
+            if "NaN" not in str(error):
                 raise
+        finally:
+            _fill_memory(0)
+    raise RuntimeError(f"fastText failed {TRIES} times.")
+
+
+def _fill_memory(byte: int) -> None:
+    """Have glibc fill the memory that it hands out with the complement of a byte; 0 ends that."""
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    if mallopt:
+        mallopt(M_PERTURB, byte)
 
 
 def _write(documents: Sequence[Document], path: Path) -> Path:

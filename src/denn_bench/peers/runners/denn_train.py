@@ -38,7 +38,7 @@ def train(job: Job) -> Trained:
         size, parts = model.batch(), []
         decided.clear()
         for begin in range(0, len(texts), size):
-            scores = model.score(texts[begin : begin + size])
+            scores = model.score(texts[begin : begin + size]).cpu()
             columns = [places[name] for name in scores.names]
             above = scores.final > model.decision_thresholds(scores)
             decided.append(spread(above.numpy(), columns, len(job.labels)) > 0)
