@@ -70,9 +70,21 @@ def test_attention_and_its_gradient(share, seed):
     torch.testing.assert_close(*gradients, **close)
 
 
+def test_attention_without_a_bias():
+    layout = Layout.of(LENGTHS, DEVICE)
+    qkv = torch.randn(sum(LENGTHS), 3 * HEADS * SIZE, generator=torch.Generator().manual_seed(0)).to(DEVICE)
+    qkv.requires_grad_()
+    found = flash.attend(qkv, None, layout.starts, 130, HEADS, 0.1, seed_of(5))
+    wanted = plain_attention(qkv, torch.zeros(HEADS, 130, 130, device=DEVICE), 0.1, 5)
+    close = {"rtol": 0, "atol": 1e-5} if INTERPRETED else {"rtol": 0.01, "atol": 0.01}
+    torch.testing.assert_close(found, wanted, **close)
+    gradients = [torch.autograd.grad(out.sin().sum(), qkv)[0] for out in (found, wanted)]
+    torch.testing.assert_close(*gradients, **close)
+
+
 @pytest.mark.parametrize(("share", "seed"), [(0.0, 3), (0.1, -99887766)])
 def test_residual_norm_and_its_gradients(share, seed, monkeypatch):
-    monkeypatch.setattr(fused, "PROGRAMS", 5)
+    monkeypatch.setitem(fused.NORM_BACKWARD, "ROWS", 5)
     generator = torch.Generator().manual_seed(0)
     shapes = ((23, 48), (48,), (23, 48), (48,), (48,))
     inputs = [torch.randn(shape, generator=generator).to(DEVICE).requires_grad_() for shape in shapes]
@@ -88,8 +100,8 @@ def test_residual_norm_and_its_gradients(share, seed, monkeypatch):
 
 @pytest.mark.parametrize("rows", [1, 23])
 def test_gelu_with_a_bias_and_its_gradients(rows, monkeypatch):
-    monkeypatch.setattr(fused, "PROGRAMS", 4)
     monkeypatch.setitem(fused.GELU, "BLOCK", 32)
+    monkeypatch.setattr(fused, "GELU_BACKWARD", {**fused.GELU_BACKWARD, "STEPS": 2, "ROWS": 4, "BLOCK": 32})
     generator = torch.Generator().manual_seed(0)
     x = (3 * torch.randn(rows, 48, generator=generator)).to(DEVICE).requires_grad_()
     bias = torch.randn(48, generator=generator).to(DEVICE).requires_grad_()
@@ -97,6 +109,24 @@ def test_gelu_with_a_bias_and_its_gradients(rows, monkeypatch):
     found, wanted = fused.biased_gelu(x, bias), F.gelu(x + bias)
     torch.testing.assert_close(found, wanted, rtol=0, atol=1e-5)
     for one, other in zip(*(torch.autograd.grad(out, (x, bias), direction) for out in (found, wanted)), strict=True):
+        torch.testing.assert_close(one, other, rtol=0, atol=1e-4)
+
+
+def test_a_linear_map_beside_its_residual_and_their_gradients():
+    generator = torch.Generator().manual_seed(0)
+    shapes = ((23, 48), (32, 48), (32,))
+    inputs = [torch.randn(shape, generator=generator).to(DEVICE).requires_grad_() for shape in shapes]
+    weight = torch.randn(48, 32, generator=generator).to(DEVICE)
+    norm = torch.ones(48, device=DEVICE), torch.zeros(48, device=DEVICE)
+    direction = torch.randn(23, 48, generator=generator).to(DEVICE)
+
+    def layer(mapped, x):
+        return fused.residual_norm(F.linear(mapped, weight), norm[1], x, *norm, 1e-5, 0.0, seed_of(1))
+
+    found = layer(*fused.linear_and_input(*inputs))
+    wanted = layer(F.linear(*inputs), inputs[0])
+    torch.testing.assert_close(found, wanted, rtol=0, atol=1e-5)
+    for one, other in zip(*(torch.autograd.grad(out, inputs, direction) for out in (found, wanted)), strict=True):
         torch.testing.assert_close(one, other, rtol=0, atol=1e-4)
 
 

@@ -1,7 +1,8 @@
 """What stands between two matrix products of a transformer, in one pass over memory on CUDA.
 
 `residual_norm` is layer_norm(x + dropout(y + bias)), `biased_gelu` is gelu(x + bias). Their backward passes give the
-gradients of all inputs; those of bias, weight and shift are summed over the rows in a fixed order.
+gradients of all inputs; those of bias, weight and shift are summed over the rows in a fixed order. `linear_and_input`
+adds the gradients of a map and of the residual beside it within the matrix product.
 """
 
 from __future__ import annotations
@@ -9,19 +10,24 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 import triton
 import triton.language as tl
 from torch import Tensor
 
 from denn.encoders.flash import _mix
 
-PROGRAMS = 528  # of the backward pass: four on each of an H200's 132 multiprocessors; each sums its share of the rows
+# How the work is divided, as measured on an H200: rows that a program takes, and the warps that it runs on.
+NORM = {"num_warps": 1}
+NORM_BACKWARD = {"ROWS": 16, "num_warps": 1}
+GELU = {"ROWS": 4, "BLOCK": 1024, "num_warps": 8}
+GELU_BACKWARD = {"STEPS": 4, "ROWS": 2, "BLOCK": 1024, "num_warps": 4}
 
 
 @triton.jit(do_not_specialize=["cut"])  # type: ignore[untyped-decorator]
 def _forward(  # type: ignore[no-untyped-def]
     Y, BIAS, X, WEIGHT, SHIFT, OUT, SUM, MEAN, RSTD, SEED, cut, rescale, eps,
-    D: tl.constexpr, BLOCK: tl.constexpr, DROPS: tl.constexpr,
+    D: tl.constexpr, BLOCK: tl.constexpr, DROPS: tl.constexpr, KEEPS: tl.constexpr,
 ):  # fmt: skip
     row, seed = tl.program_id(0), tl.load(SEED)
     columns = tl.arange(0, BLOCK)
@@ -31,8 +37,7 @@ def _forward(  # type: ignore[no-untyped-def]
     if DROPS:
         y = tl.where(_kept(row, columns, seed, cut, D), y * rescale, 0.0)
     x = y + tl.load(X + row * D + columns, mask=inside, other=0.0).to(tl.float32)
-    x = x.to(SUM.dtype.element_ty).to(tl.float32)  # normalise what the backward pass will read
-    tl.store(SUM + row * D + columns, x.to(SUM.dtype.element_ty), mask=inside)
+    x = x.to(OUT.dtype.element_ty).to(tl.float32)  # normalise what the backward pass will read
     mean = tl.sum(x, 0) / D
     centred = tl.where(inside, x - mean, 0.0)
     rstd = 1 / tl.sqrt(tl.sum(centred * centred, 0) / D + eps)
@@ -40,23 +45,25 @@ def _forward(  # type: ignore[no-untyped-def]
     shift = tl.load(SHIFT + columns, mask=inside, other=0.0).to(tl.float32)
     out = centred * rstd * weight + shift
     tl.store(OUT + row * D + columns, out.to(OUT.dtype.element_ty), mask=inside)
-    tl.store(MEAN + row, mean)
-    tl.store(RSTD + row, rstd)
+    if KEEPS:  # for the backward pass
+        tl.store(SUM + row * D + columns, x.to(SUM.dtype.element_ty), mask=inside)
+        tl.store(MEAN + row, mean)
+        tl.store(RSTD + row, rstd)
 
 
 @triton.jit(do_not_specialize=["cut", "rows"])  # type: ignore[untyped-decorator]
 def _backward(  # type: ignore[no-untyped-def]
     GRAD, WEIGHT, SUM, MEAN, RSTD, DY, DX, SUMS, SEED, cut, rescale, rows,
-    D: tl.constexpr, BLOCK: tl.constexpr, DROPS: tl.constexpr,
+    D: tl.constexpr, BLOCK: tl.constexpr, DROPS: tl.constexpr, ROWS: tl.constexpr,
 ):  # fmt: skip
-    program, programs, seed = tl.program_id(0), tl.num_programs(0), tl.load(SEED)
+    program, seed = tl.program_id(0), tl.load(SEED)
     columns = tl.arange(0, BLOCK)
     inside = columns < D
     weight = tl.load(WEIGHT + columns, mask=inside, other=0.0).to(tl.float32)
     for_bias = tl.zeros([BLOCK], tl.float32)
     for_weight = tl.zeros([BLOCK], tl.float32)
     for_shift = tl.zeros([BLOCK], tl.float32)
-    for row in range(program, rows, programs):
+    for row in range(program * ROWS, tl.minimum(program * ROWS + ROWS, rows)):
         grad = tl.load(GRAD + row * D + columns, mask=inside, other=0.0).to(tl.float32)
         x = tl.load(SUM + row * D + columns, mask=inside, other=0.0).to(tl.float32)
         rstd = tl.load(RSTD + row)
@@ -68,7 +75,7 @@ def _backward(  # type: ignore[no-untyped-def]
         tl.store(DX + row * D + columns, dx.to(DX.dtype.element_ty), mask=inside)
         if DROPS:
             dx = tl.where(_kept(row, columns, seed, cut, D), dx * rescale, 0.0)
-            tl.store(DY + row * D + columns, dx.to(DY.dtype.element_ty), mask=inside)
+        tl.store(DY + row * D + columns, dx.to(DY.dtype.element_ty), mask=inside)
         for_bias += tl.where(inside, dx, 0.0)
     place = SUMS + program * 3 * D + columns
     tl.store(place, for_bias, mask=inside)
@@ -82,6 +89,15 @@ def _kept(row, columns, seed, cut, D: tl.constexpr):  # type: ignore[no-untyped-
     return _mix((row * D + columns + seed).to(tl.uint32)) >= cut.to(tl.uint32)
 
 
+@triton.jit
+def _normal(x, bell):  # type: ignore[no-untyped-def]
+    """Return Φ(x), given exp(−x²/2): Abramowitz and Stegun, 7.1.26, off by at most 1e-7."""
+    t = 1 / (1 + 0.2316418882663604 * tl.abs(x))  # 0.3275911 / √2
+    series = ((((1.061405429 * t - 1.453152027) * t + 1.421413741) * t - 0.284496736) * t + 0.254829592) * t
+    tail = 0.5 * series * bell
+    return tl.where(x < 0, tail, 1 - tail)
+
+
 @triton.jit(do_not_specialize=["rows"])  # type: ignore[untyped-decorator]
 def _gelu_forward(  # type: ignore[no-untyped-def]
     X, BIAS, OUT, rows, D: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr
@@ -92,25 +108,25 @@ def _gelu_forward(  # type: ignore[no-untyped-def]
     places = row[:, None] * D + columns[None, :]
     x = tl.load(X + places, mask=inside, other=0.0).to(tl.float32)
     x += tl.load(BIAS + columns, mask=columns < D, other=0.0).to(tl.float32)[None, :]
-    out = x * (0.5 + 0.5 * tl.erf(x * 0.7071067811865476))
+    out = x * _normal(x, tl.exp2(x * x * -0.7213475204444817))
     tl.store(OUT + places, out.to(OUT.dtype.element_ty), mask=inside)
 
 
 @triton.jit(do_not_specialize=["rows"])  # type: ignore[untyped-decorator]
 def _gelu_backward(  # type: ignore[no-untyped-def]
-    GRAD, X, BIAS, DX, SUMS, rows, D: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr
+    GRAD, X, BIAS, DX, SUMS, rows, D: tl.constexpr, STEPS: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr
 ):  # fmt: skip
-    program, programs = tl.program_id(0), tl.num_programs(0)
+    program = tl.program_id(0)
     columns = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     bias = tl.load(BIAS + columns, mask=columns < D, other=0.0).to(tl.float32)
     for_bias = tl.zeros([BLOCK], tl.float32)
-    for first in range(program * ROWS, rows, programs * ROWS):
-        row = first + tl.arange(0, ROWS)
+    for step in range(STEPS):
+        row = (program * STEPS + step) * ROWS + tl.arange(0, ROWS)
         inside = (row < rows)[:, None] & (columns < D)[None, :]
         places = row[:, None] * D + columns[None, :]
         x = tl.load(X + places, mask=inside, other=0.0).to(tl.float32) + bias[None, :]
-        share = 0.5 + 0.5 * tl.erf(x * 0.7071067811865476)  # Φ(x), and its slope is exp(−x²/2) / √(2π)
-        slope = share + x * tl.exp2(x * x * -0.7213475204444817) * 0.3989422804014327
+        bell = tl.exp2(x * x * -0.7213475204444817)  # exp(−x²/2); over √(2π) it is the slope of Φ
+        slope = _normal(x, bell) + x * bell * 0.3989422804014327
         dx = tl.load(GRAD + places, mask=inside, other=0.0).to(tl.float32) * slope
         tl.store(DX + places, dx.to(DX.dtype.element_ty), mask=inside)
         for_bias += tl.sum(dx, 0)
@@ -131,15 +147,11 @@ class _BiasedGelu(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor]:
         x, bias = ctx.saved_tensors
         rows, width = x.shape
-        grad, dx = grad.contiguous(), torch.empty_like(x)
-        blocks = triton.cdiv(width, GELU["BLOCK"])
-        programs = max(1, min(PROGRAMS // blocks, triton.cdiv(rows, GELU["ROWS"])))
-        sums = torch.empty(programs, width, device=x.device, dtype=torch.float32)
-        _gelu_backward[(programs, blocks)](grad, x, bias, dx, sums, rows, D=width, **GELU)
+        grad, dx, g = grad.contiguous(), torch.empty_like(x), GELU_BACKWARD
+        grid = (triton.cdiv(rows, g["STEPS"] * g["ROWS"]), triton.cdiv(width, g["BLOCK"]))
+        sums = torch.empty(grid[0], width, device=x.device, dtype=torch.float32)
+        _gelu_backward[grid](grad, x, bias, dx, sums, rows, D=width, **g)
         return dx, sums.sum(0).to(bias.dtype)
-
-
-GELU = {"ROWS": 4, "BLOCK": 1024, "num_warps": 8}  # of a block
 
 
 def biased_gelu(x: Tensor, bias: Tensor) -> Tensor:
@@ -162,12 +174,14 @@ class _ResidualNorm(torch.autograd.Function):
         seed: Tensor,
     ) -> Tensor:
         rows, width = y.shape
-        out, total = torch.empty_like(x), torch.empty_like(x)
-        mean, rstd = torch.empty(2, rows, device=x.device, dtype=torch.float32)
+        keeps = any(ctx.needs_input_grad)
+        out = torch.empty_like(x)
+        total = torch.empty_like(x) if keeps else out  # without a backward pass nothing is written there
+        mean, rstd = torch.empty(2, rows if keeps else 1, device=x.device, dtype=torch.float32)
         numbers = (round(share * 2**32), 1 / (1 - share))
         constants = {"D": width, "BLOCK": triton.next_power_of_2(width), "DROPS": share > 0}
         _forward[(rows,)](
-            y, bias, x, weight, shift, out, total, mean, rstd, seed, *numbers, eps, **constants, num_warps=4
+            y, bias, x, weight, shift, out, total, mean, rstd, seed, *numbers, eps, **constants, KEEPS=keeps, **NORM
         )
         ctx.save_for_backward(weight, total, mean, rstd, seed)
         ctx.settings = numbers, constants
@@ -177,12 +191,11 @@ class _ResidualNorm(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         weight, total, mean, rstd, seed = ctx.saved_tensors
         numbers, constants = ctx.settings
-        grad, dx = grad.contiguous(), torch.empty_like(total)
-        dy = torch.empty_like(total) if constants["DROPS"] else dx
-        programs = min(PROGRAMS, len(total))
+        grad, dx, dy = grad.contiguous(), torch.empty_like(total), torch.empty_like(total)
+        programs = triton.cdiv(len(total), NORM_BACKWARD["ROWS"])
         sums = torch.empty(programs, 3, total.shape[1], device=total.device, dtype=torch.float32)
         _backward[(programs,)](
-            grad, weight, total, mean, rstd, dy, dx, sums, seed, *numbers, len(total), **constants, num_warps=4
+            grad, weight, total, mean, rstd, dy, dx, sums, seed, *numbers, len(total), **constants, **NORM_BACKWARD
         )
         for_bias, for_weight, for_shift = sums.sum(0).to(weight.dtype)
         return dy, for_bias, dx, for_weight, for_shift, None, None, None
@@ -196,10 +209,30 @@ def residual_norm(
     return out
 
 
+class _LinearAndInput(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -> tuple[Tensor, Tensor]:
+        ctx.save_for_backward(x, weight)
+        return F.linear(x, weight, bias), x.view_as(x)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor, dx: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
+        x, weight = ctx.saved_tensors
+        for_bias = grad.sum(0) if ctx.needs_input_grad[2] else None
+        return dx.addmm_(grad, weight), grad.mT @ x, for_bias  # dx is a tensor that `residual_norm` made for this
+
+
+def linear_and_input(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    """Return a linear map of x, and x itself for the `residual_norm` that follows; nothing else may use the latter."""
+    mapped, same = _LinearAndInput.apply(x, weight, bias)  # type: ignore[no-untyped-call]
+    return mapped, same
+
+
 @torch.inference_mode(False)
 @torch.enable_grad()
 def try_out() -> None:
     """Run the kernels once, on two rows, to see whether they compile here."""
     x = torch.zeros(2, 16, device="cuda", dtype=torch.bfloat16, requires_grad=True)
     seed = torch.zeros(4, device="cuda", dtype=torch.int32)
-    torch.autograd.grad(residual_norm(biased_gelu(x, x[0]), x[0], x, x[0], x[0], 1e-5, 0.0, seed).sum(), x)
+    mapped, same = linear_and_input(x, torch.eye(16, device="cuda", dtype=torch.bfloat16))
+    torch.autograd.grad(residual_norm(biased_gelu(mapped, x[0]), x[0], same, x[0], x[0], 1e-5, 0.0, seed).sum(), x)

@@ -122,14 +122,16 @@ def run_layers(
     if x.is_cuda and seeds is not None and (ours := kernels()):
         flash, fused = ours
         for i, w in enumerate(layers):
-            qkv = F.linear(x, w.qkv, w.qkv_bias)
+            qkv, x = fused.linear_and_input(x, w.qkv, w.qkv_bias)
             attended = flash.attend(qkv, bias, layout.starts, layout.longest, heads, attention, seeds[3 * i])
             norm = (w.norm_attention, w.norm_attention_bias, w.eps)
             x = fused.residual_norm(F.linear(attended, w.out), w.out_bias, x, *norm, hidden, seeds[3 * i + 1])
             if isinstance(w.activation, nn.GELU) and w.activation.approximate == "none":
-                fed = F.linear(fused.biased_gelu(F.linear(x, w.up), w.up_bias), w.down)
+                up, x = fused.linear_and_input(x, w.up)
+                fed = F.linear(fused.biased_gelu(up, w.up_bias), w.down)
             else:
-                fed = F.linear(w.activation(F.linear(x, w.up, w.up_bias)), w.down)
+                up, x = fused.linear_and_input(x, w.up, w.up_bias)
+                fed = F.linear(w.activation(up), w.down)
             norm = (w.norm_output, w.norm_output_bias, w.eps)
             x = fused.residual_norm(fed, w.down_bias, x, *norm, hidden, seeds[3 * i + 2])
         return x
