@@ -284,7 +284,9 @@ def test_documents_of_a_new_label_change_no_score_where_none_of_them_is_near(mod
     assert len(texts) > len(far) > 5
     for row in far:
         assert after.neighbours.ids[row] == before.neighbours.ids[row]
-        assert torch.equal(after.final[row, :-1], before.final[row]) and after.final[row, -1] == 0
+        # One more column: a CPU may divide the work otherwise, and round the last bit.
+        torch.testing.assert_close(after.final[row, :-1], before.final[row], rtol=1e-6, atol=1e-7)
+        assert after.final[row, -1] == 0
         assert torch.equal(after.confidence[row], before.confidence[row])
 
 

@@ -267,9 +267,20 @@ def test_bfloat16_is_close_to_float32(folder):
 
 def test_auto_precision_is_float32_unless_the_device_is_faster_in_bfloat16(tiny_encoder, monkeypatch):
     encoder = load(tiny_encoder, precision="auto")
-    for fast, dtype in ((True, torch.bfloat16), (False, torch.float32)):
-        monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda fast=fast: fast)
+    for amx, avx512, dtype in (
+        (True, False, torch.bfloat16), (False, True, torch.bfloat16), (False, False, torch.float32),
+    ):  # fmt: skip
+        monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda amx=amx: amx)
+        monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda avx512=avx512: avx512)
         assert encoder.dtype == dtype
+
+
+def test_all_layers_can_be_trained_in_bfloat16_with_none_frozen(tiny_encoder):
+    encoder = load(tiny_encoder, precision="bfloat16").train()
+    encoder.freeze_below(encoder.layers)
+    out = encoder(*encoder.tokenize(TEXTS).pack(torch.arange(len(TEXTS))))
+    weights = [weight for weight in encoder.parameters() if weight.requires_grad]
+    assert all(bool(grad.isfinite().all()) for grad in torch.autograd.grad(out.sum(), weights))
 
 
 def test_a_folder_with_broken_weights_is_refused(tiny_encoder, tmp_path):

@@ -65,6 +65,8 @@ def parts_of(layer: Any, model_type: str) -> Parts:
 
 def layers_of(all_parts: Sequence[Parts], dtype: torch.dtype) -> list[Layer]:
     """Return the weights of all layers in one precision; gradients reach the modules' own parameters."""
+    if not all_parts:
+        return []
     groups: list[tuple[Tensor, ...]] = []  # what is joined along the first dimension
     for parts in all_parts:
         maps = (parts.query, parts.key, parts.value)

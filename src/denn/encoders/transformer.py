@@ -329,7 +329,10 @@ class TransformerEncoder(nn.Module):
 
 
 def _fast_bfloat16(device: torch.device) -> bool:
-    """Say whether the device multiplies bfloat16 matrices faster than float32: CUDA from Ampere on, CPUs with AMX."""
+    """Say whether the device multiplies bfloat16 matrices faster than float32.
+
+    CUDA does from Ampere on, and so do CPUs with AMX or AVX-512 BF16.
+    """
     if device.type == "cuda":
         return bool(torch.cuda.is_bf16_supported(including_emulation=False))
-    return bool(torch.cpu._is_amx_tile_supported())
+    return bool(torch.cpu._is_amx_tile_supported() or torch.cpu._is_avx512_bf16_supported())
