@@ -94,11 +94,18 @@ class Model:
     ) -> Iterator[Prediction]:
         """Tag any number of texts in constant memory; see `predict`."""
         _check_threshold(threshold)
-        for batch, embeddings in self.method.embed_ahead(self._batches(texts)):
-            with self.method.first():
-                scores = self.score(batch, embeddings=embeddings)
-                chosen = self.decision_thresholds(scores, threshold, per_label)
-                found = list(self.decide(scores, chosen, min_labels, evidence))
+
+        def scored() -> Iterator[tuple[Scores, float | Tensor]]:
+            for batch, embeddings in self.method.embed_ahead(self._batches(texts)):
+                with self.method.first():
+                    scores = self.score(batch, embeddings=embeddings)
+                    chosen = self.decision_thresholds(scores, threshold, per_label)
+                yield scores, chosen
+
+        def finish(batch: tuple[Scores, float | Tensor]) -> list[Prediction]:
+            return list(self.decide(*batch, min_labels, evidence))
+
+        for found in self.method.finish_behind(scored(), finish):
             yield from found
 
     def _batches(self, texts: Iterable[str]) -> Iterator[list[str]]:
@@ -287,7 +294,7 @@ def _load(folder: Path, device: str | None, precision: str | None) -> Model:
     card = card.model_copy(update={"parameters": trained})  # with those that it leaves out
     if trained.get("device") not in (None, "cpu"):  # a GPU that need not be here
         trained = {**trained, "device": "auto"}
-    exact: str | None = "auto" if precision == "int8" else precision
+    exact = None if precision == "int8" else precision  # what is stored stays as in training
     if exact == "auto" and "precision" not in trained:  # nor is there an encoder
         exact = None
     given = {name: value for name, value in (("device", device), ("precision", exact)) if value is not None}

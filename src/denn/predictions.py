@@ -70,7 +70,7 @@ def neighbours_with_texts(
     if store is None or found is None or limit == 0:
         return [()] * count
     ids = {id for ids in found.ids for id in ids[:limit]}
-    texts = {str(document.id): document.text for document in store.get(sorted(ids), missing_ok=True)}
+    texts = store.texts(list(ids))
     labels, rejected, similarity = found.labels(), found.rejected(), found.similarity.tolist()
     return [
         tuple(

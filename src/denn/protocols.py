@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self, runtime_checkable
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self, TypeVar, runtime_checkable
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
@@ -32,6 +32,9 @@ if TYPE_CHECKING:
         Which,
     )
     from denn.witnesses.texts import Texts
+
+Scored = TypeVar("Scored")
+Finished = TypeVar("Finished")
 
 
 @runtime_checkable
@@ -110,6 +113,9 @@ class Datastore(Protocol):
     def get(self, ids: Sequence[str], *, missing_ok: bool = False) -> list[Document]:
         """Return stored documents in the order of the ids; an unknown id is an error, or left out if `missing_ok`."""
 
+    def texts(self, ids: Sequence[str]) -> dict[str, str]:
+        """Return the texts of stored documents by id; unknown ids are left out."""
+
     def vectors(self, ids: Sequence[str]) -> Tensor:
         """Return the (n,d) unit vectors of stored documents in the order of the ids; an unknown id is an error."""
 
@@ -184,6 +190,10 @@ class Method(Protocol):
     def first(self) -> AbstractContextManager[None]:
         """Give what is done inside priority over what `embed_ahead` prepares."""
         return nullcontext()
+
+    def finish_behind(self, batches: Iterable[Scored], finish: Callable[[Scored], Finished]) -> Iterator[Finished]:
+        """Finish scored batches in order; a method may score the next one meanwhile: here it does not."""
+        return map(finish, batches)
 
     def save(self, folder: Path) -> None:
         """Write weights and whatever else scoring needs into an empty folder; no pickle."""

@@ -154,6 +154,7 @@ def test_documents_that_are_gone_are_left_out_on_request(make):
     with pytest.raises(StoreError, match="'b'"):
         store.get(["b", "a"])
     assert store.get(["b", "a", "c", "a"], missing_ok=True) == [Document("one", ("x",), "a")] * 2
+    assert store.texts(["b", "a", "c", "a"]) == {"a": "one"} and store.texts([]) == {}
 
 
 def test_text_that_is_not_unicode_is_an_error(make):

@@ -14,6 +14,7 @@ from denn.analysis.queue import digest
 from denn.protocols import Progress, Retriever
 from denn.training.head import start_head
 from denn.types import Corpus, Document, LabelSpace, Scores, Support
+from denn.witnesses.support import named_words
 from denn.witnesses.texts import Texts
 
 FOLDS = 5
@@ -87,11 +88,7 @@ class Judge:
 
     def support(self, texts: Sequence[str], columns: Sequence[Sequence[int]]) -> Support:
         """Return the words that speak for labels of texts."""
-        for witness in self._witnesses.values():
-            found = witness.support(texts, columns)
-            if any(words for text in found for words in text):
-                return found
-        return [[[] for _ in some] for some in columns]
+        return named_words(self._witnesses.values(), texts, columns)
 
     def _learn(self, progress: Progress) -> None:
         """Let the witnesses learn from the other folds; without any, the neighbours alone know something."""

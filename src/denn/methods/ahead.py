@@ -1,4 +1,4 @@
-"""Work on the next batch while the present one is finished: a GPU is not kept waiting for the CPU."""
+"""Three batches at once: one is embedded, one scored, one finished; GPU and CPU need not wait for each other."""
 
 from __future__ import annotations
 
@@ -29,11 +29,12 @@ def one_ahead(batches: Iterable[Batch], work: Callable[[Batch], Made]) -> Iterat
 
 
 class Streams:
-    """The two queues of work of a GPU: embeddings in the background, and before them whatever finishes a batch."""
+    """The queues of work of a GPU: embeddings in the background, before them whatever scores or finishes a batch."""
 
     def __init__(self, device: torch.device) -> None:
         self.background = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
         self.foreground = torch.cuda.Stream(device, priority=-1)  # type: ignore[no-untyped-call]
+        self.finishing = torch.cuda.Stream(device, priority=-1)  # type: ignore[no-untyped-call]
 
     @contextmanager
     def first(self) -> Iterator[None]:
@@ -56,3 +57,18 @@ class Streams:
             self.foreground.wait_event(ready)
             embeddings.record_stream(self.foreground)  # its memory is not given to others before that is done
             yield texts, embeddings
+
+    def finish_behind(self, batches: Iterable[Batch], finish: Callable[[Batch], Made]) -> Iterator[Made]:
+        """Yield what `finish` makes of each batch, in a thread of its own, while the work of `first` makes the next."""
+
+        def marked() -> Iterator[tuple[Batch, torch.cuda.Event]]:
+            for batch in batches:
+                yield batch, self.foreground.record_event()
+
+        def work(item: tuple[Batch, torch.cuda.Event]) -> Made:
+            batch, ready = item
+            with torch.cuda.stream(self.finishing):
+                self.finishing.wait_event(ready)
+                return finish(batch)  # which waits for the device, so that the batch's memory can be used again
+
+        return (made for _, made in one_ahead(marked(), work))

@@ -26,6 +26,7 @@ from denn.protocols import Combiner, Progress, Witness
 from denn.registry import COMBINERS, WITNESSES, lookup
 from denn.types import Calibrated, Context, Corpus, Document, Fitted, LabelSpace, Neighbours, Scores, Stage, Support
 from denn.untrusted import REMEDY
+from denn.witnesses.support import named_words
 from denn.witnesses.texts import Texts
 
 HOME = "witnesses"  # the folder in a bundle for what they learnt
@@ -253,11 +254,7 @@ class DENN(WithNeighbours):
 
     def support(self, texts: Sequence[str], columns: Sequence[Sequence[int]]) -> Support:
         """Return the words that speak for labels, from whichever witness names some."""
-        for witness in self.witnesses.values():
-            found = witness.support(texts, columns)
-            if any(words for text in found for words in text):
-                return found
-        return [[[] for _ in some] for some in columns]
+        return named_words(self.witnesses.values(), texts, columns)
 
 
 def combining_seconds(parameters: DennParameters, corpus: Corpus) -> float:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from functools import cached_property
@@ -18,7 +18,7 @@ from denn.errors import BundleError
 from denn.methods.ahead import Streams
 from denn.methods.classifier import Classifier
 from denn.methods.familiarity import Familiarity, among_stored
-from denn.protocols import Datastore, Witness
+from denn.protocols import Datastore, Finished, Scored, Witness
 from denn.stores.address import FILE, open_store
 from denn.stores.embedded.store import EmbeddedStore
 from denn.training.neural import Neural
@@ -125,6 +125,12 @@ class WithNeighbours(Neural):
     def first(self) -> AbstractContextManager[None]:
         """Give what is done inside priority over the embeddings of the next batch."""
         return super().first() if self.streams is None else self.streams.first()
+
+    def finish_behind(self, batches: Iterable[Scored], finish: Callable[[Scored], Finished]) -> Iterator[Finished]:
+        """Finish scored batches in order; on a GPU a thread does it while the next one is scored."""
+        if self.streams is None:
+            return super().finish_behind(batches, finish)
+        return self.streams.finish_behind(batches, finish)
 
     @cached_property
     def streams(self) -> Streams | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -134,6 +134,12 @@ class MemoryIndex:
         """Return the row number of a document, None where the id is unknown."""
         slot = self._slots.get(id)
         return None if slot is None else int(self._rows[slot])
+
+    def rows(self, ids: Iterable[str]) -> dict[int, str]:
+        """Return the ids of documents by their row numbers; unknown ids are passed over."""
+        known = [id for id in ids if id in self._slots]
+        rows: list[int] = self._rows.numpy()[[self._slots[id] for id in known]].tolist() if known else []
+        return dict(zip(rows, known, strict=True))
 
     def ids(self) -> list[str]:
         """Return the ids in row order."""

@@ -17,6 +17,12 @@ from denn.stores.embedded.vectors import matrix
 from denn.types import Document, Where
 
 IDS_AT_ONCE = 500  # in a query; older builds of SQLite take 999
+# Texts end to end in one row: Python takes its lock once for each row that SQLite returns, and other threads want it.
+JOINED = """
+SELECT group_concat(DISTINCT typeof(text)), group_concat(row), group_concat(length(CAST(text AS BLOB))),
+    CAST(group_concat(text, '') AS BLOB)
+FROM documents WHERE row IN ({})
+"""
 
 
 def documents(replica: Replica, ids: Sequence[str], missing_ok: bool) -> list[Document]:
@@ -26,6 +32,32 @@ def documents(replica: Replica, ids: Sequence[str], missing_ok: bool) -> list[Do
             ids = [id for id in ids if id in replica.index]
         rows, names = _rows(replica, "id, text, labels", ids), replica.labels
     return documents_of(rows, names)
+
+
+def texts(replica: Replica, ids: Sequence[str]) -> dict[str, str]:
+    """Return the texts of stored documents by id; unknown ids are left out."""
+    found: dict[str, str] = {}
+    with replica.reading():
+        id_of = replica.index.rows(ids)
+        rows = sorted(id_of)
+        for begin in range(0, len(rows), IDS_AT_ONCE):
+            some = rows[begin : begin + IDS_AT_ONCE]
+            joined = replica.reader.execute(JOINED.format(", ".join("?" * len(some))), some).fetchone()
+            found |= {id_of[row]: text for row, text in _divided(*joined)}
+    return found
+
+
+def _divided(kinds: str, rows: str, lengths: str, texts: bytes) -> Iterator[tuple[int, str]]:
+    """Yield the rows and texts of what JOINED selects."""
+    if kinds != "text":
+        raise StoreError("the datastore is damaged: a text is no text. Restore it from a copy.")
+    end = 0
+    for row, length in zip(rows.split(","), lengths.split(","), strict=True):
+        begin, end = end, end + int(length)
+        try:
+            yield int(row), texts[begin:end].decode()
+        except UnicodeDecodeError as error:
+            raise StoreError("the datastore is damaged: a text is not UTF-8. Restore it from a copy.") from error
 
 
 def vectors(replica: Replica, ids: Sequence[str], dimension: int) -> Tensor:

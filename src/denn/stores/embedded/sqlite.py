@@ -17,6 +17,7 @@ from denn.stores.rules import check_dimension, check_labels
 
 FORMAT = 3
 READABLE = (2, FORMAT)  # before 3 nothing was rejected; all else is the same
+CACHE_KIB = 65_536  # of the file that a reader keeps in memory; texts are read in two thirds of the time of 2 MB
 CLOCK_GRAIN = 0.05  # seconds; file systems keep times to a few milliseconds
 
 # A row number is given once and never again. `changed` is the number of the last change of a row, so a reader takes in
@@ -104,6 +105,7 @@ def connect_reader(path: Path, patience: float) -> sqlite3.Connection:
     """Open a connection that cannot change anything."""
     reader = connect(path, patience)
     reader.execute("PRAGMA query_only = ON")
+    reader.execute(f"PRAGMA cache_size = -{CACHE_KIB}")
     return reader
 
 

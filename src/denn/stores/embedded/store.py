@@ -167,6 +167,10 @@ class EmbeddedStore:
         """Return stored documents in the order of the ids; an unknown id is an error, or left out if `missing_ok`."""
         return read.documents(self._replica, ids, missing_ok)
 
+    def texts(self, ids: Sequence[str]) -> dict[str, str]:
+        """Return the texts of stored documents by id; unknown ids are left out."""
+        return read.texts(self._replica, ids)
+
     def vectors(self, ids: Sequence[str]) -> Tensor:
         """Return the (n,d) unit vectors of stored documents in the order of the ids; an unknown id is an error."""
         return read.vectors(self._replica, ids, self._dimension)

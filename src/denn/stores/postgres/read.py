@@ -56,6 +56,13 @@ def document_of(row: Sequence[Any]) -> Document:
     return Document(text.decode(), labels, id.decode(), rejected)
 
 
+def texts(connection: Connection, ids: Sequence[str]) -> dict[str, str]:
+    """Return the texts of stored documents by id; unknown ids are left out."""
+    statement = f"SELECT d.id, d.text FROM documents d WHERE {BY_DIGEST}"
+    rows = connection.execute(statement, (digests(ids),), binary=True).fetchall()
+    return {id.decode(): text.decode() for id, text in rows}
+
+
 def vectors(connection: Connection, address: Address, ids: Sequence[str], dimension: int) -> Tensor:
     """Return the (n,d) unit vectors of stored documents in the order of the ids."""
     statement = f"SELECT d.id, v.embedding FROM documents d JOIN vectors v USING (row) WHERE {BY_DIGEST}"

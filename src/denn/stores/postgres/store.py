@@ -139,6 +139,10 @@ class PostgresStore:
         """Return stored documents in the order of the ids; an unknown id is an error, or left out if `missing_ok`."""
         return self._link.run(lambda connection: read.documents(connection, self._where, ids, missing_ok))
 
+    def texts(self, ids: Sequence[str]) -> dict[str, str]:
+        """Return the texts of stored documents by id; unknown ids are left out."""
+        return self._link.run(lambda connection: read.texts(connection, ids))
+
     def vectors(self, ids: Sequence[str]) -> Tensor:
         """Return the (n,d) unit vectors of stored documents in the order of the ids; an unknown id is an error."""
         return self._link.run(lambda connection: read.vectors(connection, self._where, ids, self._dimension))
