@@ -19,13 +19,15 @@ from denn.strict_json import loads
 SCHEMA = 1
 TIMES = (
     "seconds", "training_seconds", "validation_seconds", "tokens_per_second", "epoch_seconds", "matrix_rate", "mfu",
-    "inference_ms_per_text", "inference_ms_per_text_without_neighbours",
+    "inference_ms_per_text", "inference_ms_per_text_without_neighbours", "prediction_ms_per_text",
+    "prediction_ms_per_text_with_evidence",
 )  # fmt: skip
 BUILT_IN = {
     "layer_decay": 1.0,
     "witnesses": ["classifier", "neighbours"],
 }  # what older results do not mention and today's defaults do otherwise
-BRIEF = ("epoch_seconds", "inference_ms_per_text", "inference_ms_per_text_without_neighbours")  # of a short run alone
+PREDICTION = tuple(name for name in TIMES if name.endswith(("per_text", "neighbours", "evidence")))
+BRIEF = ("epoch_seconds", *PREDICTION)  # of a short run alone
 
 
 @dataclass(frozen=True, eq=False)
@@ -100,17 +102,21 @@ def read_all(folder: Path) -> list[Result]:
 def _timed(result: Result, folder: Path) -> Result:
     """Give a run the times that a short one took alone where it has none; those of a shared accelerator are none.
 
-    Others only hold a training up: where it was the faster one all the same, its epoch counts. `timed_briefly` says
-    that something was filled in.
+    Others only hold a training up: where it was the faster one all the same, its epoch counts. A short run that kept
+    all training documents predicts as the run itself would, so its times of prediction always count.
+    `timed_briefly` says that the times of prediction are those of fewer documents.
     """
     costs = result.data.get("cost", {})
     alone = folder / "costs" / f"{result.name}.json"
     found = json.loads(alone.read_text(encoding="utf-8"))["cost"] if alone.is_file() else {}
     times = dict.fromkeys(TIMES) if costs.get("shared") else {}
-    filled = {name: found[name] for name in BRIEF if (costs | times).get(name) is None and found.get(name) is not None}
+    kept = found.get("store_documents")
+    whole = kept is not None and kept == result.data["corpus"].get("train")
+    missing = {name for name in BRIEF if (costs | times).get(name) is None or (whole and name in PREDICTION)}
+    filled = {name: found[name] for name in missing if found.get(name) is not None}
     if "epoch_seconds" in filled and costs.get("epoch_seconds") is not None:
         filled["epoch_seconds"] = min(filled["epoch_seconds"], costs["epoch_seconds"])
-    if filled:
+    if filled and not whole:
         filled["timed_briefly"] = True
     return replace(result, data=result.data | {"cost": costs | times | filled})
 

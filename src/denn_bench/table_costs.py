@@ -24,19 +24,26 @@ def overhead(results: Sequence[Result]) -> Table:
             measured(timed, lambda run: _cost(run, "inference_ms_per_text_without_neighbours"), 3),
             measured(timed, lambda run: _cost(run, "inference_ms_per_text"), 3),
             measured(timed, _extra_share, 1),
+            measured(timed, lambda run: _cost(run, "prediction_ms_per_text"), 3),
+            measured(timed, lambda run: _cost(run, "prediction_ms_per_text_with_evidence"), 3),
             measured(runs, lambda run: _cost(run, "store_bytes", GB), 3),
         ]
         if corpus in paper.OVERHEAD:
             row = paper.OVERHEAD[corpus]
             share = 100 * (row.with_neighbours / row.without_neighbours - 1)
-            numbers = (row.without_neighbours, row.with_neighbours)
-            rows.append(
-                [f"{title(corpus)}, paper", *(f"{n:.2f}" for n in numbers), f"{share:.1f}", f"{row.store_gb:.3f}", "-"]
-            )
+            cells_of_paper = [f"{row.without_neighbours:.2f}", f"{row.with_neighbours:.2f}", f"{share:.1f}"]
+            cells_of_paper += [NOTHING, NOTHING, f"{row.store_gb:.3f}", NOTHING]
+            rows.append([f"{title(corpus)}, paper", *cells_of_paper])
         rows.append([f"{title(corpus)}, here", *cells, seeds(runs)])
         used += runs
-    header = ["corpus", "without neighbours, ms/text", "with, ms/text", "more time, %", "datastore, GB", "seeds"]
-    note = "The paper measured on four V100; the datastore is its embeddings alone, without texts and labels."
+    header = [
+        "corpus", "scores without neighbours, ms/text", "with, ms/text", "more time, %", "predictions, ms/text",
+        "with evidence, ms/text", "datastore, GB", "seeds",
+    ]  # fmt: skip
+    note = (
+        "The paper measured on four V100; the datastore is its embeddings alone, without texts and labels. Predictions "
+        "are what `predict` returns: labels and scores without evidence, or with the texts of all k neighbours."
+    )
     return Table(f"### Time and space of the neighbours\n\n{markdown(header, rows)}\n\n{note}", used)
 
 

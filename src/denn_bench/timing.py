@@ -8,6 +8,7 @@ from __future__ import annotations
 import random
 import tempfile
 import time
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,9 @@ import torch
 
 from denn.build import train
 from denn.clock import Clock
+from denn.methods.neighbours import WithNeighbours
 from denn.protocols import Progress
+from denn.registry import METHODS, lookup
 from denn.types import Corpus, Stage
 from denn_bench.machine import matrix_rate, reset_peak_memory
 from denn_bench.measure import cost, rounded, speed
@@ -25,7 +28,11 @@ from denn_bench.run import Run, describe, write
 
 SAMPLE = 8000  # training documents: enough for every length, few enough to prepare quickly
 SCORED = 1000
-KEPT = {*BRIEF, "documents_per_second", "matrix_rate", "parameters", "peak_memory_bytes"}
+RATE_SHARE = 0.3  # of the learning rate: no training collapses, and a step takes as long
+KEPT = {
+    *BRIEF, "documents_per_second", "matrix_rate", "mfu", "parameters", "peak_memory_bytes", "store_documents",
+    "tokens_per_second",
+}  # fmt: skip
 
 
 class Stopwatch:
@@ -62,25 +69,42 @@ class Stopwatch:
         return (last[1] - half[1]) / (last[0] - half[0]) if last[0] > half[0] else None
 
 
-def sample(corpus: Corpus, seed: int) -> Corpus:
-    """Return a corpus of fewer documents of the same kind and the same labels."""
+def sample(corpus: Corpus, seed: int, *, whole: bool = False) -> Corpus:
+    """Return a corpus of fewer documents of the same kind and the same labels; the training part may stay whole."""
     some = list(corpus.train)
-    if len(some) > SAMPLE:
+    if len(some) > SAMPLE and not whole:
         some = random.Random(seed).sample(some, SAMPLE)
-    return replace(corpus, train=some, valid=corpus.valid[:SCORED], test=corpus.test[:SCORED])
+    return replace(corpus, train=some, valid=corpus.valid[:SCORED])
+
+
+def at_pace(spent: Mapping[str, Any], pace: float | None, documents: int, sampled: int) -> dict[str, Any]:
+    """Return what a pace in documents per second makes of an epoch, of tokens per second and of their share."""
+    if pace is None:
+        return dict.fromkeys(("epoch_seconds", "documents_per_second", "tokens_per_second", "mfu"))
+    found: dict[str, Any] = {"epoch_seconds": documents / pace, "documents_per_second": pace}
+    if spent["tokens"] and spent["epochs"]:
+        found["tokens_per_second"] = pace * spent["tokens"] / (spent["epochs"] * sampled)
+        if spent["mfu"]:
+            found["mfu"] = spent["mfu"] * found["tokens_per_second"] / spent["tokens_per_second"]
+    return found
 
 
 def measure_costs(
     run: Run, corpus: Corpus, checksum: str, folder: Path, seconds: float, progress: Progress
 ) -> dict[str, Any]:
-    """Train for some seconds on some documents, score some, and write what an epoch and a text take to `folder`."""
+    """Train for some seconds, score some documents, and write what an epoch and a text take to `folder`.
+
+    A method that keeps its documents keeps all of them; others train on some.
+    """
     reset_peak_memory()
-    some, clock, begun = sample(corpus, run.seed), Clock(), time.monotonic()
+    keeps_documents = issubclass(lookup(METHODS, run.method.method, "method"), WithNeighbours)
+    some, clock, begun = sample(corpus, run.seed, whole=keeps_documents), Clock(), time.monotonic()
     watch = Stopwatch(progress, clock, seconds)
     rate = matrix_rate("cuda" if torch.cuda.is_available() else "cpu")
     settings = vars(run.method.parameters)
     if "time_budget" in settings:
         settings = settings | {"time_budget": None, "epochs": 10_000, "evaluate_every": 10_000_000, "patience": 0}
+        settings["learning_rate"] *= RATE_SHARE
     with (
         tempfile.TemporaryDirectory() as place,
         train(
@@ -94,9 +118,8 @@ def measure_costs(
         ) as model,
     ):
         model.scores([document.text for document in some.test[:64]])  # warm
-        spent = cost(model, some, time.monotonic() - begun, 0, rate, speed(model, some.test))
-    pace = watch.pace()
-    spent |= {"epoch_seconds": None if pace is None else len(corpus.train) / pace, "documents_per_second": pace}
+        spent = cost(model, some, time.monotonic() - begun, 0, rate, speed(model, [*some.test, *some.valid]))
+    spent |= at_pace(spent, watch.pace(), len(corpus.train), len(some.train))
     for name in spent.keys() - KEPT:
         del spent[name]  # of a training that was cut short
     data: dict[str, Any] = describe(run, corpus, checksum) | rounded({"cost": spent})

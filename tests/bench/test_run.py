@@ -35,7 +35,8 @@ KEYS = {
 COSTS = {
     "seconds", "training_seconds", "validation_seconds", "steps", "best_step", "epochs", "tokens", "tokens_per_second",
     "epoch_seconds", "matrix_rate", "mfu", "peak_memory_bytes", "inference_ms_per_text",
-    "inference_ms_per_text_without_neighbours", "store_bytes", "parameters",
+    "inference_ms_per_text_without_neighbours", "prediction_ms_per_text", "prediction_ms_per_text_with_evidence",
+    "store_documents", "store_bytes", "parameters",
 }  # fmt: skip
 
 
@@ -149,7 +150,9 @@ def test_costs_agree_with_each_other(result):
     assert cost["store_bytes"] == 60 * 32 * 4
     assert cost["parameters"]["head"] == 6 * 32 + 6
     assert cost["parameters"]["extra"] == 0
+    assert cost["store_documents"] == 60
     assert cost["inference_ms_per_text"] > 0
+    assert cost["prediction_ms_per_text_with_evidence"] > 0 and cost["prediction_ms_per_text"] > 0
     assert cost["peak_memory_bytes"] > 10**7
     if cost["tokens"]:
         assert cost["tokens_per_second"] == pytest.approx(cost["tokens"] / cost["training_seconds"], rel=1e-3)
