@@ -49,6 +49,11 @@ _HOMES = {
 }
 
 
+def __dir__() -> list[str]:
+    """List the public names, also those that were not imported yet, for tab completion."""
+    return sorted({*globals(), *__all__})
+
+
 def __getattr__(name: str) -> object:
     """Import a public name when it is first asked for, so that `import denn` costs nothing."""
     if name not in _HOMES:

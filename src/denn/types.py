@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import cache, cached_property
 from itertools import pairwise
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias, overload
 
 from denn.errors import DataError
 
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
+REPR_LABELS = 5  # names that the repr of a label space shows
 UNFAMILIAR = 0.02  # familiarity below which a text is flagged: that of about 2 % of ordinary documents
 
 
@@ -71,6 +72,21 @@ class LabelSpace:
     def __contains__(self, name: object) -> bool:
         return name in self.index
 
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.names)
+
+    @overload
+    def __getitem__(self, columns: int) -> str: ...
+    @overload
+    def __getitem__(self, columns: slice) -> tuple[str, ...]: ...
+    def __getitem__(self, columns: int | slice) -> str | tuple[str, ...]:
+        return self.names[columns]
+
+    def __repr__(self) -> str:
+        first = ", ".join(map(repr, self.names[:REPR_LABELS]))
+        more = ", …" if len(self) > REPR_LABELS else ""
+        return f"LabelSpace({len(self):,} labels{': ' * bool(first)}{first}{more})"
+
     @classmethod
     def of(cls, train: Iterable[Document], *others: Iterable[Document]) -> LabelSpace:
         """Collect the labels of all parts: most frequent in the first part first, then by name."""
@@ -106,6 +122,11 @@ class Corpus:
     def __post_init__(self) -> None:
         if not len(self.labels):
             object.__setattr__(self, "labels", LabelSpace.of(self.train, self.valid, self.test))
+
+    def __repr__(self) -> str:
+        parts = {"training": self.train, "validation": self.valid, "test": self.test}
+        counts = ", ".join(f"{len(part):,} {name}" for name, part in parts.items())
+        return f"Corpus({self.name!r}: {counts} documents, {len(self.labels):,} labels)"
 
 
 @cache

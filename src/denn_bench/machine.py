@@ -18,12 +18,20 @@ import denn
 REPEATS = {"cuda": 30, "cpu": 4}  # products whose median counts; as many before them warm up
 SIZES = {"cuda": 8192, "cpu": 2048}
 DTYPES = {"cuda": torch.bfloat16, "cpu": torch.float32}
+INSTRUCTIONS = {
+    "AVX2": "_is_avx2_supported",
+    "AVX-512": "_is_avx512_supported",
+    "VNNI": "_is_vnni_supported",
+    "AVX-512 BF16": "_is_avx512_bf16_supported",
+    "AMX": "_is_amx_tile_supported",
+}  # of a CPU, for matrix products → what torch asks
 
 
 def machine() -> dict[str, Any]:
     """Describe the machine, without its name."""
     return {
         "cpu": _cpu(),
+        "instructions": [name for name, asked in INSTRUCTIONS.items() if getattr(torch.cpu, asked)()],
         "cores": os.cpu_count(),
         "memory": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
         "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,

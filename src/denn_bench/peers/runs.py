@@ -55,9 +55,9 @@ def plan(
     device: str = CPU,
 ) -> list[Run]:
     """List the runs on this machine: corpus by corpus, short ones first."""
-    peers, limits, processor = list(peers), sorted(minutes), machine()["cpu"]
+    peers, limits, cpu = list(peers), sorted(minutes), processor(machine())
     return [
-        Run(peer, corpus, limit, seed, device, processor)
+        Run(peer, corpus, limit, seed, device, cpu)
         for corpus in corpora
         for limit in limits
         for peer in peers
@@ -80,7 +80,13 @@ def read(path: Path) -> list[Row]:
 def run_of(row: Mapping[str, Any]) -> Run:
     """Return the run that a row is about."""
     device = row.get("device", CPU)  # rows from before there was a choice have none
-    return Run(row["peer"], row["corpus"], row["minutes"], row["seed"], device, row["machine"]["cpu"])
+    return Run(row["peer"], row["corpus"], row["minutes"], row["seed"], device, processor(row["machine"]))
+
+
+def processor(machine: Mapping[str, Any]) -> str:
+    """Name a machine's CPU, with the instructions that tell it from others of the same name."""
+    instructions = machine.get("instructions", ())  # rows from before they were noted have none
+    return f"{machine['cpu']} ({', '.join(instructions)})" if instructions else str(machine["cpu"])
 
 
 def settled(run: Run, rows: Iterable[Row], checksum: str, retry: bool = False, busy: float = 1.0) -> Row | None:

@@ -119,7 +119,7 @@ def _caption(rows: Sequence[Row]) -> str:
     on = "" if device == CPU else f"{device} and "
     return (
         f"*{len({run_of(row) for row in rows})} runs with seed{'s' * (len(seeds) > 1)} {listed(seeds)} on "
-        f"{on}{listed(row['cores'] for row in rows)} cores of {listed(row['machine']['cpu'] for row in rows)}; "
+        f"{on}{listed(row['cores'] for row in rows)} cores of {listed(run_of(row).processor for row in rows)}; "
         f"{' to '.join(dict.fromkeys((dates[0], dates[-1])))}; other processes took {min(others):.0f} to "
         f"{max(others):.0f} % of the processor meanwhile. Made by `denn bench peers table`.*"
     )

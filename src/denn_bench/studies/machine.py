@@ -19,9 +19,6 @@ def machine() -> dict[str, Any]:
     return {
         **described(),
         "threads": torch.get_num_threads(),
-        "amx": bool(torch.cpu._is_amx_tile_supported()),
-        "avx512_bf16": bool(torch.cpu._is_avx512_bf16_supported()),
-        "vnni": bool(torch.cpu._is_vnni_supported()),
         "python": platform.python_version(),
         "torch": torch.__version__,
         "transformers": metadata.version("transformers"),
