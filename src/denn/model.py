@@ -174,6 +174,13 @@ class Model:
         if own_ids and not set(own_ids) & set(self.store.ids()):
             raise DataError("None of the documents is in the datastore by its id; evaluate them without --stored.")
         scores = self.scores([document.text for document in documents], own_ids)
+        copies = 0 if stored else sum(id is not None for id in scores.same_text or ())
+        if copies:
+            log.warning(
+                f"{copies:,} of {len(documents):,} documents have the text of a document in the datastore, so these "
+                "scores are too good. Evaluate documents that the model has not seen, or use --stored (stored=True) to "
+                "exclude each one from its own evidence."
+            )
         counts = dict(zip(self.labels.names, self.card.corpus["label_counts"], strict=True))
         later = self.later_thresholds(scores)
         return evaluate(scores, documents, self.card.thresholds, counts, min_labels, later=later)

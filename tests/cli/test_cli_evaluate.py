@@ -116,6 +116,14 @@ def test_at_least_so_many_labels(run, dummy, files):
     assert found["systems"]["final"]["0.5"]["labels_per_text"] == pytest.approx(2)
 
 
+def test_documents_that_are_in_the_datastore_call_for_a_warning(run, tiny_model, files):
+    ran = run("evaluate", tiny_model, files / "train.jsonl", "--json")
+    assert "documents have the text of a document in the datastore, so these scores are too good" in ran.err
+    assert json.loads(ran.out)
+    for arguments in ((files / "train.jsonl", "--stored"), (files / "test.jsonl",)):
+        assert "too good" not in run("evaluate", tiny_model, *arguments).err
+
+
 def test_stored_documents_without_ids_are_found_too(run, tiny_settings, tiny_corpus, tmp_path):
     file = tmp_path / "train.jsonl"
     rows = [{"text": d.text, "labels": list(d.labels)} for d in tiny_corpus.train]
