@@ -93,7 +93,7 @@ def test_a_result_has_all_that_is_promised(result, tiny_corpus):
     assert data["recipe"]["name"] == data["recipe"]["method"] == "denn"
     assert data["recipe"]["parameters"]["k"] == 5
     assert data["recipe"]["parameters"]["warmup"] == 0.05  # a default
-    assert data["machine"].keys() == {"cpu", "cores", "memory", "gpu", "os"}
+    assert data["machine"].keys() == {"cpu", "instructions", "cores", "memory", "gpu", "os"}
     assert set(data["sweeps"]) == {"k", "gamma", "datastore"}
     assert len(data["history"]) == 3
     test = data["test"]
