@@ -129,6 +129,14 @@ def test_open_damaged(store, path):
         EmbeddedStore.open(path)
 
 
+@pytest.mark.parametrize(("text", "reason"), [("x'ff'", "no text"), ("CAST(x'ff' AS TEXT)", "not UTF-8")])
+def test_a_text_that_is_damaged_is_not_returned(store, path, text, reason):
+    store.close()
+    sql(path, f"UPDATE documents SET text = {text} WHERE id = 'b'")
+    with EmbeddedStore.open(path) as opened, pytest.raises(StoreError, match=reason):
+        opened.texts(["a", "b"])
+
+
 def test_open_with_embeddings_cut_short(store, path):
     store.close()
     sql(path, "UPDATE documents SET embedding = x'00000000' WHERE id = 'b'")
