@@ -78,7 +78,7 @@ def measure(model: Model, corpus: Corpus, scores: Scores, valid: Scores | None) 
 def speed(model: Model, documents: Sequence[Document]) -> dict[str, float | None]:
     """Time what is done with the first documents: scoring, encoder and classifier alone, and whole predictions.
 
-    Each is the median of several rounds, taken in turns, after one that warms up.
+    On a GPU each is the median of several rounds, taken in turns, after one that warms up; a CPU takes one round.
     """
     method = model.method
     on_gpu = isinstance(method, WithNeighbours) and method.streams is not None
@@ -106,12 +106,13 @@ def speed(model: Model, documents: Sequence[Document]) -> dict[str, float | None
             "prediction_ms_per_text_with_evidence": lambda: model.predict(texts),
         }
     times: dict[str, list[float]] = {name: [] for name in work}
-    for turn in range(1 + ROUNDS if on_gpu else 1):  # on a CPU the scoring of the test part has warmed up
+    for do in work.values() if on_gpu else ():  # a CPU is warm from scoring the test part
+        do()
+    for _ in range(ROUNDS if on_gpu else 1):
         for name, do in work.items():
             begun = time.perf_counter()
             do()
-            if turn or not on_gpu:
-                times[name].append(1000 * (time.perf_counter() - begun) / max(1, len(texts)))
+            times[name].append(1000 * (time.perf_counter() - begun) / max(1, len(texts)))
     found = {name: statistics.median(taken) for name, taken in times.items()}
     return {**dict.fromkeys(PREDICTION), **found}
 

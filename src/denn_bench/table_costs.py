@@ -107,7 +107,8 @@ def systems(results: Sequence[Result]) -> Table:
     note = (
         "Scoring is timed on the first 1,000 test documents, neighbours and label sequences included. Where a training "
         "shared its GPU with others, the scoring is that of a short run alone (`denn bench time`) with 8,000 documents "
-        "to train on and to keep, and the epoch its own or that of the run alone, whichever was shorter."
+        "to train on and to keep, and the epoch its own or that of the run alone, whichever was shorter. That of DENN "
+        "is from a short run alone that kept all documents, on up to 4,096 texts."
     )
     return Table("\n\n".join([*texts, note]), used)
 
