@@ -137,6 +137,13 @@ def test_a_text_that_is_damaged_is_not_returned(store, path, text, reason):
         opened.texts(["a", "b"])
 
 
+def test_texts_that_are_too_long_together_are_read_in_parts(store):
+    texts = {f"long {number}": str(number) * 300 for number in range(7)}
+    store.add([Document(text, (), id) for id, text in texts.items()], torch.ones(7, 3))
+    store._replica.reader.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, 1000)
+    assert store.texts(list(texts)) == texts
+
+
 def test_open_with_embeddings_cut_short(store, path):
     store.close()
     sql(path, "UPDATE documents SET embedding = x'00000000' WHERE id = 'b'")

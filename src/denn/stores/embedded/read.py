@@ -41,10 +41,22 @@ def texts(replica: Replica, ids: Sequence[str]) -> dict[str, str]:
         id_of = replica.index.rows(ids)
         rows = sorted(id_of)
         for begin in range(0, len(rows), IDS_AT_ONCE):
-            some = rows[begin : begin + IDS_AT_ONCE]
-            joined = replica.reader.execute(JOINED.format(", ".join("?" * len(some))), some).fetchone()
-            found |= {id_of[row]: text for row, text in _divided(*joined)}
+            found |= {id_of[row]: text for row, text in _texts(replica.reader, rows[begin : begin + IDS_AT_ONCE])}
     return found
+
+
+def _texts(reader: sqlite3.Connection, rows: Sequence[int]) -> Iterator[tuple[int, str]]:
+    """Read the texts of rows; those that are too long for one value together are read in halves."""
+    try:
+        joined = reader.execute(JOINED.format(", ".join("?" * len(rows))), rows).fetchone()
+    except sqlite3.DataError:
+        if len(rows) == 1:
+            raise
+        half = len(rows) // 2
+        yield from _texts(reader, rows[:half])
+        yield from _texts(reader, rows[half:])
+    else:
+        yield from _divided(*joined)
 
 
 def _divided(kinds: str, rows: str, lengths: str, texts: bytes) -> Iterator[tuple[int, str]]:
