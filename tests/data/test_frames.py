@@ -82,3 +82,32 @@ def test_hugging_face_datasets_are_read():
     assert list(corpus.train) == list(corpus.valid) == list(corpus.test) == DOCUMENTS
     with pytest.raises(DataError, match="no column 'body'"):
         read_documents(dataset, text_column="body")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("form", [None, "numpy"])
+def test_class_labels_of_datasets_are_read_by_name(form):
+    datasets = pytest.importorskip("datasets", reason="the package datasets is not installed")
+    names = datasets.ClassLabel(names=["a", "b", "c, d"])
+    text = datasets.Value("string")
+    lists = datasets.Sequence(names)
+    several = datasets.Features({"text": text, "labels": lists, "rejected": lists})
+    columns = {"text": ["one", "two"], "labels": [[2, 0], []], "rejected": [[], [1]]}
+    dataset = datasets.Dataset.from_dict(columns, features=several)
+    for given in (dataset.with_format(form), dataset.to_iterable_dataset()):
+        first, second = read_documents(given)[0]
+        assert (first.labels, second.labels, second.rejected) == (("c, d", "a"), (), ("b",))
+    one = datasets.Features({"text": text, "label": names})
+    dataset = datasets.Dataset.from_dict({"text": ["1", "2", "3"], "label": [2, -1, None]}, features=one)
+    assert [found.labels for found in read_documents(dataset, labels_column="label")[0]] == [("c, d",), (), ()]
+
+
+@pytest.mark.slow
+def test_a_class_number_without_a_name_is_a_bad_row():
+    datasets = pytest.importorskip("datasets", reason="the package datasets is not installed")
+    features = datasets.Features({"text": datasets.Value("string"), "labels": datasets.ClassLabel(names=["a", "b"])})
+    dataset = datasets.Dataset.from_dict({"text": ["1", "2"], "labels": [0, 1]}, features=features)
+    narrower = dataset.to_iterable_dataset()
+    narrower.info.features["labels"].names.pop()
+    with pytest.raises(DataError, match=r"train, row 2: the label is a number \(1\), expected a class number"):
+        read_documents(narrower, part="train")

@@ -50,7 +50,32 @@ def _polars_rows(frame: Any, name: str, columns: Columns) -> Iterator[Row]:
 def _dataset_rows(dataset: Any, name: str, columns: Columns) -> Iterator[Row]:
     if dataset.column_names is not None:  # a streamed dataset may not know them
         columns.among(dataset.column_names, name)
-    yield from dataset
+    names = {column: _class_names(feature) for column, feature in (dataset.features or {}).items()}
+    classes = {column: names[column] for column in (columns.labels, REJECTED) if names.get(column)}
+    for row in dataset:
+        try:
+            yield {**row, **{column: _named(_plain(row[column]), known) for column, known in classes.items()}}
+        except DataError as error:
+            yield error
+
+
+def _class_names(feature: Any) -> Sequence[str]:
+    """Return the names that stand behind the numbers of a ClassLabel column, or of lists of them; else none."""
+    if isinstance(feature, list) and feature:  # how a list used to be written
+        feature = feature[0]
+    names: Sequence[str] = getattr(getattr(feature, "feature", feature), "names", None) or ()
+    return names
+
+
+def _named(value: object, names: Sequence[str]) -> object:
+    """Turn class numbers into a list of names; -1 stands for no label, as in published test splits."""
+    if value is None or value == -1:
+        return []
+    numbers = value if isinstance(value, list | tuple) else [value]
+    for number in numbers:
+        if not isinstance(number, int) or not 0 <= number < len(names):
+            raise DataError(f"the label is {describe(number)}, expected a class number from 0 to {len(names) - 1}")
+    return [names[number] for number in numbers]
 
 
 def _list_row(item: object, columns: Columns) -> Row:
