@@ -10,7 +10,7 @@ PYTEST = OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n $(WORKERS) --dist works
 # Compiled tests are kept: to write them anew takes as long as a third of the fast ones.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test check lint types fast soak clean help
+.PHONY: demo docs test check lint types fast soak clean help
 
 help:  ## show this list
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -28,6 +28,11 @@ help:  ## show this list
 	$(PIP) --editable '.[dev]'
 	@touch $@
 
+# Made apart from .venv/dev: the site needs neither the tests' packages nor they its.
+.venv/docs: .venv/base
+	$(PIP) --editable '.[docs]'
+	@touch $@
+
 # The page is tested in a real browser, from apt where there is none; without one those tests are skipped and say so.
 .venv/browser: .venv/dev
 	@for name in chromium chromium-browser google-chrome; do command -v $$name > /dev/null && exit 0; done; { apt-get update && apt-get install --yes chromium; } \
@@ -36,6 +41,9 @@ help:  ## show this list
 
 demo: .venv/base  ## train on Debian's packages, compare with an SVM, suggest tags (about 5 minutes)
 	$(BIN)/denn demo --out demo
+
+docs: .venv/docs  ## the documentation site, in build/site; a warning is an error
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
 
 lint: .venv/dev  ## style and layers
 	$(BIN)/ruff check .
@@ -50,7 +58,7 @@ fast: .venv/dev  ## the tests that take seconds
 
 check: lint types fast  ## lint, types and the fast tests: under two minutes
 
-test: lint types .venv/browser  ## everything, with coverage
+test: lint types .venv/browser .venv/docs  ## everything, with coverage
 	rm -f .coverage .coverage.*
 	$(PYTEST) --cov --cov-report=
 	$(BIN)/coverage report --skip-covered --fail-under=90
