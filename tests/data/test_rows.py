@@ -75,10 +75,43 @@ def test_the_first_of_the_separators_that_occurs_anywhere_is_taken():
 def test_a_string_that_starts_with_a_bracket_is_a_json_list_unless_a_separator_is_given():
     assert split_labels('["a", "b,c"]', ",", explicit=False) == ("a", "b,c")
     assert split_labels("[x]|y", "|", explicit=True) == ("[x]", "y")
-    with pytest.raises(DataError, match="no JSON list"):
+    with pytest.raises(DataError, match="not a list as JSON or Python writes it"):
         split_labels("['a' 'b']", None, explicit=False)
     with pytest.raises(DataError, match="wrong type"):
         split_labels("[1, 2]", None, explicit=False)
+
+
+@given(st.lists(names))
+def test_a_list_as_pandas_writes_it_is_read(labels):
+    assert split_labels(str(labels), ",", explicit=False) == parse_labels(labels)
+
+
+@pytest.mark.parametrize(
+    "written",
+    [
+        "['a', b]",
+        "['a'] + ['b']",
+        "[f('a')]",
+        "['a'",
+        "['a',,]",
+        "[('a',)]",
+        "['\\x1']",
+        "[b'a']",
+        "['a\nb']",
+        "[None]",
+    ],
+)
+def test_other_python_is_not_read(written):
+    with pytest.raises(DataError, match="not a list as JSON or Python writes it"):
+        split_labels(written, None, explicit=False)
+
+
+def test_a_python_list_has_a_limit_and_takes_no_time_to_refuse():
+    assert len(split_labels(str([str(number) for number in range(10_000)]), None, explicit=False)) == 10_000
+    with pytest.raises(DataError, match="expected at most 100,000"):
+        split_labels(str(["long"] * 20_000), None, explicit=False)
+    with pytest.raises(DataError, match="not a list"):
+        split_labels("['a'" + 50_000 * " " + "x", None, explicit=False)
 
 
 def test_ids_are_strings_or_whole_numbers():

@@ -124,6 +124,14 @@ DataDir = Annotated[
 ]
 TextColumn = Annotated[str, typer.Option(help="Column that holds the texts.")]
 LabelsColumn = Annotated[str, typer.Option(help="Column that holds the labels.")]
+LabelColumns = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NAMES",
+        help="Columns of 0 and 1, one per label, instead: 'sports,politics', 'topic_*' for all that begin so, '*' for "
+        "all but text and id.",
+    ),
+]
 IdColumn = Annotated[str, typer.Option(help="Column that holds the ids.")]
 Separator = Annotated[str | None, typer.Option(help="Label separator; detected by default.")]
 SkipBad = Annotated[bool, typer.Option("--skip-bad", help="Skip bad rows instead of stopping.")]

@@ -10,7 +10,7 @@ from functools import wraps
 from pathlib import Path
 from typing import Any
 
-from denn.cli.options import IdColumn, LabelsColumn, Separator, SkipBad, TextColumn
+from denn.cli.options import IdColumn, LabelColumns, LabelsColumn, Separator, SkipBad, TextColumn
 from denn.data.known import files_of, folder_of
 from denn.errors import ConfigError, DataError
 from denn.registry import CORPORA, did_you_mean, lookup
@@ -25,6 +25,7 @@ class Reading:
 
     text_column: TextColumn = "text"
     labels_column: LabelsColumn = "labels"
+    label_columns: LabelColumns = None
     id_column: IdColumn = "id"
     separator: Separator = None
     skip_bad: SkipBad = False

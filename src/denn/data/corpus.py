@@ -10,7 +10,7 @@ from pathlib import Path
 from denn.config import check_seed
 from denn.data.files import read_table, read_text
 from denn.data.frames import read_rows
-from denn.data.rows import REJECTED, Columns, Table, find_separator, missing, parse_labels, short, split_labels
+from denn.data.rows import REJECTED, Columns, Table, find_separator, parse_labels, short, split_labels
 from denn.data.split import stratified_split
 from denn.errors import DataError
 from denn.types import Corpus, Document, LabelSpace
@@ -50,6 +50,7 @@ def read_documents(
     *,
     text_column: str = "text",
     labels_column: str = "labels",
+    label_columns: str | Sequence[str] | None = None,
     id_column: str = "id",
     separator: str | None = None,
     skip_bad: bool = False,
@@ -59,10 +60,21 @@ def read_documents(
     """Read a path, a frame, a dataset or a list into documents; bad rows are an error unless they are to be skipped.
 
     A document without an id is called `<part>-<row number>`. Label strings are split at the separator; where none is
-    given, a string that starts with [ is a JSON list, and others are split at the first of | ; , that occurs anywhere
-    in the column.
+    given, a string that starts with [ is a list of JSON or Python, and others are split at the first of | ; , that
+    occurs anywhere in the column. See `read_corpus` for `label_columns`.
     """
-    return _read(source, Columns(text_column, labels_column, id_column, needs_labels), part, separator, None, skip_bad)
+    columns = Columns(text_column, labels_column, id_column, needs_labels, _one_hot(label_columns))
+    return _read(source, columns, part, separator, None, skip_bad)
+
+
+def _one_hot(columns: str | Sequence[str] | None) -> tuple[str, ...]:
+    """Return the columns of 0 and 1 that were named, in a list or with commas."""
+    if not isinstance(columns, str):
+        return tuple(columns or ())
+    named = tuple(filter(None, (column.strip() for column in columns.split(","))))
+    if not named:
+        raise DataError("the label columns are empty, expected their names as in 'sports,politics', or '*' for all.")
+    return named
 
 
 def _read(
@@ -129,13 +141,13 @@ def _parse(table: Table, columns: Columns) -> tuple[list[_Parsed], _Bad]:
             if isinstance(row, DataError):
                 raise row
             text, identity = read_text(row, columns)
-            labels, rejected = parse_labels(row.get(columns.labels)), parse_labels(columns.rejected(row), REJECTED)
+            labels, rejected = parse_labels(columns.given(row)), parse_labels(columns.rejected(row), REJECTED)
             parsed.append(_Parsed(number, ordinal, text, labels, rejected, identity))
             found.update(dict.fromkeys(row))
         except DataError as error:
             bad.add(number, str(error))
-    if parsed and columns.needs_labels and columns.labels not in found:
-        raise DataError(f"{table.name}: {missing(columns.labels, found)}.")
+    if parsed:
+        columns.require_labels(found, table.name)
     return parsed, bad
 
 
@@ -175,6 +187,7 @@ def read_corpus(
     *,
     text_column: str = "text",
     labels_column: str = "labels",
+    label_columns: str | Sequence[str] | None = None,
     id_column: str = "id",
     separator: str | None = None,
     skip_bad: bool = False,
@@ -185,12 +198,14 @@ def read_corpus(
     """Read the parts of a corpus; without `valid`, a stratified share of train becomes it (none where it is 0).
 
     Each part is a path, a pandas or polars DataFrame, a Hugging Face Dataset, or a list of Documents, dicts or
-    (text, labels) pairs; `train` may also map train, valid (or validation, dev) and test to such parts.
+    (text, labels) pairs; `train` may also map train, valid (or validation, dev) and test to such parts. If each label
+    has a column of 0 and 1, name these by `label_columns`: a list, "sports,politics", "topic_*" for names that begin so
+    (the label is the rest of the name), or "*" for all columns but the text and the id.
     """
     if not 0 <= valid_share < 1:
         raise DataError(f"valid_share is {valid_share}, expected at least 0 and less than 1.")
     check_seed(seed)
-    columns = Columns(text_column, labels_column, id_column)
+    columns = Columns(text_column, labels_column, id_column, one_hot=_one_hot(label_columns))
     usual_separator: str | None = None
     documents: dict[str, list[Document]] = {}
     for part, source in _parts(train, valid, test).items():

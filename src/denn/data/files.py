@@ -1,4 +1,4 @@
-"""Corpus files row by row: JSON lines, CSV, TSV and Parquet, plain or compressed, in constant memory."""
+"""Corpus files row by row: JSON lines, CSV, TSV and Parquet, plain or compressed, in constant memory; folders."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import IO
 
 from denn.data.compressed import COMPRESSIONS, LONGEST_ROW, TOO_LONG, open_bytes, read_lines
+from denn.data.folders import annif_rows, folder_table, has_annif_lines
 from denn.data.parquet import parquet_rows
 from denn.data.rows import Columns, Row, Rows, Table, describe, missing, parse_id, parse_text
 from denn.data.spreadsheets import is_ours, restore
@@ -16,9 +17,20 @@ from denn.errors import DataError
 
 
 def read_table(path: str | Path, columns: Columns) -> Table:
-    """Open a file by its extension: .jsonl, .csv, .tsv or .parquet, also with .gz, .xz, .zst or .lz4 behind it."""
-    path = _existing(path)
-    kind, unit = _format(path, FORMATS)
+    """Open a file by its extension: .jsonl, .csv, .tsv or .parquet, also with .gz, .xz, .zst or .lz4 behind it.
+
+    A folder holds .txt files, with the labels of each in a .tsv or .key file of the same name.
+    """
+    return _open(path, columns, FORMATS)
+
+
+def _open(path: str | Path, columns: Columns, formats: dict[str, _Format]) -> Table:
+    path = Path(path)
+    if path.is_dir():
+        return folder_table(path, columns)
+    if not path.exists():
+        raise DataError(f"{path}: there is no such file. Check the path.")
+    kind, unit = _format(path, formats)
     return Table(str(path), unit, kind(path, columns))
 
 
@@ -32,9 +44,7 @@ def iterate_texts(
     """
     columns = Columns(text_column, id=id_column, needs_labels=False)
     if isinstance(source, str | Path):
-        path = _existing(source)
-        kind, unit = _format(path, FORMATS | TEXT_FORMATS)
-        table = Table(str(path), unit, kind(path, columns))
+        table = _open(source, columns, FORMATS | TEXT_FORMATS)
     else:
         # The bytes below a text stream keep U+2028 and lone carriage returns inside their line.
         lines = getattr(source, "buffer", source)
@@ -54,15 +64,6 @@ def read_text(row: Mapping[str, object], columns: Columns) -> tuple[str, str | N
     if columns.text not in row:
         raise DataError(missing(columns.text, row))
     return parse_text(row[columns.text]), parse_id(row.get(columns.id))
-
-
-def _existing(path: str | Path) -> Path:
-    path = Path(path)
-    if path.is_dir():
-        raise DataError(f"{path} is a folder, expected a file: {_known(FORMATS)}.")
-    if not path.exists():
-        raise DataError(f"{path}: there is no such file. Check the path.")
-    return path
 
 
 def _format(path: Path, formats: dict[str, _Format]) -> _Format:
@@ -192,7 +193,7 @@ def _csv_row(header: list[str], fields: list[str]) -> Row:
 
 
 def _tsv_rows(path: Path, columns: Columns) -> Rows:
-    return _csv_rows(path, columns, delimiter="\t")
+    return annif_rows(path, columns) if has_annif_lines(path) else _csv_rows(path, columns, delimiter="\t")
 
 
 _Format = tuple[Callable[[Path, Columns], Rows], str]

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import IO, Any, BinaryIO, cast
 
 from denn.data.compressed import COMPRESSIONS, LONGEST_ROW, PIECE, ROW_COST, TOO_LONG, Expansion, arrow, open_bytes
-from denn.data.rows import Columns, Row, Rows
+from denn.data.rows import Columns, Row, Rows, is_pattern
 from denn.errors import DataError
 
 DECODER = Path(__file__).with_name("parquet_decoder.py")
@@ -86,7 +86,8 @@ def _decoding(file: BinaryIO, columns: Columns) -> Iterator[subprocess.Popen[byt
     """Start the decoder on an open file, and end it at the latest when its rows are no longer wanted."""
     seconds = SECONDS + os.fstat(file.fileno()).st_size // 2**20
     order = {
-        "columns": columns.all,
+        "columns": [*columns.all, *columns.one_hot],
+        "beginnings": [begin for column in columns.one_hot if (begin := is_pattern(column)) is not None],
         "memory": MEMORY,
         "seconds": seconds,
         "longest": LONGEST_ROW,

@@ -61,7 +61,8 @@ def decode(order: dict[str, Any]) -> None:
     if len(file.schema_arrow) > MOST_COLUMNS:
         complain(f"it has {len(file.schema_arrow):,} columns, the limit is {MOST_COLUMNS:,}")
     names = file.schema_arrow.names
-    wanted = [name for name in dict.fromkeys(order["columns"]) if names.count(name) == 1]
+    matching = [name for name in names if name.startswith(tuple(order["beginnings"]))]
+    wanted = [name for name in dict.fromkeys([*order["columns"], *matching]) if names.count(name) == 1]
     schema = pyarrow.schema([(name, plain_type(name, file.schema_arrow.field(name).type)) for name in wanted])
     out = sys.stdout.buffer
     out.write(json.dumps({"names": names, "rows": max(0, file.metadata.num_rows)}).encode() + b"\n")

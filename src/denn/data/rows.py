@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import ast
 import difflib
 import json
+import re
+import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 
 from denn.errors import DataError
@@ -14,6 +17,11 @@ SEPARATORS = ("|", ";", ",")
 REJECTED = "rejected"  # the column of labels that a person decided against
 SHOWN = 40  # characters of a value in a message
 NAMES_SHOWN = 20
+LONGEST_LIST = 100_000  # characters of a list as Python writes it: its syntax tree takes a hundred times as much memory
+_STRING = r"""(?:'(?:[^'\\\n]|\\.)*'|"(?:[^"\\\n]|\\.)*")"""
+# Python would join strings without a comma between them, which is how NumPy prints arrays.
+PYTHON_LIST = re.compile(rf"\[\s*(?:{_STRING}(?:\s*,\s*{_STRING})*\s*(?:,\s*)?)?\]")
+SET = {"": False, "0": False, "0.0": False, "false": False, "1": True, "1.0": True, "true": True}
 
 # A reader yields the error of a row that cannot be read, and raises the error of a source that cannot be read.
 Row = Mapping[str, object] | DataError
@@ -31,11 +39,41 @@ class Columns:
     labels: str = "labels"
     id: str = "id"
     needs_labels: bool = True
+    one_hot: tuple[str, ...] = ()  # columns of 0 and 1 instead of labels; one that ends with * is a beginning of names
 
     @property
     def all(self) -> list[str]:
         """All columns that are read where they are found, each once."""
         return list(dict.fromkeys((self.text, self.labels, self.id, REJECTED)))
+
+    def given(self, row: Mapping[str, object]) -> object:
+        """Return the labels of a row as they are written, or those whose columns hold a 1."""
+        if not self.one_hot:
+            return row.get(self.labels)
+        return [label for column, label in self.one_hot_among(row).items() if _is_set(row[column], column)]
+
+    def one_hot_among(self, found: Iterable[str]) -> dict[str, str]:
+        """Return the columns of 0 and 1 that were found, each with its label."""
+        others, names, chosen = self.all, dict.fromkeys(found), {}
+        for wanted in self.one_hot:
+            if wanted in names:
+                chosen[wanted] = str(wanted)
+            elif (begin := is_pattern(wanted)) is not None:
+                matching = (name for name in names if name not in others and str(name).startswith(begin))
+                chosen |= {name: str(name).removeprefix(begin) for name in matching}
+        return chosen
+
+    def require_labels(self, found: Iterable[str], name: str) -> None:
+        """Refuse a source without its column or columns of labels."""
+        found = list(found)
+        for wanted in self.one_hot:
+            if not replace(self, one_hot=(wanted,)).one_hot_among(found):
+                raise DataError(f"{name}: {missing(str(wanted), found)}.")
+        if self.one_hot or not self.needs_labels or self.labels in found:
+            return
+        others = any(column not in self.all for column in found)
+        hint = ". If each label has a column of 0 and 1, name these: --label-columns a,b or '*' (label_columns)"
+        raise DataError(f"{name}: {missing(self.labels, found)}{hint * others}.")
 
     def rejected(self, row: Mapping[str, object]) -> object:
         """Return the rejected labels of a row as they are written, None where there are none."""
@@ -46,12 +84,11 @@ class Columns:
 
     def among(self, found: Sequence[str], name: str) -> list[str]:
         """Return those of the wanted columns that were found; a missing or repeated one is an error."""
-        optional = () if self.needs_labels else (self.labels,)
-        for column in (self.text, self.labels, self.id):
-            if column in found or column in optional or column == "id":
-                continue
-            raise DataError(f"{name}: {missing(column, found)}.")
-        wanted = [column for column in self.all if column in found]
+        for column in (self.text, self.id):
+            if column not in found and column != "id":
+                raise DataError(f"{name}: {missing(column, found)}.")
+        self.require_labels(found, name)
+        wanted = [column for column in (*self.all, *self.one_hot_among(found)) if column in found]
         if repeated := next((column for column in wanted if found.count(column) > 1), None):
             raise DataError(f"{name}: the column {repeated!r} occurs twice. Rename or remove one of them.")
         return wanted
@@ -62,12 +99,13 @@ class Table:
     """Rows with their numbers, counted from 1 in lines of a file or in rows."""
 
     name: str
-    unit: str  # "line" or "row"
+    unit: str  # "line", "row" or "file"
     rows: Rows
+    names: Sequence[str] = ()  # of rows that are files
 
     def place(self, number: int) -> str:
         """Name a row as error messages do."""
-        return f"{self.name}, {self.unit} {number}"
+        return f"{self.name}, {self.names[number - 1] if self.names else f'{self.unit} {number}'}"
 
 
 def missing(column: str, found: Iterable[str]) -> str:
@@ -101,6 +139,24 @@ def describe(value: object) -> str:
     return kind if len(shown) > SHOWN else f"{kind} ({shown})"
 
 
+def is_pattern(column: str) -> str | None:
+    """Return what the names begin with that a pattern such as topic_* means; None if it is not a pattern."""
+    return column[:-1] if isinstance(column, str) and column.endswith("*") else None
+
+
+def _is_set(value: object, column: str) -> bool:
+    """Tell 1 from 0 in a column of a label; nothing means 0."""
+    known = SET.get(value.strip().lower()) if isinstance(value, str) else value
+    if isinstance(known, bool | int | float) and known in (0, 1):
+        return bool(known)
+    if value is None:
+        return False
+    raise DataError(
+        f"the label column {short(str(column))} holds {describe(value)}, expected 0 or 1. Name the columns of labels "
+        "by label_columns (--label-columns a,b)"
+    )
+
+
 def parse_text(value: object) -> str:
     """Accept a string, empty or not, that UTF-8 can encode and databases can store."""
     if not isinstance(value, str):
@@ -122,23 +178,37 @@ def parse_labels(value: object, column: str = "label") -> tuple[str, ...] | str:
 
 
 def split_labels(joined: str, separator: str | None, explicit: bool) -> tuple[str, ...]:
-    """Split a label string; a JSON list is read as such unless the separator was given explicitly."""
+    """Split a label string; a list of JSON or Python is read as such unless the separator was given explicitly."""
     if explicit or not joined.lstrip().startswith("["):
         return _clean([joined] if separator is None else joined.split(separator))
     try:
         labels = json.loads(joined)
     except (ValueError, RecursionError):
-        labels = None
+        labels = _python_list(joined.strip())
     if not isinstance(labels, list):
         raise DataError(
-            f"the labels start with '[' but are no JSON list, got {describe(joined)}. "
-            'Write ["a", "b"] or a|b, or give the separator'
+            f"the labels start with '[' but are not a list as JSON or Python writes it, got {describe(joined)}. "
+            "Write [\"a\", \"b\"], ['a', 'b'] or a|b, or give the separator"
         )
     return tuple(parse_labels(labels))
 
 
+def _python_list(written: str) -> list[str] | None:
+    """Read a list of strings as Python writes it, which is what pandas puts into CSV files; None if it is not one."""
+    if len(written) > LONGEST_LIST:
+        raise DataError(f"the labels have {len(written):,} characters, expected at most {LONGEST_LIST:,} in ['a', 'b']")
+    if not PYTHON_LIST.fullmatch(written):
+        return None
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # about backslashes that mean themselves
+        try:
+            return list(ast.literal_eval(written))
+        except (ValueError, SyntaxError):  # a backslash before what cannot follow it
+            return None
+
+
 def find_separator(joined: Iterable[str]) -> str | None:
-    """Return the first of | ; , that occurs anywhere in the column; JSON lists do not count."""
+    """Return the first of | ; , that occurs anywhere in the column; lists in brackets do not count."""
     strings = [labels for labels in joined if not labels.lstrip().startswith("[")]
     return next((mark for mark in SEPARATORS if any(mark in labels for labels in strings)), None)
 
