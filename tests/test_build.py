@@ -6,6 +6,7 @@ import shutil
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import pandas as pd
 import pytest
 import torch
 
@@ -381,3 +382,11 @@ def test_a_training_that_never_began_leaves_nothing(tiny_corpus, tiny_settings, 
     with pytest.raises(DennError, match="nonsense"):
         denn.train(tiny_corpus, out=tmp_path / "m", **{**tiny_settings, "encoder": "nonsense"})
     assert not list(tmp_path.iterdir())
+
+
+def test_a_corpus_may_be_anything_that_can_be_read(tiny_corpus, brief, tmp_path):
+    rows = [{"text": d.text, "labels": list(d.labels)} for d in tiny_corpus.train]
+    with denn.train(pd.DataFrame(rows), out=tmp_path / "model", **brief) as model:
+        assert (model.card.corpus["train"], model.card.corpus["valid"]) == (54, 6)
+    with pytest.raises(DataError, match="got int, expected a path, a pandas or polars DataFrame"):
+        denn.train(3, out=tmp_path / "other")

@@ -6,7 +6,8 @@ import pytest
 import torch
 
 from denn.bundle import Thresholds
-from denn.evaluation import concatenate, evaluate, label_thresholds, tune, untuned
+from denn.evaluation import concatenate, evaluate, label_thresholds, stored_copies, tune, untuned
+from denn.stores.address import create_store
 from denn.types import Document, Scores
 
 FINAL = torch.tensor([[0.9, 0.6, 0.1], [0.7, 0.2, 0.3], [0.1, 0.4, 0.2]])
@@ -132,3 +133,14 @@ def test_batches_are_joined_by_names_when_a_vacuum_renumbers_labels_between_them
     joined = concatenate([before, after])
     assert joined.names == ("a", "goes", "stays", "new")
     torch.testing.assert_close(joined.final, torch.tensor([[0.1, 0.2, 0.3, 0.0], [0.4, 0.0, 0.5, 0.6]]))
+
+
+def test_texts_that_are_stored_are_counted_but_for_case_and_blanks(monkeypatch):
+    monkeypatch.setattr("denn.evaluation.READ_AT_ONCE", 2)
+    texts = ["one  goal", "TWO goals\n", "three goals", "", "decided"]
+    documents = [Document(text) for text in texts]
+    scores = Scores(torch.zeros(5, 1), ("a",), same_text=[None] * 4 + ["copy"])
+    with create_store("memory:", 2) as store:
+        store.add([Document(text) for text in ("other", "", "two goals", "One goal")], torch.ones(4, 2))
+        assert stored_copies(documents, scores, store) == 3
+        assert stored_copies(documents[2:3], Scores(torch.zeros(1, 1), ("a",)), store) == 0

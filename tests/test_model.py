@@ -5,10 +5,12 @@ import itertools
 import shutil
 from pathlib import Path
 
+import pandas as pd
 import pytest
 import torch
 
 import denn
+from denn.bundle import add_facts
 from denn.errors import BundleError, ConfigError, DataError, StoreError
 from denn.model import BATCH, SCORES_BYTES
 from denn.predictions import SHOWN, WORTH_SHOWING, checked
@@ -372,3 +374,20 @@ def test_a_method_without_a_datastore_says_so(tiny_corpus, tmp_path):
         for change in (lambda: model.add([denn.Document("goal")]), lambda: model.remove(["train-0"])):
             with pytest.raises(StoreError, match="keeps no datastore; train with one that does"):
                 change()
+
+
+def test_copies_in_the_datastore_are_noticed_where_they_do_not_decide(tiny_model, tiny_corpus, tmp_path, caplog):
+    folder = Path(shutil.copytree(tiny_model, tmp_path / "by-confidence"))
+    add_facts(folder, parameters={"combination": "confidence"})
+    with denn.load(folder) as model:
+        model.evaluate([*tiny_corpus.train[:3], *tiny_corpus.test])
+    assert "The datastore contains 3 of these 23 documents, so the scores are too good" in caplog.text
+
+
+def test_evaluation_reads_what_a_corpus_can_be_read_from(model, tiny_corpus):
+    frame = pd.DataFrame([{"text": d.text, "labels": list(d.labels)} for d in tiny_corpus.test])
+    expected = model.evaluate(tiny_corpus.test).as_dict()
+    assert model.evaluate(frame).as_dict() == expected
+    assert model.evaluate([(d.text, d.labels) for d in tiny_corpus.test]).as_dict() == expected
+    with pytest.raises(DataError, match="there is no column 'labels'; found: 'text', 'tags'"):
+        model.evaluate(frame.rename(columns={"labels": "tags"}))

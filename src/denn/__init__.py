@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from denn.build import train
     from denn.data.corpus import read_corpus
     from denn.errors import DennError
+    from denn.frame import to_frame
     from denn.model import Model, load
     from denn.refitting import refit
     from denn.types import Corpus, Document, Neighbour, Prediction, Where
@@ -31,6 +32,7 @@ __all__ = [
     "load",
     "read_corpus",
     "refit",
+    "to_frame",
     "train",
 ]
 
@@ -45,6 +47,7 @@ _HOMES = {
     "load": "denn.model",
     "read_corpus": "denn.data.corpus",
     "refit": "denn.refitting",
+    "to_frame": "denn.frame",
     "train": "denn.build",
 }
 

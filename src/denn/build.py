@@ -7,6 +7,7 @@ import hashlib
 import json
 import logging
 import shutil
+import time
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
@@ -21,6 +22,7 @@ from denn import bundle
 from denn.clock import Clock
 from denn.config import Recipe, make_recipe
 from denn.continuing import Origin, open_origin
+from denn.data.corpus import read_corpus
 from denn.errors import BundleError, ConfigError, DataError, EncoderError, FineTuningError, NoRoomError, TrainingError
 from denn.evaluation import evaluate, systems_of, tune, untuned
 from denn.methods.effort import with_effort
@@ -65,7 +67,7 @@ class Silent:
 
 
 def train(
-    corpus: Corpus,
+    corpus: object,
     *,
     out: str | Path,
     method: str = "denn",
@@ -78,7 +80,7 @@ def train(
     with_store: bool = False,
     **parameters: Any,
 ) -> Model:
-    """Train a method on a corpus and write the model's folder.
+    """Train a method on a corpus, or on anything that `read_corpus` takes, and write the model's folder.
 
     A run that was killed resumes when the same call is made again; `restart` discards it. The folder appears only when
     everything is done; a model that is there already stays until then, and is replaced only with `replace`. A new
@@ -90,8 +92,9 @@ def train(
     None, means one fine-tuning. `continue_from` names a model whose weights, labels and settings are the start, and
     `with_store` adds its stored documents to the training documents.
     """
-    folder, shown = Path(out).resolve(), progress or Silent()
+    folder, shown, begun = Path(out).resolve(), progress or Silent(), time.monotonic()
     make_recipe(method, parameters)  # unknown names are said before anything is read
+    corpus = corpus if isinstance(corpus, Corpus) else read_corpus(corpus)
     chosen, origin = with_effort(method, parameters, shown, continues=continue_from is not None), None
     if continue_from is not None:
         origin, corpus = open_origin(continue_from, corpus, method, parameters, with_store, shown)
@@ -99,7 +102,7 @@ def train(
     elif with_store:
         raise ConfigError("Got with_store without a model to continue from. Add --from MODEL, or leave it out.")
     recipe = make_recipe(method, chosen)
-    clock = clock or Clock(getattr(recipe.parameters, "time_budget", None))
+    clock = clock or Clock(getattr(recipe.parameters, "time_budget", None), begun)
     check_corpus(corpus)
     folder.parent.mkdir(parents=True, exist_ok=True)
     with locked(folder):

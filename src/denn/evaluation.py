@@ -13,8 +13,11 @@ from denn.bundle import Thresholds
 from denn.core.metrics import LabelTable, all_scores, frequency_bands, label_table, ranking_scores
 from denn.core.thresholds import decide, tune_global, tune_per_label
 from denn.errors import BundleError
+from denn.protocols import Datastore
 from denn.types import UNFAMILIAR, Document, LabelSpace, Scores
+from denn.wording import counted
 
+READ_AT_ONCE = 10_000  # stored texts that are compared with those to evaluate
 BAND_EDGES = (1, 10, 50, 500)  # training documents of a label
 
 
@@ -143,6 +146,28 @@ def evaluate(
     confidence = None if scores.confidence is None else float(scores.confidence.mean())
     table, unfamiliar = label_table(final, gold), share_unfamiliar(scores)
     return Evaluation(space.names, len(documents), len(unknown), systems, bands, table, confidence, unfamiliar)
+
+
+def stored_copies(documents: Sequence[Document], scores: Scores, store: Datastore) -> int:
+    """Count the documents whose text is stored, but for case and blanks, or whose labels a stored copy decided."""
+    texts, ids, known = [_folded(document.text) for document in documents], store.ids(), set[str]()
+    for start in range(0, len(ids), READ_AT_ONCE):
+        stored = store.texts(ids[start : start + READ_AT_ONCE])
+        known |= set(texts).intersection(map(_folded, stored.values()))
+    same = scores.same_text or [None] * len(texts)
+    return sum(id is not None or (bool(text) and text in known) for text, id in zip(texts, same, strict=True))
+
+
+def copies_sentence(copies: int, documents: int) -> str:
+    """Say that documents to evaluate with are in the datastore; what to do follows."""
+    return (
+        f"The datastore contains {copies:,} of these {counted(documents, 'document')}, so the scores are too good. "
+        "Evaluate documents that the model has not seen"
+    )
+
+
+def _folded(text: str) -> str:
+    return " ".join(text.casefold().split())
 
 
 def share_unfamiliar(scores: Scores) -> float | None:

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Self, cast
 from denn.bundle import Card, read, read_labels, undisturbed
 from denn.config import make_recipe
 from denn.core.thresholds import decide
+from denn.data.corpus import labelled
 from denn.errors import BundleError, ConfigError, ConflictError, DataError
-from denn.evaluation import Evaluation, concatenate, decision_thresholds, evaluate
+from denn.evaluation import Evaluation, concatenate, copies_sentence, decision_thresholds, evaluate, stored_copies
 from denn.methods.new_labels import NewLabels
 from denn.predictions import checked, neighbours_with_texts, predictions
 from denn.protocols import Datastore, Method, Progress, Retriever
@@ -164,22 +165,22 @@ class Model:
         later = self._new.of([label for label in labels if label not in self.labels])
         return [tuned if label in self.labels else later[label] for label in labels]
 
-    def evaluate(self, documents: Sequence[Document], *, stored: bool = False, min_labels: int = 0) -> Evaluation:
-        """Compare predictions with the documents' labels.
+    def evaluate(self, documents: object, *, stored: bool = False, min_labels: int = 0) -> Evaluation:
+        """Compare predictions with labels: documents, or anything that `read_corpus` takes as one part.
 
         `stored` says that the documents may lie in the datastore under their own ids, which are then left out of
         their own evidence.
         """
+        documents = labelled(documents, "train" if stored else "document")
         own_ids = [document.id for document in documents] if stored else None
         if own_ids and not set(own_ids) & set(self.store.ids()):
             raise DataError("None of the documents is in the datastore by its id; evaluate them without --stored.")
         scores = self.scores([document.text for document in documents], own_ids)
-        copies = 0 if stored else sum(id is not None for id in scores.same_text or ())
-        if copies:
+        store = None if stored else self.method.store
+        if store is not None and (copies := stored_copies(documents, scores, store)):
             log.warning(
-                f"{copies:,} of {len(documents):,} documents have the text of a document in the datastore, so these "
-                "scores are too good. Evaluate documents that the model has not seen, or use --stored (stored=True) to "
-                "exclude each one from its own evidence."
+                f"{copies_sentence(copies, len(documents))}, or use --stored (stored=True) to exclude each one from "
+                "its own evidence."
             )
         counts = dict(zip(self.labels.names, self.card.corpus["label_counts"], strict=True))
         later = self.later_thresholds(scores)

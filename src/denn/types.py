@@ -242,6 +242,12 @@ class Prediction:
         """Whether nothing in the datastore is much like the text, so that its labels deserve less trust."""
         return self.same_text is None and self.familiarity is not None and self.familiarity < UNFAMILIAR
 
+    def _repr_html_(self) -> str:
+        """Show labels and evidence in a notebook."""
+        from denn.prediction_html import render
+
+        return render(self)
+
 
 Parts: TypeAlias = "Mapping[str, Tensor]"  # witness → (n,L) in [0,1], NaN where it cannot know a label
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import logging
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from functools import wraps
@@ -15,8 +14,6 @@ from denn.data.known import files_of, folder_of
 from denn.errors import ConfigError, DataError
 from denn.registry import CORPORA, did_you_mean, lookup
 from denn.types import Corpus, Document
-
-log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -76,14 +73,11 @@ def open_documents(source: str, data_dir: Path | None, reading: Reading, part: s
     return read_file(source, reading, part) if _is_file(source) else _load(source, data_dir).test
 
 
-def read_file(path: str | Path, reading: Reading, part: str = "document") -> list[Document]:
+def read_file(path: str | Path, reading: Reading, part: str = "document") -> Sequence[Document]:
     """Read a file of labelled documents and say what is worth knowing of it."""
-    from denn.data.corpus import read_documents
+    from denn.data.corpus import labelled
 
-    documents, report = read_documents(path, part=part, **asdict(reading))
-    for sentence in report.sentences():
-        log.warning(sentence)
-    return documents
+    return labelled(path, part, **asdict(reading))
 
 
 def _is_file(source: str) -> bool:

@@ -6,6 +6,7 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from denn.config import check_seed
 from denn.data.files import read_table, read_text
@@ -222,6 +223,16 @@ def read_corpus(
     _warn_of_unseen(documents)
     stem = Path(train).name.split(".")[0] if isinstance(train, str | Path) else "corpus"
     return Corpus(documents["train"], documents.get("valid", ()), documents.get("test", ()), name=name or stem)
+
+
+def labelled(source: object, part: str = "document", **reading: Any) -> Sequence[Document]:
+    """Return documents as they are, or read them from anything that `read_documents` takes, and log what it reports."""
+    if isinstance(source, Sequence) and all(isinstance(item, Document) for item in source):
+        return source
+    documents, report = read_documents(source, part=part, **reading)
+    for sentence in report.sentences():
+        log.warning(sentence)
+    return documents
 
 
 def split_documents(

@@ -15,7 +15,7 @@ from denn.analysis.errors import confusions, worst
 from denn.analysis.sweeps import GAMMAS, KS, Searched, datastore_sweep, sweep
 from denn.core.thresholds import GRID, decide
 from denn.errors import DataError
-from denn.evaluation import Evaluation, concatenate, decision_thresholds, evaluate, systems_of
+from denn.evaluation import Evaluation, concatenate, decision_thresholds, evaluate, stored_copies, systems_of
 from denn.model import BATCH, Model
 from denn.predictions import checked
 from denn.protocols import Progress, Retriever
@@ -57,7 +57,7 @@ class Neighbourhood:
     """What only a method with a datastore can have; without the witness "neighbours" there is nothing to sweep."""
 
     stored: int
-    copies: int  # texts that are in the datastore word for word
+    copies: int  # texts that are in the datastore
     shared: int  # texts that are validation texts too
     reached: int  # texts with a label that the classifier gives γ or more; 0 where λ does not decide
     sweep: Mapping[str, Sequence[Mapping[str, float]]]
@@ -147,8 +147,7 @@ class _Searched:
         parameters, store = self.method.parameters, self.method.store
         swept, sizes = self._sweeps(threshold, uses_lambda) if "neighbours" in self.scores.parts else ({}, [])
         validation = {document.text for document in valid}
-        nearest = store.get([ids[0] for ids in self.test.found.ids])
-        copies = sum(one.text == other.text for one, other in zip(self.documents, nearest, strict=True))
+        copies = stored_copies(self.documents, self.scores, store)
         shared = sum(document.text in validation for document in self.documents)
         reached = 0
         if uses_lambda:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from denn.bundle import Card
 from denn.errors import ConfigError
+from denn.evaluation import copies_sentence
 from denn.model import Model
 from denn.protocols import Progress
 from denn.report import evidence, sections
@@ -47,10 +48,7 @@ def warnings(found: Findings) -> list[str]:
             "the model has learnt, and check --labels-column and --separator."
         )
     if near is not None and near.copies:
-        said.append(
-            f"{near.copies:,} of {texts} found in the datastore word for word: the scores of the neighbours are too "
-            "good, and so are the classifier's, which has learnt these texts as well unless they were added later."
-        )
+        said.append(f"{copies_sentence(near.copies, evaluation.documents)}.")
     if near is not None and near.shared:
         said.append(
             f"{near.shared:,} of {texts} found among the validation texts: the scores with other k, γ and datastore "

@@ -1,0 +1,63 @@
+"""A prediction as a small HTML table for notebooks, light or dark: labels, what each witness gives them, evidence."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from html import escape
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from denn.types import Prediction
+
+NEIGHBOURS = 3  # shown at first; the others are behind a click
+CHARACTERS = 160  # of a neighbour's text
+TABLE = '<table style="text-align: left; margin: 0 0 0.5em 0">'  # colours are those of the notebook
+
+
+def render(prediction: Prediction) -> str:
+    """Return the HTML of a prediction; everything that a user wrote is escaped."""
+    witnesses = list(dict.fromkeys(name for heard in prediction.parts.values() for name in heard))
+    rows = [_label(prediction, label, score, witnesses) for label, score in prediction.scores.items()]
+    found = [
+        (f"{one.similarity:.3f}", ", ".join(one.labels), one.id, _shortened(one.text)) for one in prediction.neighbours
+    ]
+    near, head = found[:NEIGHBOURS], ("similarity", "labels", "id", "similar document")
+    parts = [_table(("label", "score", *witnesses, "words"), rows)]
+    parts += [f"<p>{escape(fact)}</p>" for fact in _facts(prediction)]
+    parts += [_table(head, near)] if near else []
+    if rest := found[NEIGHBOURS:]:
+        parts.append(f"<details><summary>{len(rest)} more</summary>{_table(head, rest)}</details>")
+    return f"<div>{''.join(parts)}</div>"
+
+
+def _label(prediction: Prediction, label: str, score: float, witnesses: Sequence[str]) -> Sequence[str]:
+    """Return the cells of a label: chosen or not, scores, words."""
+    heard = prediction.parts.get(label, {})
+    scores = [f"{heard[name]:.3f}" if name in heard else "–" for name in witnesses]
+    words = ", ".join(word for word, _ in prediction.words.get(label, ()))
+    return (f"{'✓ ' if label in prediction.labels else ''}{label}", f"{score:.3f}", *scores, words)
+
+
+def _facts(prediction: Prediction) -> list[str]:
+    """Return what a reader should know before trusting the labels, a sentence each."""
+    said = []
+    if not prediction.labels:
+        said.append("No label reaches its threshold.")
+    if prediction.same_text is not None:
+        said.append(f"The labels are those of the stored document {prediction.same_text}, which has the same text.")
+    if prediction.unfamiliar:
+        said.append("Unfamiliar: nothing in the datastore is much like this text.")
+    return said
+
+
+def _shortened(text: str) -> str:
+    return text if len(text) <= CHARACTERS else f"{text[: CHARACTERS - 1]}…"
+
+
+def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    def row(cells: Sequence[str], tag: str) -> str:
+        return f"<tr>{''.join(f'<{tag}>{escape(cell)}</{tag}>' for cell in cells)}</tr>"
+
+    return (
+        f"{TABLE}<thead>{row(head, 'th')}</thead><tbody>{''.join(row(cells, 'td') for cells in rows)}</tbody></table>"
+    )
