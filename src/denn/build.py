@@ -9,7 +9,7 @@ import logging
 import shutil
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -19,6 +19,7 @@ from typing import Any
 from safetensors import SafetensorError
 
 from denn import bundle
+from denn.callbacks import Watched
 from denn.clock import Clock
 from denn.config import Recipe, make_recipe
 from denn.continuing import Origin, open_origin
@@ -72,6 +73,7 @@ def train(
     out: str | Path,
     method: str = "denn",
     progress: Progress | None = None,
+    callbacks: Sequence[object] = (),
     restart: bool = False,
     replace: bool = False,
     allow_poor: bool = False,
@@ -91,8 +93,10 @@ def train(
     best (the same with a large encoder). By default it suits the machine and the time; `epochs` without an effort, or
     None, means one fine-tuning. `continue_from` names a model whose weights, labels and settings are the start, and
     `with_store` adds its stored documents to the training documents.
+
+    `callbacks` are objects with `on_validation(validation)` (see `denn.callbacks.Validation`) or `on_end(model)`.
     """
-    folder, shown, begun = Path(out).resolve(), progress or Silent(), time.monotonic()
+    folder, shown, begun = Path(out).resolve(), Watched(progress or Silent(), callbacks), time.monotonic()
     make_recipe(method, parameters)  # unknown names are said before anything is read
     corpus = corpus if isinstance(corpus, Corpus) else read_corpus(corpus)
     chosen, origin = with_effort(method, parameters, shown, continues=continue_from is not None), None
@@ -109,7 +113,12 @@ def train(
         if (existing := model_in(folder)) and not replace:
             raise TrainingError(existing.refusal)
         with room(folder, "training"):
-            return _train(corpus, recipe, folder, shown, restart, allow_poor, clock, origin)
+            model = _train(corpus, recipe, folder, shown, restart, allow_poor, clock, origin)
+    with ExitStack() as failed:
+        failed.callback(model.close)
+        shown.end(model)
+        failed.pop_all()
+    return model
 
 
 def _train(

@@ -93,6 +93,7 @@ def _steps(run: _Run, gradients: Gradients, validate: Validate, progress: Progre
             run.advance(gradients)
             done = run.done()
             run.state.owed |= done
+        validations = len(run.state.history)
         if run.state.owed or run.state.step % CHECK_EVERY == 0:
             line = run.check() or (run.judge(validate) if run.state.owed else None)
             if line:
@@ -100,7 +101,9 @@ def _steps(run: _Run, gradients: Gradients, validate: Validate, progress: Progre
                 done = run.done()
             else:
                 run.save_if_due()
-        progress.advance(run.batches.rows_before(run.state.step), loss=run.state.loss, seconds_left=run.seconds_left())
+        told = {"validation": run.last_validation()} if len(run.state.history) > validations else {}
+        done_rows, left = run.batches.rows_before(run.state.step), run.seconds_left()
+        progress.advance(done_rows, loss=run.state.loss, seconds_left=left, **told)
 
 
 class _Run:
@@ -261,6 +264,14 @@ class _Run:
         values = ", ".join([f"loss {math.nan if state.loss is None else state.loss:.4f}", *shown])
         mark = "" if score is None or not kept else " (best)" if better else " (kept)"
         return f"step {state.step}: {values}{mark}"
+
+    def last_validation(self) -> dict[str, Any]:
+        """Return what callbacks learn of the last validation; see `denn.callbacks.Validation`."""
+        entry = dict(self.state.history[-1])
+        step, seconds = int(entry.pop("step")), entry.pop("seconds")
+        metrics = {name: value for name, value in entry.items() if name not in UNSHOWN}
+        epoch = step / self.batches.per_epoch
+        return {"step": step, "epoch": epoch, "seconds": seconds, "loss": self.state.loss, "metrics": metrics}
 
     def recover(self, why: str) -> str:
         """Go back to the weights that are kept and on with half the rate, or end where that has helped too little."""
