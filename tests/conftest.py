@@ -13,7 +13,7 @@ import random
 import shutil
 import signal
 import subprocess
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from types import MappingProxyType
@@ -201,6 +201,28 @@ def tiny_model(
     folder = tmp_path_factory.mktemp("models") / "tiny"
     denn.train(tiny_corpus, out=folder, **tiny_settings).close()
     return folder
+
+
+@pytest.fixture
+def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[object]:
+    """A hub on this machine that the real client talks to, with empty caches and a valid token."""
+    import huggingface_hub
+
+    from hub_server import TOKEN, serving
+
+    constants = huggingface_hub.constants
+    with serving() as server:
+        monkeypatch.setenv("DENN_CACHE", str(tmp_path / "denn-cache"))
+        monkeypatch.setenv("HF_TOKEN", TOKEN)
+        monkeypatch.setenv("NO_PROXY", "127.0.0.1,localhost")
+        monkeypatch.setattr(constants, "ENDPOINT", server.endpoint)
+        template = server.endpoint + "/{repo_id}/resolve/{revision}/{filename}"
+        monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", template)
+        monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub-cache"))
+        monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+        monkeypatch.setattr(constants, "HF_HUB_DISABLE_XET", True)  # its storage has a protocol of its own
+        yield server
+        huggingface_hub.close_session()
 
 
 @pytest.fixture

@@ -37,6 +37,10 @@ class BundleError(DennError):
     """A model folder is missing, incomplete, changed or of another format."""
 
 
+class HubError(DennError):
+    """The Hugging Face hub did not give a model, or did not take one."""
+
+
 class TrainingError(DennError):
     """Training cannot start or cannot go on."""
 

@@ -15,6 +15,7 @@ from denn.core.thresholds import decide
 from denn.data.corpus import labelled
 from denn.errors import BundleError, ConfigError, ConflictError, DataError
 from denn.evaluation import Evaluation, concatenate, copies_sentence, decision_thresholds, evaluate, stored_copies
+from denn.hub import is_hub_name
 from denn.methods.new_labels import NewLabels
 from denn.predictions import checked, neighbours_with_texts, predictions
 from denn.protocols import Datastore, Method, Progress, Retriever
@@ -250,6 +251,25 @@ class Model:
         """Remove documents for good, also those kept for validation; see `Datastore.forget`. Return how many went."""
         return forget(self.folder, self.store, which, source=source, everything=everything)
 
+    def push_to_hub(
+        self,
+        name: str,
+        *,
+        private: bool = True,
+        revision: str | None = None,
+        license: str | None = None,
+        token: str | None = None,
+        message: str = "Upload a denn model",
+    ) -> str:
+        """Upload the model with its texts to the Hugging Face hub, privately by default; see `denn.sharing.push`."""
+        from denn.sharing import push
+
+        if self.folder is None:
+            raise BundleError("This model has no folder yet. Load it with denn.load, then push it.")
+        return push(
+            self.folder, name, private=private, revision=revision, license=license, token=token, message=message
+        )
+
     def batch(self) -> int:
         """Return how many texts are scored at a time: fewer where the datastore knows very many labels."""
         labels = len(self.labels if self.method.store is None else self.method.store.labels)
@@ -278,14 +298,24 @@ class Model:
         return neighbours_with_texts(self.method.store, scores.neighbours, len(scores.final), limit)
 
 
-def load(path: str | Path, *, device: str | None = None, precision: str | None = None) -> Model:
-    """Read a model from its folder, checking digests and format.
+def load(
+    path: str | Path, *, device: str | None = None, precision: str | None = None, revision: str | None = None
+) -> Model:
+    """Read a model from its folder, or from the Hugging Face hub by its name there, checking digests and format.
+
+    A folder always wins over a name; `revision` is a branch, tag or commit on the hub.
 
     `device` (auto, cpu, cuda or cuda:0) and `precision` (auto, float32, bfloat16 or int8) are those of the training
     unless they are given. Given as auto, a CPU predicts in int8 if that is faster and loses at most 0.1 points of
     micro-F1 on the model's validation documents; that is measured once.
     """
     folder = Path(path)
+    if isinstance(path, str) and is_hub_name(path):
+        from denn.sharing import fetch
+
+        folder = fetch(path, revision)
+    elif revision is not None:
+        raise ConfigError(f"Got revision={revision!r}, but {path} is not a name on the hub. Leave it out.")
     return undisturbed(folder, lambda: _load(folder, device, precision))
 
 

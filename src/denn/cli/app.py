@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from denn import __version__
-from denn.cli import audit, data, evaluate, predict, queue, refit, report, serve, store, store_keeping, train
+from denn.cli import audit, data, evaluate, predict, push, queue, refit, report, serve, store, store_keeping, train
 from denn.cli.options import Quiet, Replace, Seed, Verbose, duration
 from denn.errors import ConfigError
 from denn.registry import COMMANDS, lookup
@@ -92,6 +92,7 @@ app.command()(queue.queue)
 app.command()(audit.audit)
 app.command()(report.report)
 app.command()(serve.serve)
+app.command()(push.push)
 for keeping in (
     store_keeping.history,
     store_keeping.undo,

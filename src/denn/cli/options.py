@@ -28,6 +28,18 @@ def duration(text: str) -> float:
     return total
 
 
+def model_folder(text: str) -> Path:
+    """Return the folder of a model, which is downloaded first if a name on the hub is given."""
+    from denn.hub import is_hub_name
+
+    name, _, revision = text.partition("@")
+    if Path(text).exists() or not is_hub_name(name):
+        return Path(text)
+    from denn.sharing import fetch
+
+    return fetch(name, revision or None)
+
+
 def finite(value: float | None) -> float | None:
     """Refuse infinity and what is not a number, which lie in every range."""
     if value is not None and not math.isfinite(value):
@@ -82,7 +94,14 @@ Verbose = Annotated[
         expose_value=False,
     ),
 ]
-Model = Annotated[Path, typer.Argument(metavar="MODEL", help="The folder of a trained model.")]
+Model = Annotated[
+    Path,
+    typer.Argument(
+        metavar="MODEL",
+        help="Folder of a trained model, or its name on the Hugging Face hub: user/model or user/model@revision.",
+        parser=model_folder,
+    ),
+]
 Method = Annotated[
     str | None, typer.Option(help="Method to train.  [default: that of the recipe, or denn]", autocompletion=_methods)
 ]

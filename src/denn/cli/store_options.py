@@ -108,8 +108,10 @@ def check_agreed(
 @contextmanager
 def opened(address: str, read_only: bool = False) -> Iterator[Datastore]:
     """Open the store of a model, or at an address."""
+    from denn.cli.options import model_folder
     from denn.stores.address import open_store
 
+    address = str(model_folder(address)) if "://" not in address else address
     if Path(address).is_dir():
         check_keeps_one(Path(address))
     with open_store(address, read_only) as store:

@@ -71,7 +71,7 @@ def _named(value: object, names: Sequence[str]) -> object:
     """Turn class numbers into a list of names; -1 stands for no label, as in published test splits."""
     if value is None or value == -1:
         return []
-    numbers = value if isinstance(value, list | tuple) else [value]
+    numbers: Sequence[Any] = value if isinstance(value, list | tuple) else [value]
     for number in numbers:
         if not isinstance(number, int) or not 0 <= number < len(names):
             raise DataError(f"the label is {describe(number)}, expected a class number from 0 to {len(names) - 1}")

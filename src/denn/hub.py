@@ -1,0 +1,59 @@
+"""Names on the Hugging Face hub, and what its client says in one sentence."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib import import_module
+from pathlib import Path
+from types import ModuleType
+
+from denn.errors import DennError, MissingExtraError
+from denn.untrusted import first_line
+
+PART = r"[A-Za-z0-9_](?:[\w.-]{0,94}[\w])?"
+NAME = re.compile(f"{PART}/{PART}", re.ASCII)
+REASONS = {  # by the client's name of an error, or of one that it derives from; the first that fits
+    "GatedRepoError": "access to it must be requested on its page first",
+    "RepositoryNotFoundError": "no such repository, or your token cannot read it (log in with `hf auth login`)",
+    "RevisionNotFoundError": "it has no such revision",
+    "LocalEntryNotFoundError": "the hub cannot be reached, and it was not downloaded before",
+    "OfflineModeIsEnabled": "offline mode is on (HF_HUB_OFFLINE), and it was not downloaded before",
+    "HFValidationError": "this is not a name that the hub allows",
+    "ConnectError": "the hub cannot be reached",
+    "TimeoutException": "the hub does not answer",
+}
+STATUS = {401: "your token is missing or not valid (log in with `hf auth login`)", 403: "your token does not allow it"}
+
+
+def is_hub_name(text: str) -> bool:
+    """Say whether a string can be a name on the hub, user/model, and cannot be a path: no such folder or parent."""
+    return NAME.fullmatch(text) is not None and not Path(text).exists() and not Path(text).parent.is_dir()
+
+
+def client() -> ModuleType:
+    """Import the hub's client, which an extra brings."""
+    try:
+        return import_module("huggingface_hub")
+    except ImportError as error:
+        raise MissingExtraError("The Hugging Face hub", "huggingface_hub", "hub") from error
+
+
+@contextmanager
+def explained(fault: str, error: type[DennError]) -> Iterator[None]:
+    """Turn any error of the hub's client into a sentence that begins with the fault."""
+    try:
+        yield
+    except DennError:
+        raise
+    except Exception as reason:  # errors of the client, of two HTTP libraries, and of the file system
+        raise error(f"{fault}: {_sentence(reason)}.") from reason
+
+
+def _sentence(reason: BaseException) -> str:
+    kinds = {kind.__name__ for kind in type(reason).__mro__}
+    if known := next((sentence for name, sentence in REASONS.items() if name in kinds), None):
+        return known
+    status = getattr(getattr(reason, "response", None), "status_code", None)
+    return STATUS.get(status or 0, f"{type(reason).__name__}, {first_line(reason)}")
