@@ -29,9 +29,10 @@ from denn_bench.run import Run, describe, write
 SAMPLE = 8000  # training documents: enough for every length, few enough to prepare quickly
 SCORED = 1000
 RATE_SHARE = 0.3  # of the learning rate: no training collapses, and a step takes as long
+UTILISATION = ("mfu", "mfu_with_attention")
 KEPT = {
-    *BRIEF, "documents_per_second", "matrix_rate", "mfu", "parameters", "peak_memory_bytes", "store_documents",
-    "tokens_per_second",
+    *BRIEF, "documents_per_second", *UTILISATION, "matrix_rate", "parameters", "peak_memory_bytes",
+    "store_documents", "tokens_per_second",
 }  # fmt: skip
 
 
@@ -80,12 +81,13 @@ def sample(corpus: Corpus, seed: int, *, whole: bool = False) -> Corpus:
 def at_pace(spent: Mapping[str, Any], pace: float | None, documents: int, sampled: int) -> dict[str, Any]:
     """Return what a pace in documents per second makes of an epoch, of tokens per second and of their share."""
     if pace is None:
-        return dict.fromkeys(("epoch_seconds", "documents_per_second", "tokens_per_second", "mfu"))
+        return dict.fromkeys(("epoch_seconds", "documents_per_second", "tokens_per_second", *UTILISATION))
     found: dict[str, Any] = {"epoch_seconds": documents / pace, "documents_per_second": pace}
     if spent["tokens"] and spent["epochs"]:
         found["tokens_per_second"] = pace * spent["tokens"] / (spent["epochs"] * sampled)
-        if spent["mfu"]:
-            found["mfu"] = spent["mfu"] * found["tokens_per_second"] / spent["tokens_per_second"]
+        for share in UTILISATION:
+            if spent[share]:
+                found[share] = spent[share] * found["tokens_per_second"] / spent["tokens_per_second"]
     return found
 
 

@@ -34,7 +34,7 @@ KEYS = {
 }  # fmt: skip
 COSTS = {
     "seconds", "training_seconds", "validation_seconds", "steps", "best_step", "epochs", "tokens", "tokens_per_second",
-    "epoch_seconds", "matrix_rate", "mfu", "peak_memory_bytes", "inference_ms_per_text",
+    "epoch_seconds", "matrix_rate", "mfu", "mfu_with_attention", "peak_memory_bytes", "inference_ms_per_text",
     "inference_ms_per_text_without_neighbours", "prediction_ms_per_text", "prediction_ms_per_text_with_evidence",
     "store_documents", "store_bytes", "parameters",
 }  # fmt: skip
@@ -161,10 +161,13 @@ def test_costs_agree_with_each_other(result):
         layer = 4 * (32 * 32 + 32) + (32 * 64 + 64) + (64 * 32 + 32) + 4 * 32
         expected = 6 * (2 * layer + 2 * 32) * cost["tokens_per_second"] / cost["matrix_rate"]
         assert cost["mfu"] == pytest.approx(expected, rel=1e-3, abs=1e-6)
+        # two layers of width 32; a text attends to at most all its tokens
+        longest = expected + 12 * 2 * 32 * 512 * cost["tokens_per_second"] / cost["matrix_rate"]
+        assert expected <= cost["mfu_with_attention"] <= longest
 
 
 def test_utilisation_by_hand():
-    assert utilisation(85_000_000, 472_000, 790e12) == pytest.approx(0.3047, abs=1e-4)
+    assert utilisation(6 * 85_000_000, 472_000, 790e12) == pytest.approx(0.3047, abs=1e-4)
 
 
 def test_a_file_names_no_machine_path(result, shared, tiny_settings):

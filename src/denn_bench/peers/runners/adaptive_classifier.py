@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -18,6 +19,7 @@ def train(job: Job) -> Trained:
     """Add as many documents as a measured pace allows: two small parts to measure it, then the rest."""
     from adaptive_classifier import MultiLabelAdaptiveClassifier
 
+    _limit_threads(job.cores)
     classifier = MultiLabelAdaptiveClassifier(str(job.encoder), seed=job.seed)
 
     def add(documents: Sequence[Document]) -> float:
@@ -54,3 +56,17 @@ def train(job: Job) -> Trained:
     complete = len(documents) == len(job.train)
     packages = ["adaptive-classifier", "transformers", "torch"]
     return Trained(score, len(documents), "fewer documents", complete, packages, own)
+
+
+def _limit_threads(cores: int) -> None:
+    """Start ONNX Runtime with one thread per core; else it uses all cores of the machine, whatever the affinity."""
+    import onnxruntime
+
+    start = onnxruntime.InferenceSession.__init__
+
+    def start_limited(session: Any, model: Any, sess_options: Any = None, *rest: Any, **options: Any) -> None:
+        sess_options = sess_options or onnxruntime.SessionOptions()
+        sess_options.intra_op_num_threads = cores
+        start(session, model, sess_options, *rest, **options)
+
+    onnxruntime.InferenceSession.__init__ = start_limited
