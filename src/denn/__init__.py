@@ -47,6 +47,7 @@ _HOMES = {
     "load": "denn.model",
     "read_corpus": "denn.data.corpus",
     "refit": "denn.refitting",
+    "sklearn": "denn",
     "to_frame": "denn.frame",
     "train": "denn.build",
 }
@@ -54,11 +55,12 @@ _HOMES = {
 
 def __dir__() -> list[str]:
     """List the public names, also those that were not imported yet, for tab completion."""
-    return sorted({*globals(), *__all__})
+    return sorted({*globals(), *_HOMES})
 
 
 def __getattr__(name: str) -> object:
     """Import a public name when it is first asked for, so that `import denn` costs nothing."""
     if name not in _HOMES:
         raise AttributeError(f"module 'denn' has no attribute {name!r}")
-    return getattr(import_module(_HOMES[name]), name)
+    home = _HOMES[name]
+    return import_module(f"denn.{name}") if home == "denn" else getattr(import_module(home), name)
