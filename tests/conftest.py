@@ -254,3 +254,24 @@ def answer_on_terminal() -> Callable[[Sequence[object], str, str], tuple[int, st
         return asked.returncode, said.decode()
 
     return answer
+
+
+@pytest.fixture(scope="session")
+def names_of_labels() -> Mapping[str, str]:
+    """A vocabulary of the tiny corpus: ids and names, one of them in no document."""
+    ids = {f"http://example.org/{number}": name for number, name in enumerate(WORDS)}
+    return MappingProxyType(ids | {"http://example.org/unseen": "seen nowhere"})
+
+
+@pytest.fixture(scope="session")
+def named_model(
+    tmp_path_factory: pytest.TempPathFactory,
+    tiny_corpus: denn.Corpus,
+    tiny_settings: Mapping[str, object],
+    names_of_labels: Mapping[str, str],
+) -> Path:
+    """The folder of a model like the tiny one, whose labels are ids of a vocabulary; copy it before changing it."""
+    folder = tmp_path_factory.mktemp("models") / "named"
+    corpus = denn.read_corpus(list(tiny_corpus.train), list(tiny_corpus.valid), vocabulary=names_of_labels)
+    denn.train(corpus, out=folder, **tiny_settings).close()
+    return folder

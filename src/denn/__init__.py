@@ -9,11 +9,13 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from denn.build import train
     from denn.data.corpus import read_corpus
+    from denn.data.vocabularies import read_vocabulary
     from denn.errors import DennError
     from denn.frame import to_frame
     from denn.model import Model, load
     from denn.refitting import refit
     from denn.types import Corpus, Document, Neighbour, Prediction, Where
+    from denn.vocabulary import Vocabulary
 
 # Threads that spin while they wait take cores from those that work. OpenMP reads this when torch is imported.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
@@ -27,10 +29,12 @@ __all__ = [
     "Model",
     "Neighbour",
     "Prediction",
+    "Vocabulary",
     "Where",
     "__version__",
     "load",
     "read_corpus",
+    "read_vocabulary",
     "refit",
     "to_frame",
     "train",
@@ -43,9 +47,11 @@ _HOMES = {
     "Model": "denn.model",
     "Neighbour": "denn.types",
     "Prediction": "denn.types",
+    "Vocabulary": "denn.vocabulary",
     "Where": "denn.types",
     "load": "denn.model",
     "read_corpus": "denn.data.corpus",
+    "read_vocabulary": "denn.data.vocabularies",
     "refit": "denn.refitting",
     "sklearn": "denn",
     "to_frame": "denn.frame",

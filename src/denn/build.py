@@ -38,6 +38,7 @@ from denn.tries import Try, best_of_tries
 from denn.types import Calibrated, Corpus, Stage
 from denn.untrusted import first_line
 from denn.validation import FOLDER, Kept, digests_of
+from denn.vocabulary_file import write_vocabulary
 
 log = logging.getLogger(__name__)
 
@@ -162,6 +163,7 @@ def _try(corpus: Corpus, recipe: Recipe, workdir: Path, shown: Progress, clock: 
         with _usable():
             built.save(staging)
             bundle.write_labels(staging, corpus.labels)
+            write_vocabulary(staging, corpus.vocabulary)
             poor = _finish(staging, used, recipe, facts, shown)
         failed.pop_all()
     return Try(staging, None if getattr(built, "is_baseline", False) else poor)

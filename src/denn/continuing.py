@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from denn.data.vocabularies import with_vocabulary
 from denn.errors import ConfigError
 from denn.model import Model, load
 from denn.protocols import Progress
@@ -44,7 +45,7 @@ def open_origin(
                     f"Got {name} = {given[name]!r} with a model to continue from, whose encoder is kept. Leave out "
                     f"{name}."
                 )
-        corpus = _joined(corpus, model, with_store, progress)
+        corpus = _joined(with_vocabulary(corpus, corpus.vocabulary or model.vocabulary), model, with_store, progress)
     trained = model.card.corpus
     facts = {"corpus": trained["name"], "train": trained["train"], "created": model.card.created}
     digest = hashlib.sha256((folder / "bundle.json").read_bytes()).hexdigest()

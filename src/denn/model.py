@@ -13,6 +13,7 @@ from denn.bundle import Card, read, read_labels, undisturbed
 from denn.config import make_recipe
 from denn.core.thresholds import decide
 from denn.data.corpus import labelled
+from denn.data.vocabularies import with_ids
 from denn.errors import BundleError, ConfigError, ConflictError, DataError
 from denn.evaluation import Evaluation, concatenate, copies_sentence, decision_thresholds, evaluate, stored_copies
 from denn.hub import is_hub_name
@@ -22,6 +23,8 @@ from denn.protocols import Datastore, Method, Progress, Retriever
 from denn.registry import METHODS, lookup
 from denn.types import Document, LabelSpace, Neighbour, Prediction, Scores, Which
 from denn.validation import forget
+from denn.vocabulary import Vocabulary
+from denn.vocabulary_file import read_vocabulary
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -39,10 +42,17 @@ MATRICES = 10  # of float32: three witnesses, three ways to combine them, and fo
 class Model:
     """A bundle in memory."""
 
-    def __init__(self, method: Method, labels: LabelSpace, card: Card) -> None:
+    def __init__(
+        self,
+        method: Method,
+        labels: LabelSpace,
+        card: Card,
+        vocabulary: Vocabulary = Vocabulary(),  # noqa: B008
+    ) -> None:
         self.method = method
         self.labels = labels  # what the model was trained on; the datastore may know more
         self.card = card
+        self.vocabulary = vocabulary  # names of labels, of later ones too; empty if they are their own names
         self.folder: Path | None = None  # that it was loaded from
         # Asked only for labels that a datastore knows.
         self._new = NewLabels(cast(Retriever, method), {part: tuned.overall for part, tuned in card.thresholds.items()})
@@ -172,7 +182,7 @@ class Model:
         `stored` says that the documents may lie in the datastore under their own ids, which are then left out of
         their own evidence.
         """
-        documents = labelled(documents, "train" if stored else "document")
+        documents = with_ids(labelled(documents, "train" if stored else "document"), self.vocabulary)
         own_ids = [document.id for document in documents] if stored else None
         if own_ids and not set(own_ids) & set(self.store.ids()):
             raise DataError("None of the documents is in the datastore by its id; evaluate them without --stored.")
@@ -207,7 +217,8 @@ class Model:
         """
         from denn.analysis.audit import audit
 
-        return audit(self, documents, count, progress)
+        given = None if documents is None else with_ids(documents, self.vocabulary)
+        return audit(self, given, count, progress)
 
     @property
     def store(self) -> Datastore:
@@ -221,8 +232,10 @@ class Model:
     def add(self, documents: Sequence[Document], *, source: str = "") -> list[str]:
         """Put labelled documents into the datastore, durably; the next prediction sees them. Return their ids.
 
-        Labels may be new ones; `source` says in the history where the documents come from.
+        Labels may be new ones, and names of the vocabulary, which become ids; `source` says in the history where the
+        documents come from.
         """
+        documents = with_ids(documents, self.vocabulary)
         return self.store.add(documents, self.embed([document.text for document in documents]), source=source)
 
     def never_given(self, labels: Iterable[str]) -> str | None:
@@ -291,7 +304,7 @@ class Model:
         """Turn the scores of a batch into predictions; see `predict`."""
         if not isinstance(threshold, int | float):
             threshold = threshold.to(scores.final.device)
-        return predictions(self.method, scores, decide(scores.final, threshold, min_labels), evidence)
+        return predictions(self.method, scores, decide(scores.final, threshold, min_labels), evidence, self.vocabulary)
 
     def neighbours(self, scores: Scores, limit: int | None) -> list[tuple[Neighbour, ...]]:
         """Fetch the texts of the neighbours; one that was removed meanwhile is left out."""
@@ -339,7 +352,7 @@ def _load(folder: Path, device: str | None, precision: str | None) -> Model:
     parameters = make_recipe(card.method, {**trained, **given}).parameters
     learnt = {"learnt": folder / card.learnt} if card.learnt else {}  # a refitted method takes it
     method: Method = kind.load(folder, parameters, labels, **learnt)
-    model = Model(method, labels, card)
+    model = Model(method, labels, card, read_vocabulary(folder, card.digests))
     model.folder = folder
     _choose_precision(model, folder, precision)
     first = read_labels(folder).names if learnt else labels.names  # later ones may be gone from the datastore

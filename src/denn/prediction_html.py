@@ -19,7 +19,8 @@ def render(prediction: Prediction) -> str:
     witnesses = list(dict.fromkeys(name for heard in prediction.parts.values() for name in heard))
     rows = [_label(prediction, label, score, witnesses) for label, score in prediction.scores.items()]
     found = [
-        (f"{one.similarity:.3f}", ", ".join(one.labels), one.id, _shortened(one.text)) for one in prediction.neighbours
+        (f"{one.similarity:.3f}", ", ".join(map(prediction.vocabulary.name, one.labels)), one.id, _shortened(one.text))
+        for one in prediction.neighbours
     ]
     near, head = found[:NEIGHBOURS], ("similarity", "labels", "id", "similar document")
     parts = [_table(("label", "score", *witnesses, "words"), rows)]
@@ -35,7 +36,8 @@ def _label(prediction: Prediction, label: str, score: float, witnesses: Sequence
     heard = prediction.parts.get(label, {})
     scores = [f"{heard[name]:.3f}" if name in heard else "–" for name in witnesses]
     words = ", ".join(word for word, _ in prediction.words.get(label, ()))
-    return (f"{'✓ ' if label in prediction.labels else ''}{label}", f"{score:.3f}", *scores, words)
+    name = prediction.vocabulary.name(label)
+    return (f"{'✓ ' if label in prediction.labels else ''}{name}", f"{score:.3f}", *scores, words)
 
 
 def _facts(prediction: Prediction) -> list[str]:

@@ -13,6 +13,7 @@ from torch import Tensor
 from denn.errors import BundleError
 from denn.protocols import Datastore, Method
 from denn.types import Neighbour, Neighbours, Prediction, Scores
+from denn.vocabulary import Vocabulary
 
 SHOWN = 10  # labels to show besides the chosen ones
 WORTH_SHOWING = 0.01
@@ -42,7 +43,9 @@ def checked(scores: Scores) -> Scores:
     return scores
 
 
-def predictions(method: Method, scores: Scores, chosen: Tensor, evidence: int | None) -> Iterator[Prediction]:
+def predictions(
+    method: Method, scores: Scores, chosen: Tensor, evidence: int | None, vocabulary: Vocabulary
+) -> Iterator[Prediction]:
     """Make the prediction of each text from the chosen labels ((n,L) bool), with at most `evidence` neighbours."""
     neighbours = neighbours_with_texts(method.store, scores.neighbours, len(chosen), evidence)
     shown = _worth_showing(scores, chosen)
@@ -60,6 +63,7 @@ def predictions(method: Method, scores: Scores, chosen: Tensor, evidence: int | 
             words=words[row],
             same_text=scores.same_text[row] if scores.same_text else None,
             familiarity=familiarity[row],
+            vocabulary=vocabulary,
         )
 
 

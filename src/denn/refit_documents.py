@@ -10,6 +10,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from denn.data.vocabularies import with_ids
 from denn.errors import BundleError, DataError
 from denn.methods.denn import DENN
 from denn.model import Model
@@ -55,7 +56,8 @@ def kept_documents(model: Model, folder: Path, valid: Sequence[Document] | None,
         return kept
     if not valid:
         raise DataError("Got no validation documents, expected at least one.")
-    named = [replace(one, id=one.id or f"valid-{number}") for number, one in enumerate(valid)]
+    given = with_ids(valid, model.vocabulary)
+    named = [replace(one, id=one.id or f"valid-{number}") for number, one in enumerate(given)]
     shown.start(Stage("embedding validation documents", len(named)))
     pieces = []
     for start in range(0, len(named), 256):

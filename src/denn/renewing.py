@@ -29,7 +29,7 @@ def _renew(model: Model, folder: Path) -> Model | None:
     learnt = folder / card.learnt if card.learnt else None
     kind = lookup(METHODS, card.method, "method")
     method = kind.load(folder, model.method.parameters, labels, learnt, shared=model.method)
-    renewed = Model(method, labels, card.model_copy(update={"parameters": model.card.parameters}))
+    renewed = Model(method, labels, card.model_copy(update={"parameters": model.card.parameters}), model.vocabulary)
     renewed.folder = folder
     return renewed
 

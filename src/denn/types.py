@@ -11,6 +11,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias, overload
 
 from denn.errors import DataError
+from denn.vocabulary import Vocabulary
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -118,6 +119,7 @@ class Corpus:
     test: Sequence[Document] = ()
     labels: LabelSpace = field(default=LabelSpace(()))
     name: str = "corpus"
+    vocabulary: Vocabulary = field(default=Vocabulary(), repr=False)  # names of labels, which are its ids
 
     def __post_init__(self) -> None:
         if not len(self.labels):
@@ -236,6 +238,12 @@ class Prediction:
     words: Mapping[str, tuple[tuple[str, float], ...]] = field(default_factory=dict)  # label → words for it, weights
     same_text: str | None = None  # id of the stored document that is the same text and decides; None where none is
     familiarity: float | None = None  # share of ordinary documents with farther neighbours; None if not measured
+    vocabulary: Vocabulary = field(default=Vocabulary(), repr=False, compare=False)  # of the model
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of the labels in the model's vocabulary; a label that is not in it is its own name."""
+        return tuple(map(self.vocabulary.name, self.labels))
 
     @property
     def unfamiliar(self) -> bool:

@@ -29,7 +29,7 @@ def test_rows_are_those_of_the_library_in_rank_order(run, spoilt, tiny_corpus, t
     assert (ran.code, ran.err) == (0, "")
     with denn.load(spoilt) as model:
         expected = model.audit(count=3)
-    assert ran.rows == json.loads(json.dumps([as_row(one) for one in expected]))
+    assert ran.rows == json.loads(json.dumps([as_row(one, denn.Vocabulary()) for one in expected]))
     row = ran.rows[0]
     assert list(row) == ["rank", "id", "text", "labels", "suspicion", "add", "drop", "neighbours"]
     assert (row["rank"], row["id"], row["labels"]) == (1, tiny_corpus.train[0].id, [])

@@ -16,6 +16,7 @@ from denn.strict_json import dumps
 
 if TYPE_CHECKING:
     from denn.analysis.audit import Doubt, Suspect
+    from denn.vocabulary import Vocabulary
 
 log = logging.getLogger(__name__)
 
@@ -51,16 +52,16 @@ def audit(
     with interruptible("interrupted"), load(model) as loaded, watching() as progress:
         warn_uncalibrated(loaded.card.corpus)
         documents = None if file is None else read_file(file, reading, "train")
-        suspects = loaded.audit(documents, count=count, progress=progress)
+        suspects, vocabulary = loaded.audit(documents, count=count, progress=progress), loaded.vocabulary
     if out is None and sys.stdout.isatty():
-        show(suspects)
+        show(suspects, vocabulary)
         return
     with writing(out) as written:
         for suspect in suspects:
-            written.write(dumps(as_row(suspect), "A document", ensure_ascii=False).encode() + b"\n")
+            written.write(dumps(as_row(suspect, vocabulary), "A document", ensure_ascii=False).encode() + b"\n")
 
 
-def show(suspects: Sequence[Suspect]) -> None:
+def show(suspects: Sequence[Suspect], vocabulary: Vocabulary) -> None:
     """Print a table of what looks wrong."""
     from denn.cli.show import table
 
@@ -70,9 +71,9 @@ def show(suspects: Sequence[Suspect]) -> None:
             [
                 str(suspect.rank),
                 str(suspect.document.id),
-                _in_words(suspect.add),
-                _in_words(suspect.drop),
-                ", ".join(suspect.document.labels),
+                _in_words(suspect.add, vocabulary),
+                _in_words(suspect.drop, vocabulary),
+                ", ".join(map(vocabulary.name, suspect.document.labels)),
                 " ".join(suspect.document.text[: 2 * BEGINNING].split())[:BEGINNING],
             ]
             for suspect in suspects
@@ -81,14 +82,18 @@ def show(suspects: Sequence[Suspect]) -> None:
     )
 
 
-def _in_words(doubts: Sequence[Doubt]) -> str:
-    return ", ".join(f"{doubt.label} {doubt.score:.2f}" for doubt in doubts)
+def _in_words(doubts: Sequence[Doubt], vocabulary: Vocabulary) -> str:
+    return ", ".join(f"{vocabulary.name(doubt.label)} {doubt.score:.2f}" for doubt in doubts)
 
 
-def as_row(suspect: Suspect) -> dict[str, Any]:
+def as_row(suspect: Suspect, vocabulary: Vocabulary) -> dict[str, Any]:
     """Return what is printed of a document."""
     document = suspect.document
-    return {
+    doubted = (doubt.label for doubt in (*suspect.add, *suspect.drop))
+    names = vocabulary.names(
+        (*document.labels, *doubted, *(label for one in suspect.neighbours for label in one.labels))
+    )
+    return ({"names": names} if names else {}) | {
         "rank": suspect.rank,
         "id": document.id,
         "text": document.text,

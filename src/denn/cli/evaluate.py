@@ -14,6 +14,7 @@ from denn.strict_json import dumps
 
 if TYPE_CHECKING:
     from denn.evaluation import Evaluation
+    from denn.vocabulary import Vocabulary
 
 log = logging.getLogger(__name__)
 
@@ -50,19 +51,20 @@ def evaluate(
         log.info(f"scoring {len(documents)} documents")
         found = loaded.evaluate(documents, stored=stored, min_labels=min_labels)
     if per_label is not None:
-        _write_labels(per_label, found)
+        _write_labels(per_label, found, loaded.vocabulary)
     if as_json:
         typer.echo(dumps(found.as_dict(), "The evaluation"))
     else:
         show.evaluation(found, loaded.card)
 
 
-def _write_labels(path: Path, found: Evaluation) -> None:
-    """Write one line per label, with a header."""
+def _write_labels(path: Path, found: Evaluation, vocabulary: Vocabulary) -> None:
+    """Write one line per label, with a header; with its name if there is a vocabulary."""
     from denn.cli.output import writing
     from denn.data.spreadsheets import write_table
 
-    columns = ["label", *vars(found.table)]
-    rows = ([row[column] for column in columns] for row in found.as_dict()["per_label"])
+    columns = ["label", *(["name"] if vocabulary else []), *vars(found.table)]
+    per_label = (row | {"name": vocabulary.name(row["label"])} for row in found.as_dict()["per_label"])
+    rows = ([row[column] for column in columns] for row in per_label)
     with writing(path) as file:
         file.write(write_table([columns, *rows], "\t"))

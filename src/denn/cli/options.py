@@ -152,6 +152,17 @@ LabelColumns = Annotated[
     ),
 ]
 IdColumn = Annotated[str, typer.Option(help="Column that holds the ids.")]
+Vocabulary = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FILE",
+        help="Names and descriptions of labels by their ids: CSV, TSV, JSON or SKOS (.ttl, .rdf). The corpus may use "
+        "ids or names.",
+    ),
+]
+VocabularyLanguage = Annotated[
+    str | None, typer.Option(metavar="CODE", help="Language of the names in the vocabulary.  [default: en]")
+]
 Separator = Annotated[str | None, typer.Option(help="Label separator; detected by default.")]
 SkipBad = Annotated[bool, typer.Option("--skip-bad", help="Skip bad rows instead of stopping.")]
 MinLabels = Annotated[int, typer.Option(min=0, max=10**6, help="Always return at least this many labels.")]

@@ -106,6 +106,9 @@ def as_row(id: str | None, prediction: Prediction, evidence: bool) -> dict[str, 
         label: {witness: round(score, 4) for witness, score in heard.items()}
         for label, heard in prediction.parts.items()
     }
+    shown = (*prediction.labels, *prediction.scores, *(label for one in prediction.neighbours for label in one.labels))
+    if names := prediction.vocabulary.names(shown):
+        row["names"] = names
     if evidence:
         row["words"] = {label: [word for word, _ in words] for label, words in prediction.words.items()}
         row["neighbours"] = [

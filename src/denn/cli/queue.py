@@ -62,4 +62,6 @@ def as_row(found: Queued) -> dict[str, Any]:
     row |= {"text": found.text, "uncertainty": round(found.uncertainty, 4), "nearness": round(found.nearness, 4)}
     row["labels"] = found.prediction.labels
     row["scores"] = {label: round(score, 4) for label, score in found.prediction.scores.items()}
+    if names := found.prediction.vocabulary.names((*found.prediction.labels, *found.prediction.scores)):
+        row["names"] = names
     return row

@@ -14,6 +14,7 @@ from denn.data.known import files_of, folder_of
 from denn.errors import ConfigError, DataError
 from denn.registry import CORPORA, did_you_mean, lookup
 from denn.types import Corpus, Document
+from denn.vocabulary import Vocabulary
 
 
 @dataclass(frozen=True)
@@ -56,16 +57,23 @@ def data_folder(given: Path | None) -> Path:
 
 
 def open_corpus(
-    source: str, data_dir: Path | None, reading: Reading, valid: Path | None = None, valid_share: float = 0.1
+    source: str,
+    data_dir: Path | None,
+    reading: Reading,
+    valid: Path | None = None,
+    valid_share: float = 0.1,
+    vocabulary: Vocabulary | None = None,
 ) -> Corpus:
     """Read a file, split as asked, or a known corpus, split as published."""
     from denn.data.corpus import read_corpus
+    from denn.data.vocabularies import with_vocabulary
 
     if _is_file(source):
-        return read_corpus(source, valid, valid_share=valid_share, **asdict(reading))
+        return read_corpus(source, valid, valid_share=valid_share, vocabulary=vocabulary, **asdict(reading))
     if (reading, valid, valid_share) != (Reading(), None, 0.1):
         raise ConfigError(f"{source} has its own columns and parts; leave out the options that say how to read a file.")
-    return _load(source, data_dir)
+    corpus = _load(source, data_dir)
+    return corpus if vocabulary is None else with_vocabulary(corpus, vocabulary)
 
 
 def open_documents(source: str, data_dir: Path | None, reading: Reading, part: str = "document") -> Sequence[Document]:

@@ -30,6 +30,7 @@ from denn.cli.store_options import (
     agreed,
     check_keeps_one,
     chosen,
+    ids_of,
     opened,
     whose,
 )
@@ -91,7 +92,7 @@ def remove(
     verbose: Verbose = False,
 ) -> None:
     """Remove documents by their ids or by what they are like, all or none."""
-    which = chosen(ids, source_file, label, text, source, since, before)
+    which = chosen(ids, source_file, ids_of(model, label), text, source, since, before)
     with opened(model) as store:
         if dry_run:
             _show_only(store, which)
@@ -130,7 +131,7 @@ def relabel(
         raise typer.BadParameter("a label is empty. Is a shell variable not set? Give a name, or leave it out")
     if not labels and not give and not drop and not reject:
         raise typer.BadParameter("give the labels after the ID, or --add, --drop or --reject LABEL")
-    which = chosen(None if id is None else [id], source_file, label, text, source, since, before)
+    which = chosen(None if id is None else [id], source_file, ids_of(model, label), text, source, since, before)
     with opened(model) as store:
         if dry_run:
             _show_only(store, which)
@@ -138,10 +139,10 @@ def relabel(
         known = len(store.labels)
         changed = store.relabel(
             agreed(store, which, "relabel", yes=yes, named=source_file is None and id is not None),
-            parse_labels(labels) if labels else None,
-            add=parse_labels(give or []),
-            drop=parse_labels(drop or []),
-            reject=parse_labels(reject or []),
+            ids_of(model, parse_labels(labels)) if labels else None,
+            add=ids_of(model, parse_labels(give or [])),
+            drop=ids_of(model, parse_labels(drop or [])),
+            reject=ids_of(model, parse_labels(reject or [])),
             source=whose(by),
         )
         if id is not None:
@@ -179,7 +180,7 @@ def forget(
     from denn.validation import forget as forget_everywhere
     from denn.validation import is_known, matching
 
-    which = chosen(ids, source_file, label, text, source, since, before)
+    which = chosen(ids, source_file, ids_of(model, label), text, source, since, before)
     folder = Path(model) if (Path(model) / "bundle.json").is_file() else None
     with opened(model) as store:
         kept = sorted(matching(folder, which))
@@ -210,7 +211,7 @@ def list_documents(
     verbose: Verbose = False,
 ) -> None:
     """Print documents as JSON lines, oldest first: all, or those that are asked for."""
-    which = chosen(ids, source_file, label, text, source, since, before, everything=True)
+    which = chosen(ids, source_file, ids_of(model, label), text, source, since, before, everything=True)
     with opened(model, read_only=True) as store:
         _show_only(store, which)
 

@@ -77,6 +77,17 @@ def chosen(
     return described
 
 
+def ids_of(model: str, labels: Sequence[str] | None) -> tuple[str, ...]:
+    """Return the ids of labels that are given by ids or names of the model's vocabulary, if it has one."""
+    from denn.bundle import read_card
+    from denn.vocabulary_file import read_vocabulary
+
+    folder = Path(model)
+    if not labels or not (folder / "bundle.json").is_file():
+        return tuple(labels or ())
+    return read_vocabulary(folder, read_card(folder).digests).ids(labels)
+
+
 def agreed(store: Datastore, which: Which, verb: str, *, yes: bool, named: bool) -> list[str]:
     """Return the ids that are meant, once the user agrees to change them if they are many.
 

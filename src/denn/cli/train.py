@@ -21,6 +21,8 @@ from denn.cli.options import (
     Replace,
     Seed,
     Verbose,
+    Vocabulary,
+    VocabularyLanguage,
     duration,
     finite,
 )
@@ -41,6 +43,8 @@ def train(
     out: Annotated[Path, typer.Option(help="Folder to write the model to.")],
     valid: Annotated[Path | None, typer.Option(help="File to validate on; default: a share of CORPUS.")] = None,
     valid_share: Annotated[float, typer.Option(callback=finite, help="Share of CORPUS to validate on.")] = 0.1,
+    vocabulary: Vocabulary = None,
+    vocabulary_language: VocabularyLanguage = None,
     effort: Effort = None,
     from_model: Annotated[
         Path | None,
@@ -82,6 +86,7 @@ def train(
     from denn.build import train as build
     from denn.cli.progress import watching
     from denn.cli.show import interruptible
+    from denn.data.vocabularies import read_vocabulary
 
     given = {
         "encoder": encoder,
@@ -96,7 +101,8 @@ def train(
         bundle.read(from_model)  # what is wrong with it is said before a corpus is read
     replace, clock = _agreed(out, replace, parameters.get("time_budget"))
     with interruptible("interrupted; run the same command again to resume"):
-        documents = open_corpus(corpus, data_dir, reading, valid, valid_share)
+        names = None if vocabulary is None else read_vocabulary(vocabulary, language=vocabulary_language)
+        documents = open_corpus(corpus, data_dir, reading, valid, valid_share, names)
         with watching() as progress:
             model = build(
                 documents, out=out, method=chosen, progress=progress, restart=restart, replace=replace,

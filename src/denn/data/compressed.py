@@ -124,12 +124,13 @@ def _xz_pieces(file: BinaryIO) -> Iterator[bytes]:
             rest = more.lstrip(b"\0")
 
 
-def read_whole(path: Path) -> bytes:
-    """Read a file whole that is small by its nature."""
+def read_whole(path: Path, most: int | None = None) -> bytes:
+    """Read a file whole that is small by its nature: no more bytes than a row may have, or than `most`."""
+    most = LONGEST_ROW if most is None else most
     with open_bytes(path) as stream:
-        content = stream.read(LONGEST_ROW + 1)
-    if len(content) > LONGEST_ROW:
-        raise DataError(f"{path}: it has more than {LONGEST_ROW >> 20} MiB, the limit of such a file.")
+        content = stream.read(most + 1)
+    if len(content) > most:
+        raise DataError(f"{path}: it has more than {most >> 20} MiB, the limit of such a file.")
     return content
 
 

@@ -13,8 +13,10 @@ from denn.data.files import read_table, read_text
 from denn.data.frames import read_rows
 from denn.data.rows import REJECTED, Columns, Table, find_separator, parse_labels, short, split_labels
 from denn.data.split import stratified_split
+from denn.data.vocabularies import check_known, read_vocabulary, with_ids
 from denn.errors import DataError
 from denn.types import Corpus, Document, LabelSpace
+from denn.vocabulary import Vocabulary
 
 log = logging.getLogger(__name__)
 
@@ -195,6 +197,7 @@ def read_corpus(
     valid_share: float = 0.1,
     seed: int = 0,
     name: str | None = None,
+    vocabulary: object = None,
 ) -> Corpus:
     """Read the parts of a corpus; without `valid`, a stratified share of train becomes it (none where it is 0).
 
@@ -202,10 +205,14 @@ def read_corpus(
     (text, labels) pairs; `train` may also map train, valid (or validation, dev) and test to such parts. If each label
     has a column of 0 and 1, name these by `label_columns`: a list, "sports,politics", "topic_*" for names that begin so
     (the label is the rest of the name), or "*" for all columns but the text and the id.
+
+    `vocabulary` gives labels names: a file, a mapping of ids to names, or what `read_vocabulary` returned. Labels may
+    then be ids or names, and become ids.
     """
     if not 0 <= valid_share < 1:
         raise DataError(f"valid_share is {valid_share}, expected at least 0 and less than 1.")
     check_seed(seed)
+    names = Vocabulary() if vocabulary is None else read_vocabulary(vocabulary)
     columns = Columns(text_column, labels_column, id_column, one_hot=_one_hot(label_columns))
     usual_separator: str | None = None
     documents: dict[str, list[Document]] = {}
@@ -218,11 +225,15 @@ def read_corpus(
             log.warning("%s: there is only one label, so there is little to tell apart.", report.name)
         if part == "train" and not report.labels:
             raise DataError(f"{report.name}: no document has a label, so there is nothing to learn. Add labels.")
+        documents[part] = list(with_ids(documents[part], names))
+    if names:
+        check_known((document for part in documents.values() for document in part), names)
     if "valid" not in documents and valid_share:
         documents["train"], documents["valid"] = split_documents(documents["train"], valid_share, seed)
     _warn_of_unseen(documents)
     stem = Path(train).name.split(".")[0] if isinstance(train, str | Path) else "corpus"
-    return Corpus(documents["train"], documents.get("valid", ()), documents.get("test", ()), name=name or stem)
+    parts = (documents["train"], documents.get("valid", []), documents.get("test", []))
+    return Corpus(*parts, name=name or stem, vocabulary=names)
 
 
 def labelled(source: object, part: str = "document", **reading: Any) -> Sequence[Document]:

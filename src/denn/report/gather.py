@@ -14,6 +14,7 @@ from denn.analysis.curves import calibration, threshold_curve
 from denn.analysis.errors import confusions, worst
 from denn.analysis.sweeps import GAMMAS, KS, Searched, datastore_sweep, sweep
 from denn.core.thresholds import GRID, decide
+from denn.data.vocabularies import with_ids
 from denn.errors import DataError
 from denn.evaluation import Evaluation, concatenate, decision_thresholds, evaluate, stored_copies, systems_of
 from denn.model import BATCH, Model
@@ -88,6 +89,7 @@ def gather(model: Model, documents: Sequence[Document], valid: Sequence[Document
 
     valid tunes the thresholds of the sweeps, unless the combination has learnt from it: then the model's own is kept.
     """
+    documents, valid = with_ids(documents, model.vocabulary), with_ids(valid, model.vocabulary)
     if not any(document.labels for document in documents):
         raise DataError(f"None of the {len(documents)} documents has a label; a report compares predictions with them.")
     method, heard, around = model.method, combination_of(model.card), None

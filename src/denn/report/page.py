@@ -17,6 +17,7 @@ from denn.protocols import Progress
 from denn.report import evidence, sections
 from denn.report.combination import combination_of, listed, system_name, system_names, title
 from denn.report.gather import Findings, gather
+from denn.report.names import with_names
 from denn.types import Document, Stage
 
 
@@ -26,7 +27,8 @@ def write(
     """Examine a model on documents and write the page; `name` says what these are."""
     found = gather(model, documents, valid, progress)
     progress.start(Stage("writing the page"))
-    page, beside = render(found, model.card, name), path.with_name(path.name + ".part")
+    page = render(with_names(found, model.vocabulary), model.card, name)
+    beside = path.with_name(path.name + ".part")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         beside.write_text(page, encoding="utf-8", errors="replace")

@@ -257,7 +257,7 @@ def _as_tuned(model: Model, decided: Sequence[Decided]) -> list[Prediction]:
 def _label(subject: GivenSubject, service: Service, known: Collection[str]) -> str:
     """Return the label that a subject means."""
     uri, label, ours = subject.uri or "", subject.label or "", service.settings.label_uri
-    if uri in known:
+    if uri in known or uri in service.model.vocabulary:
         label = uri
     elif uri.startswith(ours):
         with suppress(UnicodeDecodeError):  # then it is none of ours
@@ -268,12 +268,12 @@ def _label(subject: GivenSubject, service: Service, known: Collection[str]) -> s
         raise Refusal(400, f"A subject's label has {len(label):,} characters, expected at most {LABEL:,}. Cut it.")
     if "\n" in label:
         raise Refusal(400, "A subject's label has more than one line, expected one. Join them.")
-    return label
+    return service.model.vocabulary.id(label)
 
 
 def _subject_json(service: Service, label: str, score: float) -> dict[str, Any]:
     uri = label if ABSOLUTE.fullmatch(label) else service.settings.label_uri + quote(label, safe="")
-    return {"uri": uri, "label": label, "notation": None, "score": score}
+    return {"uri": uri, "label": service.model.vocabulary.name(label), "notation": None, "score": score}
 
 
 def _project_id(service: Service) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from denn.service.engine import Decided, DecisionOptions
@@ -10,6 +10,7 @@ from denn.service.problems import Refusal
 from denn.service.schemas import Options
 from denn.service.settings import Settings
 from denn.types import Document, Neighbour
+from denn.vocabulary import Vocabulary
 
 ANSWER_CHARACTERS = 10_000_000  # of stored texts in one answer
 
@@ -53,6 +54,7 @@ def prediction_json(decided: Decided, options: Options) -> dict[str, Any]:
         "scores": [
             {
                 "label": label,
+                **({"name": one.vocabulary.name(label)} if one.vocabulary else {}),
                 "score": score,
                 "threshold": threshold,
                 "chosen": label in chosen,
@@ -66,7 +68,21 @@ def prediction_json(decided: Decided, options: Options) -> dict[str, Any]:
         "unfamiliar": one.unfamiliar,
         "same_text": one.same_text,
         "neighbours": [neighbour_json(neighbour, options.text_characters) for neighbour in one.neighbours],
-    }
+    } | names_json(one.vocabulary, (*one.labels, *one.scores, *_labels_of(one.neighbours)))
+
+
+def names_json(vocabulary: Vocabulary, labels: Iterable[str]) -> dict[str, Any]:
+    """Write the names of the labels of an answer, if the model has a vocabulary."""
+    return {"names": vocabulary.names(labels)} if vocabulary else {}
+
+
+def documents_json(documents: Sequence[Document], vocabulary: Vocabulary) -> dict[str, Any]:
+    """Write the names of all labels of some documents."""
+    return names_json(vocabulary, _labels_of(documents))
+
+
+def _labels_of(documents: Iterable[Document | Neighbour]) -> Iterator[str]:
+    return (label for document in documents for label in (*document.labels, *document.rejected))
 
 
 def neighbour_json(neighbour: Neighbour, characters: int) -> dict[str, Any]:
@@ -80,9 +96,10 @@ def neighbour_json(neighbour: Neighbour, characters: int) -> dict[str, Any]:
     }
 
 
-def document_json(document: Document) -> dict[str, Any]:
-    """Write a stored document as the API shows it."""
-    return {
+def document_json(document: Document, vocabulary: Vocabulary | None = None) -> dict[str, Any]:
+    """Write a stored document as the API shows it, with the names of its labels if they are asked for."""
+    names = {} if vocabulary is None else documents_json([document], vocabulary)
+    return names | {
         "id": document.id,
         "text": document.text,
         "labels": list(document.labels),

@@ -6,6 +6,8 @@ import threading
 from collections.abc import Mapping
 from typing import Literal, TypeAlias
 
+from denn.vocabulary import Vocabulary
+
 Order: TypeAlias = Literal["documents", "name"]
 
 
@@ -17,14 +19,22 @@ class OrderedLabels:
         self._counts: Mapping[str, int] = {}
         self._ordered: dict[Order, list[tuple[str, str]]] = {}  # names, each with what a query is compared with
 
-    def find(self, counts: Mapping[str, int], query: str, order: Order) -> list[str]:
-        """Return the labels that contain a query, in any case of letters."""
+    def find(self, counts: Mapping[str, int], query: str, order: Order, vocabulary: Vocabulary) -> list[str]:
+        """Return the labels that contain a query in their names or ids, in any case of letters; names decide on order.
+
+        The vocabulary is that of the model, so always the same.
+        """
+        called = vocabulary.name
         with self._lock:
             if counts != self._counts:
                 self._counts, self._ordered = counts, {}
             if order not in self._ordered:
-                names = sorted(counts, key=(lambda name: (-counts[name], name)) if order == "documents" else str)
-                self._ordered[order] = [(name, name.casefold()) for name in names]
+                by_count = order == "documents"
+                names = sorted(counts, key=(lambda one: (-counts[one], called(one))) if by_count else called)
+                folded = ((one, called(one)) for one in names)
+                self._ordered[order] = [
+                    (one, (one if name == one else f"{name}\n{one}").casefold()) for one, name in folded
+                ]
             ordered = self._ordered[order]
         wanted = query.casefold()
         return [name for name, folded in ordered if wanted in folded]

@@ -11,8 +11,9 @@ from fastapi.responses import JSONResponse, Response
 from pydantic import AfterValidator, BeforeValidator
 from starlette.convertors import PathConvertor, register_url_convertor
 
+from denn.data.vocabularies import with_ids
 from denn.protocols import Datastore
-from denn.service.answers import check_answer, check_texts, document_json
+from denn.service.answers import check_answer, check_texts, document_json, documents_json
 from denn.service.problems import Mistake, Refusal, responses
 from denn.service.schemas import (
     LARGEST,
@@ -78,11 +79,14 @@ async def documents(
     limit: Annotated[int, Query(ge=0, le=1000)] = 50,
 ) -> Response:
     """List stored documents, newest first."""
-    store, where = service.model.store, Where(tuple(label), text, source, since, before)
+    store, vocabulary = service.model.store, service.model.vocabulary
+    where = Where(vocabulary.ids(label), text, source, since, before)
 
     def look() -> dict[str, Any]:
         ids = store.ids() if where == Where() else store.select(where)
-        return {"total": len(ids), "documents": _shown(store, ids[::-1][offset : offset + limit])}
+        shown = _shown(store, ids[::-1][offset : offset + limit])
+        rows = [document_json(document) for document in shown]
+        return {"total": len(ids), "documents": rows} | documents_json(shown, vocabulary)
 
     if where != Where(where.labels):
         return JSONResponse(await service.engine.read_long("filter", look))
@@ -91,19 +95,20 @@ async def documents(
     return JSONResponse(await service.engine.read(look))
 
 
-def _shown(store: Datastore, ids: list[str]) -> list[dict[str, Any]]:
+def _shown(store: Datastore, ids: list[str]) -> list[Document]:
     found: list[Document] = []
     for begin in range(0, len(ids), TOGETHER):
         found += store.get(ids[begin : begin + TOGETHER], missing_ok=True)
         check_answer(document.text for document in found)
-    return [document_json(document) for document in found]
+    return found
 
 
 @router.post("/documents", status_code=201, response_model=IdsOut, responses=responses(409))
 async def add(body: AddRequest, service: Running, author: Writer) -> Response:
     """Learn documents, all or none; they are safe when this is answered, and the next prediction knows them."""
     check_texts(service.settings, [document.text for document in body.documents])
-    new = [Document(one.text, tuple(one.labels), one.id, tuple(one.rejected)) for one in body.documents]
+    given = [Document(one.text, tuple(one.labels), one.id, tuple(one.rejected)) for one in body.documents]
+    new = with_ids(given, service.model.vocabulary)
     answer: dict[str, Any] = {"ids": await service.engine.add(new, author.source(body.source))}
     if warning := service.model.never_given(label for document in new for label in document.labels):
         answer["warning"] = warning
@@ -113,30 +118,32 @@ async def add(body: AddRequest, service: Running, author: Writer) -> Response:
 @router.get("/documents/{id:id}", response_model=DocumentOut, responses=responses(404, 409))
 async def get(id: str, service: Running) -> Response:
     """Show a document."""
-    store = service.model.store
-    return JSONResponse(document_json((await service.engine.read(lambda: store.get([id])))[0]))
+    store, vocabulary = service.model.store, service.model.vocabulary
+    return JSONResponse(document_json((await service.engine.read(lambda: store.get([id])))[0], vocabulary))
 
 
 @router.put("/documents/{id:id}", response_model=DocumentOut, responses=responses(409))
 async def put(id: Annotated[Id, Path()], body: PutRequest, service: Running, author: Writer) -> Response:
     """Make or replace a document."""
     check_texts(service.settings, [body.text])
-    document = Document(body.text, tuple(body.labels), id, tuple(body.rejected))
+    vocabulary = service.model.vocabulary
+    (document,) = with_ids([Document(body.text, tuple(body.labels), id, tuple(body.rejected))], vocabulary)
     await service.engine.add([document], author.source(body.source))
-    return JSONResponse(document_json(document))
+    return JSONResponse(document_json(document, vocabulary))
 
 
 @router.patch("/documents/{id:id}", response_model=DocumentOut, responses=responses(404, 409))
 async def patch(id: str, body: PatchRequest, service: Running, author: Writer) -> Response:
     """Give a document other labels."""
-    store = service.model.store
+    store, vocabulary = service.model.store, service.model.vocabulary
+    labels = None if body.labels is None else vocabulary.ids(body.labels)
+    add, drop, reject = (vocabulary.ids(some) for some in (body.add, body.drop, body.reject))
 
     def change() -> Document:
-        source = author.source(body.source)
-        store.relabel(id, body.labels, add=body.add, drop=body.drop, reject=body.reject, source=source)
+        store.relabel(id, labels, add=add, drop=drop, reject=reject, source=author.source(body.source))
         return store.get([id])[0]
 
-    return JSONResponse(document_json(await service.engine.write(change)))
+    return JSONResponse(document_json(await service.engine.write(change), vocabulary))
 
 
 @router.delete("/documents/{id:id}", status_code=204, responses=responses(404, 409))

@@ -9,7 +9,7 @@ from fastapi import APIRouter, Query, Request
 from fastapi.responses import JSONResponse, PlainTextResponse, Response
 
 from denn import __version__
-from denn.service.answers import check_texts
+from denn.service.answers import check_texts, names_json
 from denn.service.labels import Order
 from denn.service.problems import SENTENCES, Busy, responses
 from denn.service.schemas import (
@@ -24,6 +24,7 @@ from denn.service.schemas import (
     StatusOut,
 )
 from denn.service.state import Running
+from denn.vocabulary import Vocabulary
 
 router = APIRouter()
 
@@ -61,19 +62,28 @@ async def labels(
 ) -> Response:
     """List the labels with their documents and thresholds, those of the datastore that came later included."""
 
-    model = service.model
+    model, names = service.model, service.model.vocabulary
 
     def look() -> dict[str, Any]:
         counts = model.label_counts()
-        found = service.labels.find(counts, query, sort)
+        found = service.labels.find(counts, query, sort, names)
         shown = found[offset : offset + limit]
         rows = [
-            {"label": name, "documents": counts[name], "trained": name in model.labels, "threshold": threshold}
+            _named(names, name) | {"documents": counts[name], "trained": name in model.labels, "threshold": threshold}
             for name, threshold in zip(shown, model.label_thresholds(shown), strict=True)
         ]
-        return {"total": len(found), "labels": rows}
+        return {"total": len(found), "labels": rows} | names_json(names, shown)
 
     return JSONResponse(await service.engine.read(look))
+
+
+def _named(names: Vocabulary, label: str) -> dict[str, str]:
+    described = names.description(label)
+    return (
+        {"label": label}
+        | ({"name": names.name(label)} if names else {})
+        | ({"description": described} if described else {})
+    )
 
 
 @router.get("/v1/model", response_model=ModelOut, responses=responses(), tags=["model"])
@@ -106,12 +116,13 @@ async def model(service: Running) -> Response:
 @router.get("/v1/map", response_model=MapOut, responses=responses(409), tags=["model"])
 async def map_(service: Running, limit: Annotated[int, Query(ge=1, le=10_000)] = POINTS) -> Response:
     """Show the datastore in two dimensions, a sample of it where it is large."""
-    store = service.model.store
+    store, vocabulary = service.model.store, service.model.vocabulary
 
     def look() -> dict[str, Any]:
         drawn = service.projection.map(store, limit)
         points = [{"id": p.id, "x": p.x, "y": p.y, "labels": list(p.labels)} for p in drawn.points]
-        return {"points": points, "labels": list(drawn.labels), "documents": drawn.documents, "share": drawn.share}
+        facts = {"labels": list(drawn.labels), "documents": drawn.documents, "share": drawn.share}
+        return {"points": points} | facts | names_json(vocabulary, {one for p in drawn.points for one in p.labels})
 
     return JSONResponse(await service.engine.read_long("map", look))
 

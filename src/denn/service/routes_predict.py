@@ -13,7 +13,7 @@ from fastapi import APIRouter, Query, Request
 from fastapi.responses import JSONResponse, Response, StreamingResponse
 
 from denn.errors import DennError
-from denn.service.answers import check_answer, check_texts, decision_options, prediction_json
+from denn.service.answers import check_answer, check_texts, decision_options, documents_json, prediction_json
 from denn.service.problems import Busy, Refusal, responses, status_and_sentence
 from denn.service.schemas import (
     BatchOut,
@@ -77,14 +77,14 @@ async def predict_stream(
 async def neighbours(body: NeighboursRequest, service: Running) -> Response:
     """Find the stored documents nearest to a text."""
     check_texts(service.settings, [body.text])
-    store = service.model.store
+    store, vocabulary = service.model.store, service.model.vocabulary
     vector = await service.engine.embed([body.text])
 
-    def look() -> list[dict[str, Any]]:
+    def look() -> dict[str, Any]:
         found = store.search(vector, body.k)
         documents = {document.id: document for document in store.get(found.ids[0], missing_ok=True)}
         check_answer((document.text for document in documents.values()), body.text_characters)
-        return [
+        found_documents = [
             {
                 "id": id,
                 "similarity": similarity,
@@ -95,10 +95,11 @@ async def neighbours(body: NeighboursRequest, service: Running) -> Response:
             for id, similarity in zip(found.ids[0], found.similarity[0].tolist(), strict=False)  # the row may be wider
             if id in documents
         ]
+        return {"neighbours": found_documents} | documents_json(list(documents.values()), vocabulary)
 
     if body.k > FEW:
-        return JSONResponse({"neighbours": await service.engine.read_long("list", look)})
-    return JSONResponse({"neighbours": await service.engine.read(look)})
+        return JSONResponse(await service.engine.read_long("list", look))
+    return JSONResponse(await service.engine.read(look))
 
 
 async def _predicted(service: Service, texts: Sequence[str], options: Options) -> list[dict[str, Any]]:

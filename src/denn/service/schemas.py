@@ -30,6 +30,10 @@ Rejected = Annotated[
     list[Label],
     Field(max_length=1000, description="Labels that a person decided against; none of them can be among the labels."),
 ]
+Names = Annotated[
+    dict[str, str] | None,
+    Field(description="Names of the labels of this answer that are in the model's vocabulary; absent if it has none."),
+]
 FIELDS = 100  # of an object
 THRESHOLDS = 1000  # of a request
 LARGEST = 2**53 - 1  # integers that every reader of JSON keeps
@@ -161,6 +165,7 @@ class ScoredLabel(BaseModel):
     """A label worth showing."""
 
     label: str
+    name: str | None = Field(None, description="Its name; absent if the model has no vocabulary.")
     score: float
     threshold: float
     chosen: bool
@@ -190,6 +195,7 @@ class PredictionOut(BaseModel):
     unfamiliar: bool = Field(description="Whether nothing stored is much like the text: trust its labels less.")
     same_text: str | None = Field(description="The id of a stored document with the same text: its labels are these.")
     neighbours: list[NeighbourOut]
+    names: Names = None
 
 
 class BatchOut(BaseModel):
@@ -202,6 +208,7 @@ class NeighboursOut(BaseModel):
     """The nearest documents, nearest first."""
 
     neighbours: list[NeighbourOut]
+    names: Names = None
 
 
 class DocumentOut(BaseModel):
@@ -211,6 +218,7 @@ class DocumentOut(BaseModel):
     text: str
     labels: list[str]
     rejected: list[str]
+    names: Names = None
 
 
 class DocumentsOut(BaseModel):
@@ -218,6 +226,7 @@ class DocumentsOut(BaseModel):
 
     total: int
     documents: list[DocumentOut]
+    names: Names = None
 
 
 class IdsOut(BaseModel):
@@ -253,6 +262,8 @@ class LabelOut(BaseModel):
     """A label and what is known of it."""
 
     label: str
+    name: str | None = Field(None, description="Its name; absent if the model has no vocabulary.")
+    description: str | None = Field(None, description="What it means; absent if the vocabulary does not say so.")
     documents: int
     trained: bool
     threshold: float
@@ -263,6 +274,7 @@ class LabelsOut(BaseModel):
 
     total: int
     labels: list[LabelOut]
+    names: Names = None
 
 
 class PointOut(BaseModel):
@@ -281,6 +293,7 @@ class MapOut(BaseModel):
     labels: list[str]
     documents: int
     share: float
+    names: Names = None
 
 
 class PlaceOut(BaseModel):

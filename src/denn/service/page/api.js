@@ -1,5 +1,6 @@
 /** The HTTP API: JSON in, JSON out, errors as one sentence. */
 import { currentKey } from "./key.js";
+import { learnNames } from "./names.js";
 
 /** What the history says of changes that were made here, behind the name of the key. */
 export const SOURCE = "page";
@@ -31,7 +32,10 @@ export async function request(method, path, { query = {}, body, signal } = {}) {
   if (body !== undefined) headers["Content-Type"] = "application/json";
   const answer = await send(address(path, query), { method, headers, signal, body: body && JSON.stringify(body) });
   const content = await parsed(answer);
-  if (answer.ok) return content;
+  if (answer.ok) {
+    learnNames(content);
+    return content;
+  }
   throw new ApiError(answer.status, content ?? {}, Number(answer.headers.get("Retry-After")) || 1);
 }
 

@@ -2,6 +2,7 @@
 import { get } from "./api.js";
 import { debounced, el } from "./dom.js";
 import { counted } from "./format.js";
+import { nameOf, typedFor } from "./names.js";
 
 const SHOWN = 8;
 
@@ -39,15 +40,16 @@ export function suggestLabels(input, list, pick) {
   }
 
   function choose(option) {
-    input.value = option.dataset.label;
+    const { label } = option.dataset;
+    input.value = typedFor(label);
     close();
-    pick(input.value);
+    pick(label);
   }
 
   function show(labels) {
     options = labels.map(({ label, documents }, place) => {
       const option = el("li", { role: "option", id: `${list.id}-${place}`, data: { label } },
-        el("span", {}, label), el("span", { class: "note" }, counted(documents, "document")));
+        el("span", {}, nameOf(label)), el("span", { class: "note" }, counted(documents, "document")));
       option.addEventListener("pointerdown", (event) => event.preventDefault()); // keep the focus in the field
       option.addEventListener("click", () => choose(option));
       return option;

@@ -4,6 +4,7 @@ import { suggestLabels } from "./complete.js";
 import { confirmed, undo } from "./confirm.js";
 import { byId, el, hidden, route } from "./dom.js";
 import { counted } from "./format.js";
+import { labelOf, nameOf } from "./names.js";
 import { fail, say } from "./notice.js";
 import { session, stored, whyReadOnly } from "./session.js";
 import { tagText } from "./tag.js";
@@ -59,9 +60,9 @@ function editor(id, before, rejectedBefore) {
   const decided = [...before, ...rejectedBefore];
   const save = button("Save labels", () => patch(id, before, labels, decided, rejected), "primary");
   const paint = () => {
-    list.replaceChildren(...[...labels].map((label) => chip(label, `Take ${label} away`, labels)));
+    list.replaceChildren(...[...labels].map((label) => chip(label, `Take ${nameOf(label)} away`, labels)));
     if (!labels.size) list.append(el("li", { class: "note" }, "none"));
-    struck.replaceChildren(...[...rejected].map((label) => chip(label, `No longer reject ${label}`, rejected)));
+    struck.replaceChildren(...[...rejected].map((label) => chip(label, `No longer reject ${nameOf(label)}`, rejected)));
     struck.hidden = !rejected.size;
     save.disabled = same(before, labels) && same(rejectedBefore, rejected);
   };
@@ -70,7 +71,7 @@ function editor(id, before, rejectedBefore) {
     paint();
   };
   const chip = (label, does, from) => el("li", {},
-    el("a", { href: route("documents", { label }) }, label),
+    el("a", { href: route("documents", { label }) }, nameOf(label)),
     session.may_write && el("button", { type: "button", class: "quiet", on: { click: () => drop(label, from) } },
       el("span", { "aria-hidden": "true" }, "✕"), hidden(does)));
   const drop = (label, from) => {
@@ -93,7 +94,7 @@ function adder(add) {
   const input = el("input", { type: "text", id: name, autocomplete: "off", placeholder: "known or new" });
   const options = el("ul", { class: "listbox", id: `${name}-options`, hidden: true });
   const take = () => {
-    const label = input.value.trim();
+    const label = labelOf(input.value.trim());
     input.value = "";
     if (label) add(label);
   };

@@ -4,6 +4,7 @@ import { suggestLabels } from "./complete.js";
 import { openDocument } from "./document.js";
 import { byId, chips, el, rejectedChips, route } from "./dom.js";
 import { count, counted, excerpt } from "./format.js";
+import { labelOf, typedFor } from "./names.js";
 import { fail } from "./notice.js";
 import { news } from "./session.js";
 
@@ -16,7 +17,7 @@ let running = new AbortController();
 export function startDocuments() {
   byId("documents-form").addEventListener("submit", (event) => {
     event.preventDefault();
-    apply({ label: byId("documents-label").value.trim(), text: byId("documents-text").value });
+    apply({ label: labelOf(byId("documents-label").value.trim()), text: byId("documents-text").value });
   });
   suggestLabels(byId("documents-label"), byId("documents-label-options"), (label) => apply({ ...filters, label }));
   byId("documents-all").addEventListener("click", () => apply({ label: "", text: "" }));
@@ -61,7 +62,7 @@ function use(wanted) {
     stale = true;
   }
   filters = wanted;
-  byId("documents-label").value = wanted.label;
+  byId("documents-label").value = typedFor(wanted.label);
   byId("documents-text").value = wanted.text;
 }
 

@@ -1,5 +1,7 @@
 /** Making elements. Whatever comes from outside becomes a text node or an attribute, never markup. */
 
+import { nameOf } from "./names.js";
+
 /** The element with this id. */
 export const byId = (id) => document.getElementById(id);
 
@@ -35,14 +37,14 @@ export const hidden = (text) => el("span", { class: "visually-hidden" }, text);
 
 /** A list of labels as chips, each a link to its documents where `linked`. */
 export function chips(labels, { linked = false } = {}) {
-  const content = (label) => (linked ? el("a", { href: route("documents", { label }) }, label) : label);
+  const content = (label) => (linked ? el("a", { href: route("documents", { label }) }, nameOf(label)) : nameOf(label));
   return el("ul", { class: "chips" }, labels.map((label) => el("li", { data: { label } }, content(label))));
 }
 
 /** A list of labels that were rejected, struck through. */
 export function rejectedChips(labels) {
   const properties = { class: "chips rejected", "aria-label": "Rejected labels" };
-  return el("ul", properties, labels.map((label) => el("li", {}, label)));
+  return el("ul", properties, labels.map((label) => el("li", {}, nameOf(label))));
 }
 
 /** A table row of header cell and cells; numbers are set to the right. */

@@ -2,6 +2,7 @@
 import { get } from "./api.js";
 import { byId, debounced, el, route, tableRow } from "./dom.js";
 import { count, counted, score } from "./format.js";
+import { nameOf } from "./names.js";
 import { fail } from "./notice.js";
 import { news } from "./session.js";
 
@@ -47,9 +48,10 @@ function summary(total, query) {
   return shown < total ? `${count(shown)} of ${counted(total, "label")}.` : `${counted(total, "label")}.`;
 }
 
-function row({ label, documents, trained, threshold }) {
+function row({ label, description, documents, trained, threshold }) {
+  const title = nameOf(label) === label ? null : label;
   return tableRow(
-    el("a", { href: route("documents", { label }) }, label),
+    [el("a", { href: route("documents", { label }), title }, nameOf(label)), description && el("p", { class: "note" }, description)],
     documents,
     el("span", { class: "number" }, threshold == null ? "–" : score(threshold)),
     el("span", { class: trained ? "flag" : "flag later" }, trained ? "training" : "learnt later"),

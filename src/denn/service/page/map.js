@@ -2,6 +2,7 @@
 import { get, post } from "./api.js";
 import { byId, el, route, svg, tableRow } from "./dom.js";
 import { count, counted, percent } from "./format.js";
+import { nameOf } from "./names.js";
 import { fail } from "./notice.js";
 import { MARKS, OTHER, Plot } from "./plot.js";
 import { news } from "./session.js";
@@ -115,12 +116,12 @@ function showLegend() {
     el("li", { class: "legend-other" }, sample(OTHER, "other"), el("span", { class: "name" }, "other"),
       el("span", { class: "number" }, count(rest))));
   byId("map-table").tBodies[0].replaceChildren(
-    ...rows.map(([label, number]) => tableRow(label, number)), tableRow("other", rest));
+    ...rows.map(([label, number]) => tableRow(nameOf(label), number)), tableRow("other", rest));
 }
 
 function legendButton(label, number, mark, place) {
   const button = el("button", { type: "button", class: "legend-label", "aria-pressed": "false" },
-    sample(mark, place), el("span", { class: "name" }, label), el("span", { class: "number" }, count(number)));
+    sample(mark, place), el("span", { class: "name" }, nameOf(label)), el("span", { class: "number" }, count(number)));
   button.addEventListener("click", () => {
     chosen = chosen === label ? null : label;
     for (const other of byId("legend").querySelectorAll("button")) {
@@ -148,7 +149,7 @@ function point(found, { reveal = false } = {}) {
   canvas.classList.toggle("pointing", found !== null);
   tip.hidden = found === null;
   if (!found) return;
-  tip.replaceChildren(el("strong", {}, found.id), el("span", {}, found.labels.join(", ") || "no labels"));
+  tip.replaceChildren(el("strong", {}, found.id), el("span", {}, found.labels.map(nameOf).join(", ") || "no labels"));
   const [x, y] = plot.at(found);
   const left = Math.min(Math.max(0, x - tip.offsetWidth / 2), canvas.clientWidth - tip.offsetWidth);
   const above = y > tip.offsetHeight + 16;

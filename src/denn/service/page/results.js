@@ -1,6 +1,7 @@
 /** A prediction on the page: labels with bars and buttons, neighbours, and what links the two. */
 import { byId, chips, el, hidden, rejectedChips, route } from "./dom.js";
 import { counted, excerpt, score } from "./format.js";
+import { nameOf } from "./names.js";
 
 const FEW = 10; // neighbours that are shown at first
 const UNFAMILIAR = "Unfamiliar text: nothing in the datastore is much like it, so trust these labels less.";
@@ -80,18 +81,19 @@ function labelRow({ label, score: value, threshold, parts, words }, { neighbours
   const support = neighbours.filter((neighbour) => neighbour.labels.includes(label));
   const decide = (state) => () => decisions.toggle(label, state);
   const known = value !== null;
+  const name = nameOf(label);
   return el("li", { class: "label-row", data: { label } },
-    el("div", { class: "decide", role: "group", "aria-label": label },
+    el("div", { class: "decide", role: "group", "aria-label": name },
       el("button", { type: "button", class: "accept", title: "Accept (a)", on: { click: decide("accepted") } },
-        el("span", { "aria-hidden": "true" }, "✓"), hidden(`Accept ${label}`)),
+        el("span", { "aria-hidden": "true" }, "✓"), hidden(`Accept ${name}`)),
       el("button", { type: "button", class: "reject", title: "Reject (r)", on: { click: decide("rejected") } },
-        el("span", { "aria-hidden": "true" }, "✕"), hidden(`Reject ${label}`))),
-    el("span", { class: "name" }, label),
+        el("span", { "aria-hidden": "true" }, "✕"), hidden(`Reject ${name}`))),
+    el("span", { class: "name", title: name === label ? null : label }, name),
     el("span", { class: "score" }, known ? [hidden("score "), score(value)] : "added",
       known && hidden(`, threshold ${score(threshold)}`)),
     bar(value, threshold),
     known && Object.keys(parts).length > 0 && witnesses(parts),
-    known && words.length > 0 && el("ul", { class: "words", "aria-label": `Supporting words for ${label}` },
+    known && words.length > 0 && el("ul", { class: "words", "aria-label": `Supporting words for ${name}` },
       words.map(({ word }) => el("li", {}, word))),
     supporters(support, neighbours.length));
 }

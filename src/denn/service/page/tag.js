@@ -5,6 +5,7 @@ import { Decisions } from "./decisions.js";
 import { byId, debounced } from "./dom.js";
 import { acceptFiles, readTextFile } from "./files.js";
 import { count, counted, score } from "./format.js";
+import { labelOf, nameOf } from "./names.js";
 import { clearFailure, fail, say } from "./notice.js";
 import { focusLabel, labelRows, linkLabelsAndNeighbours, paintDecisions, showPrediction } from "./results.js";
 import { session } from "./session.js";
@@ -144,13 +145,13 @@ function startOptions() {
 function startAdding() {
   const input = byId("add-label");
   const add = () => {
-    const label = input.value.trim();
+    const label = labelOf(input.value.trim());
     if (!label || !asked) return;
     input.value = "";
     decisions.add(label);
     showPrediction(asked.prediction, decisions);
     focusLabel(label);
-    say(`Added ${label}.`);
+    say(`Added ${nameOf(label)}.`);
   };
   suggestLabels(input, byId("add-options"), add);
   byId("add-form").addEventListener("submit", (event) => {

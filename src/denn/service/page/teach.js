@@ -3,6 +3,7 @@ import { lastChange, post, SOURCE } from "./api.js";
 import { undo } from "./confirm.js";
 import { byId, chips, el, hidden, rejectedChips } from "./dom.js";
 import { counted, score, signed } from "./format.js";
+import { nameOf } from "./names.js";
 import { fail, say } from "./notice.js";
 import { keyWouldHelp, news, stored, whyReadOnly } from "./session.js";
 import { ask, asked, decisions, tagging, textIsStale } from "./tag.js";
@@ -95,8 +96,8 @@ function forgetTaught() {
 
 function showDifference(before, after, id) {
   const rows = compare(before, after);
-  const gained = rows.filter((row) => row.news === "gained").map((row) => row.label);
-  const lost = rows.filter((row) => row.news === "lost").map((row) => row.label);
+  const gained = rows.filter((row) => row.news === "gained").map((row) => nameOf(row.label));
+  const lost = rows.filter((row) => row.news === "lost").map((row) => nameOf(row.label));
   const place = after.neighbours.findIndex((neighbour) => neighbour.id === id);
   const sentences = [
     gained.length && `Gained: ${gained.join(", ")}.`,
@@ -129,7 +130,7 @@ function table(rows) {
   const absent = () => [el("span", { "aria-hidden": "true" }, "–"), hidden("not among the best")];
   const cell = (row) => el("td", { class: "number" }, row ? score(row.score) : absent());
   const line = ({ label, was, is, change, news }) => el("tr", { class: news },
-    el("th", { scope: "row" }, label, news && [" ", el("span", { class: `flag ${news}` }, news)]),
+    el("th", { scope: "row" }, nameOf(label), news && [" ", el("span", { class: `flag ${news}` }, news)]),
     cell(was), cell(is), el("td", { class: "number" }, `${change < 0 ? "▼" : "▲"} ${signed(change)}`));
   return el("table", { class: "table" },
     el("thead", {}, el("tr", {}, ["Label", "Before", "After", "Change"].map((name, place) =>

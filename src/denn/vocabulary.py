@@ -1,0 +1,77 @@
+"""A label vocabulary: what the ids of labels are called. Ids are stored and predicted, names are shown."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+from denn.errors import DataError
+
+
+@dataclass(frozen=True, slots=True)
+class VocabularyEntry:
+    """A label: its id, such as a URI, its name for people, and what it means."""
+
+    id: str
+    name: str
+    description: str = ""
+
+
+@dataclass(frozen=True)
+class Vocabulary:
+    """Labels by id. An empty vocabulary gives every label its own text as a name."""
+
+    entries: tuple[VocabularyEntry, ...] = ()
+
+    @cached_property
+    def _entry(self) -> Mapping[str, VocabularyEntry]:
+        return {entry.id: entry for entry in self.entries}
+
+    @cached_property
+    def _ids(self) -> Mapping[str, list[str]]:
+        found = defaultdict(list)
+        for entry in self.entries:
+            found[entry.name].append(entry.id)
+        return found
+
+    def __len__(self) -> int:
+        return len(self.entries)
+
+    def __iter__(self) -> Iterator[VocabularyEntry]:
+        return iter(self.entries)
+
+    def __contains__(self, id: object) -> bool:
+        return id in self._entry
+
+    def __repr__(self) -> str:
+        return f"Vocabulary({len(self):,} entries)"
+
+    def name(self, label: str) -> str:
+        """Return the name of a label; one that is not in the vocabulary is its own name."""
+        entry = self._entry.get(label)
+        return label if entry is None else entry.name
+
+    def description(self, label: str) -> str:
+        """Return what a label means, if the vocabulary says so."""
+        entry = self._entry.get(label)
+        return "" if entry is None else entry.description
+
+    def names(self, labels: Iterable[str]) -> dict[str, str]:
+        """Return the names of those of the labels that are in the vocabulary, by their ids."""
+        return {label: self._entry[label].name for label in labels if label in self._entry}
+
+    def id(self, label: str) -> str:
+        """Return the id of a label that is given by its id or its name; one that is neither stays as it is."""
+        found = () if label in self._entry else self._ids.get(label, ())
+        if len(found) > 1:
+            raise DataError(
+                f"the label {label[:60]!r} is the name of {len(found)} vocabulary entries: {found[0]}, {found[1]}"
+                f"{', …' if len(found) > 2 else ''}. Use the id instead."
+            )
+        return found[0] if found else label
+
+    def ids(self, labels: Iterable[str]) -> tuple[str, ...]:
+        """Return the ids of labels that are given by ids or names, each once."""
+        return tuple(dict.fromkeys(map(self.id, labels)))

@@ -1,0 +1,42 @@
+"""Commands on models whose labels are ids of a vocabulary."""
+
+import csv
+import shutil
+
+import pytest
+
+pytestmark = pytest.mark.slow
+
+TEXT = "referee goal stadium coach"
+SPORT = "http://example.org/0"
+
+
+@pytest.fixture
+def copied(named_model, tmp_path):
+    return shutil.copytree(named_model, tmp_path / "named")
+
+
+def test_commands_take_and_show_names(run, files, tmp_path, copied):
+    vocabulary = tmp_path / "v.csv"
+    ids = {"sport": SPORT, "haute cuisine": "http://example.org/1"}
+    with vocabulary.open("w", newline="") as file:
+        csv.writer(file).writerows([("id", "name"), *((id, name) for name, id in ids.items())])
+    ran = run(
+        "train", files / "train.jsonl", "--out", tmp_path / "dummy", "--method", "dummy", "--vocabulary", vocabulary
+    )
+    assert ran.code == 0 and "4 labels not in the vocabulary, kept without a name" in ran.err
+    assert SPORT in (tmp_path / "dummy" / "labels.txt").read_text().splitlines()
+    row = run("predict", copied, "-", "--evidence", stdin=TEXT.encode()).rows[0]
+    assert SPORT in row["labels"] and row["names"][SPORT] == "sport"
+    assert {label for one in row["neighbours"] for label in one["labels"]} <= set(row["names"])
+    assert run("queue", copied, "-", stdin=TEXT.encode()).rows[0]["names"][SPORT] == "sport"
+    assert run("audit", copied, "--count", 1).rows[0]["names"]
+    ran = run("evaluate", copied, files / "test.jsonl", "--per-label", tmp_path / "labels.tsv")
+    assert ran.code == 0
+    rows = csv.DictReader((tmp_path / "labels.tsv").read_text().splitlines(), delimiter="\t")
+    assert {row["name"] for row in rows if row["label"] == SPORT} == {"sport"}
+    assert run("store", "relabel", copied, "train-0", "--add", "seen nowhere").code == 0
+    (row,) = run("store", "list", copied, "--label", "seen nowhere").rows
+    assert row["id"] == "train-0" and "http://example.org/unseen" in row["labels"]
+    ran = run("store", "list", copied, "--label", "")
+    assert ran.code == 2 and "--label is empty" in ran.err
