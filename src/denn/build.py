@@ -33,6 +33,7 @@ from denn.refusals import check_corpus, locked, model_in, why_poor
 from denn.registry import METHODS, lookup
 from denn.stores.first_labels import with_first_labels
 from denn.training import unfinished
+from denn.training.kept import KeptStates
 from denn.training.loop import CHECKPOINT
 from denn.tries import Try, best_of_tries
 from denn.types import Calibrated, Corpus, Stage
@@ -134,7 +135,7 @@ def _train(
     recipe = replace(recipe, parameters=kind.plan(recipe.parameters, corpus, clock, shown, start, resumed))
     unfinished.open_folder(workdir, _fingerprint(corpus, recipe, origin), restart)
     made = best_of_tries(
-        lambda recipe, start: _try(corpus, recipe, workdir, shown, clock, start), recipe, start, workdir, shown, clock
+        lambda *tried: _try(corpus, workdir, shown, clock, *tried), recipe, start, workdir, shown, clock
     )
     if made.poor and not allow_poor:
         shutil.rmtree(workdir / STAGING, ignore_errors=True)
@@ -148,10 +149,13 @@ def _train(
     return load(folder)
 
 
-def _try(corpus: Corpus, recipe: Recipe, workdir: Path, shown: Progress, clock: Clock, start: Path | None) -> Try:
+def _try(
+    corpus: Corpus, workdir: Path, shown: Progress, clock: Clock,
+    recipe: Recipe, start: Path | None, kept: KeptStates | None,
+) -> Try:  # fmt: skip
     """Train a method once and write its model into the folder of the training."""
     built, staging = recipe.build(), workdir / STAGING
-    built.start = start
+    built.start, built.kept = start, kept
     shutil.rmtree(staging, ignore_errors=True)
     with unfinished.keeping_what_is_learnt(workdir):
         facts, used = built.fit(corpus, workdir, shown, clock)

@@ -166,6 +166,7 @@ class Method(Protocol):
     parameters: Any  # a frozen dataclass, the class's `Parameters`
     store: Datastore | None = None  # None where the method keeps no documents, and before `load`
     start: Path | None = None  # the folder of a model whose weights `fit` begins with, if the method can
+    kept: Any = None  # where a first try leaves what a second one would compute again; None: there is no second
 
     @classmethod
     def plan(

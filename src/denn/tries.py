@@ -15,6 +15,7 @@ from denn.methods.effort import FINE_TUNES
 from denn.protocols import Progress
 from denn.training import unfinished
 from denn.training.budget import ENOUGH_STEPS, STEP_PASSES
+from denn.training.kept import KeptStates
 from denn.training.neural import device_of
 from denn.untrusted import first_line
 
@@ -26,7 +27,8 @@ class Try(NamedTuple):
     poor: str | None  # why it should not be used
 
 
-Attempt = Callable[[Recipe, Path | None], Try]  # a recipe and the folder of the model to begin with → a model
+# A recipe, the folder of the model to begin with, and what one try leaves to the next → a model
+Attempt = Callable[[Recipe, Path | None, KeptStates | None], Try]
 
 
 def best_of_tries(
@@ -40,9 +42,10 @@ def best_of_tries(
     if effort == "quick" and facts is not None:
         return Try(workdir / unfinished.FIRST, facts["poor"])
     if effort not in FINE_TUNES:
-        return attempt(recipe, start)
+        return attempt(recipe, start, None)
+    kept = KeptStates()
     if facts is None:
-        made = attempt(_with(recipe, effort="quick"), start)
+        made = attempt(_with(recipe, effort="quick"), start, kept)
         card = bundle.read(made.folder)[0]
         facts = {"poor": made.poor, "seconds": clock.elapsed()}
         unfinished.keep_first(workdir, made.folder, facts)
@@ -55,7 +58,7 @@ def best_of_tries(
         if _trains_in_part(recipe.parameters) or _steps(card, clock) < ENOUGH_STEPS:
             start = first.folder  # whose head has learnt
         try:
-            second = attempt(_with(recipe, witnesses=tuple(card.parameters["witnesses"])), start)
+            second = attempt(_with(recipe, witnesses=tuple(card.parameters["witnesses"])), start, kept)
         except FineTuningError as reason:
             why = first_line(reason).split(". ")[0]
             shown.note(f"{why}; the model without fine-tuning is kept")

@@ -15,7 +15,7 @@ from denn.methods.contrastive import DennParameters, DennTraining
 from denn.methods.denn import DENN
 from denn.training import budget, kept
 from denn.training.budget import MARGIN, Work
-from denn.training.kept import fits, keep
+from denn.training.kept import KeptStates, embed, fits, keep, room_for
 
 TEXTS = ["goal match team", "", "the oven and the butter sauce of a chef", "kyoto", "orbit rocket planet comet galaxy"]
 
@@ -66,6 +66,74 @@ def test_kept_states_give_the_embeddings_of_the_whole_encoder(kind, trained, req
     assert torch.equal(encoder.encode(tokens), whole), "ids are still read"
     part = states.select(torch.tensor([4, 2]))
     assert torch.allclose(encoder.encode(part), encoder.encode(states)[[4, 2]], atol=1e-5)
+
+
+@pytest.mark.parametrize("kind", ["tiny_encoder", "tiny_roberta", "tiny_mpnet"])
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+def test_states_that_are_kept_while_texts_are_embedded_change_neither(kind, precision, request, tmp_path):
+    encoder = TransformerEncoder.load(str(request.getfixturevalue(kind)), max_length=12, precision=precision)
+    encoder.freeze_below(1)
+    tokens, heard = encoder.tokenize(TEXTS), []
+    states = room_for(encoder, tokens, tmp_path)
+    embeddings = embed(encoder, tokens, torch.arange(5), states, heard.append, 10)
+    assert torch.equal(embeddings, encoder.encode(tokens)) and heard[-1] == 15
+    assert torch.equal(states.flat, keep(encoder, tokens, tmp_path).flat)
+    states.flat.zero_()
+    part = torch.tensor([3, 0])
+    assert torch.equal(embed(encoder, tokens, part, states, heard.append), encoder.encode(tokens.select(part)))
+    assert (
+        states.select(torch.tensor([0, 3])).flat.any(1).all() and not states.select(torch.tensor([1, 2, 4])).flat.any()
+    )
+
+
+def test_kept_states_are_those_of_the_very_same_texts(tiny_encoder, tmp_path):
+    encoder = TransformerEncoder.load(str(tiny_encoder), precision="float32")
+    encoder.freeze_below(1)
+    tokens = encoder.tokenize(TEXTS)
+    kept_states = KeptStates(tokens, states := keep(encoder, tokens, tmp_path))
+    assert kept_states.of(encoder.tokenize(TEXTS)) is states
+    assert kept_states.of(encoder.tokenize(TEXTS[:4])) is None
+    assert kept_states.of(encoder.tokenize(["match goal team", *TEXTS[1:]])) is None, "as long, but other words"
+    assert KeptStates().of(tokens) is None
+
+
+class Counting(Heard):
+    """Progress that counts the tokens that run through the frozen layers from when documents are embedded."""
+
+    def __init__(self, monkeypatch):
+        super().__init__()
+        self.tokens, lower = 0, TransformerEncoder.lower
+
+        def counted(encoder, ids, *rest):
+            self.tokens += len(ids) if "embedding training documents" in self.stages else 0
+            return lower(encoder, ids, *rest)
+
+        monkeypatch.setattr(TransformerEncoder, "lower", counted)
+
+
+@pytest.mark.parametrize("in_memory", [2**30, 0])
+def test_fine_tuning_after_quick_starts_from_its_states(
+    tiny_corpus, tiny_encoder, partly, tmp_path, monkeypatch, in_memory
+):
+    """The model is the same, bit for bit, as one for which the frozen layers read the documents twice."""
+    monkeypatch.setattr(kept, "IN_MEMORY", in_memory)
+    cards, tokens, stage = {}, {}, "running training documents through the frozen layers"
+    for name in ("once", "twice"):
+        with monkeypatch.context() as patched:
+            counting = Counting(patched)
+            if name == "twice":
+                patched.setattr(KeptStates, "of", lambda self, tokens: None)
+            settings = {**partly, "effort": "balanced", "progress": counting}
+            with denn.train(tiny_corpus, out=tmp_path / name, **settings) as model:
+                cards[name], tokens[name] = model.card, counting.tokens
+        assert (stage in counting.stages) == (name == "twice")
+    assert cards["once"].training["effort"] == cards["twice"].training["effort"]
+    assert cards["once"].training["effort"]["kept_fine_tuned"] and cards["once"].training["trained_share"] == 0.5
+    assert cards["once"].digests == cards["twice"].digests
+    texts = [document.text for document in tiny_corpus.train]
+    once = len(TransformerEncoder.load(str(tiny_encoder), precision="float32").tokenize(texts).flat)
+    assert tokens["twice"] - tokens["once"] == once
+    assert {path.name for path in tmp_path.iterdir()} == {"once", "twice"}
 
 
 def test_states_in_a_mapped_file_are_those_in_memory_and_the_file_has_no_name(tiny_encoder, tmp_path, monkeypatch):
@@ -193,6 +261,7 @@ def test_a_step_costs_what_is_trained_and_what_is_not_kept():
     passes = budget.STEP_PASSES
     assert [w.step() for w in (work, again, once)] == pytest.approx([passes, 0.25 * passes + 0.75, 0.25 * passes])
     assert [w.keeping() for w in (work, again, once)] == pytest.approx([0, 0, 0.75 * 110])
+    assert replace(once, kept_tokens=100_000).keeping() == pytest.approx(0.75 * 10), "validation documents alone"
     rest = MARGIN * (25 + 2.5 + 10 + once.writing())
     assert once.after_loop() == pytest.approx(rest)
     assert once.steps(rest + MARGIN * (82.5 + 10 * 0.25 * passes)) == pytest.approx(10)

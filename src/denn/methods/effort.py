@@ -123,6 +123,7 @@ def estimate(parameters: DennParameters, corpus: Corpus, start: Path | None) -> 
     tokens = encoder.tokenize(some)
     mean = len(tokens.flat) / len(some)
     views = 2 if p.alpha else 1
+    keeps = encoder.frozen_layers is not None and device.type == "cpu" and not p.alters_texts
     work = Work(
         train_tokens=int(mean * count),
         valid_tokens=int(mean * valid),
@@ -136,7 +137,8 @@ def estimate(parameters: DennParameters, corpus: Corpus, start: Path | None) -> 
         load_seconds=load_seconds,
         combining=combining_seconds(p, corpus),
         trained=encoder.trained_share,
-        keeps=encoder.frozen_layers is not None and device.type == "cpu" and not p.alters_texts,
+        keeps=keeps,
+        kept_tokens=int(mean * count) if keeps else 0,  # by `quick`, before anything is fine-tuned
     )
     if not p.head_start:
         work = replace(work, head_epochs=work.epochs_of_head(math.inf))

@@ -36,6 +36,7 @@ class Work:
     combining: float = 0.0  # seconds in which a combiner learns from the validation documents
     trained: float = 1.0  # share of the encoder's layers that is trained
     keeps: bool = False  # whether what the other layers make of the documents is computed once and kept
+    kept_tokens: int = 0  # that an earlier try has run through those layers
 
     def embedding(self) -> float:
         """Return the seconds that it takes to embed all training documents."""
@@ -46,8 +47,9 @@ class Work:
         return self.trained if self.keeps else 1.0
 
     def keeping(self) -> float:
-        """Return the seconds that it takes to run all documents through the layers that are not trained."""
-        return (1 - self.reading()) * self.seconds_a_token * (self.train_tokens + self.valid_tokens)
+        """Return the seconds that it takes to run the other documents through the layers that are not trained."""
+        tokens = self.train_tokens + self.valid_tokens - self.kept_tokens
+        return (1 - self.reading()) * self.seconds_a_token * tokens
 
     def step(self) -> float:
         """Return the seconds of a training step."""

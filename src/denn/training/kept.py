@@ -5,18 +5,34 @@ from __future__ import annotations
 import os
 import shutil
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
+from denn.encoders.layout import Layout
 from denn.encoders.tokens import Tokens
 from denn.encoders.transformer import TransformerEncoder
 
 IN_MEMORY = 2**30  # bytes of states, at most; more go to a file in the folder of the training
 SPARE = 2**30  # bytes that a file leaves free on its disk, for the model
 BYTES = 2  # a number
+
+
+@dataclass
+class KeptStates:
+    """What a first try leaves to a second one: the tokens of all training documents, and their states."""
+
+    tokens: Tokens | None = None
+    states: Tokens | None = None
+
+    def of(self, tokens: Tokens) -> Tokens | None:
+        """Return the states of these very texts, if they are kept."""
+        if self.tokens is None or not torch.equal(self.tokens.offsets, tokens.offsets):
+            return None
+        return self.states if torch.equal(self.tokens.flat, tokens.flat) else None
 
 
 def fits(encoder: TransformerEncoder, tokens: int, folder: Path) -> bool:
@@ -29,16 +45,52 @@ def keep(
     encoder: TransformerEncoder, tokens: Tokens, folder: Path, report: Callable[[int], None] = lambda done: None
 ) -> Tokens:
     """Run texts through the frozen layers once, without dropout; `report` hears texts done."""
-    states = _room((len(tokens.flat), encoder.width), folder)
-    encoder.eval()
-    done = 0
+    states, done = room_for(encoder, tokens, folder), 0
     with torch.inference_mode():
-        for rows in tokens.by_length(encoder.pass_tokens):
-            ids, layout = tokens.pack(rows)
-            states[tokens.offsets[rows][layout.document] + layout.positions] = encoder.lower(ids, layout).half()
-            done += len(rows)
+        for some, _, _ in _fill(states, encoder, tokens, torch.arange(len(tokens))):
+            done += len(some)
             report(done)
-    return Tokens(states, tokens.offsets, tokens.truncated)
+    return states
+
+
+def embed(
+    encoder: TransformerEncoder,
+    tokens: Tokens,
+    rows: Tensor,
+    states: Tokens | None,
+    report: Callable[[int], None],
+    done: int = 0,
+) -> Tensor:
+    """Embed the texts of these rows, (n,d), and keep their states on the way if there is room for them.
+
+    Both give the same embeddings. `report` hears texts done, on from those that are `done` already.
+    """
+    if states is None:
+        return encoder.encode(tokens.select(rows), lambda read: report(done + read))
+    embeddings = torch.empty(len(rows), encoder.width)
+    with torch.inference_mode():
+        for some, made, layout in _fill(states, encoder, tokens, rows):
+            embeddings[some] = encoder(made, layout)
+            done += len(some)
+            report(done)
+    return embeddings
+
+
+def room_for(encoder: TransformerEncoder, tokens: Tokens, folder: Path) -> Tokens:
+    """Return room for the states of texts."""
+    return Tokens(_room((len(tokens.flat), encoder.width), folder), tokens.offsets, tokens.truncated)
+
+
+def _fill(
+    states: Tokens, encoder: TransformerEncoder, tokens: Tokens, rows: Tensor
+) -> Iterator[tuple[Tensor, Tensor, Layout]]:
+    """Run the texts of these rows through the frozen layers, keep and yield what they make of them, pass by pass."""
+    encoder.eval()
+    for some in tokens.select(rows).by_length(encoder.pass_tokens):
+        ids, layout = tokens.pack(rows[some])
+        made = encoder.lower(ids, layout)
+        states.flat[tokens.offsets[rows[some]][layout.document] + layout.positions] = made.half()
+        yield some, made, layout
 
 
 def _room(shape: tuple[int, int], folder: Path) -> Tensor:

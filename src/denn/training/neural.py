@@ -14,6 +14,7 @@ import torch
 from denn.clock import Clock
 from denn.errors import BundleError, ConfigError
 from denn.protocols import Method, Progress
+from denn.training.kept import KeptStates
 from denn.training.network import Network, TransformerParameters
 from denn.training.session import Training
 from denn.types import Corpus, Fitted, LabelSpace, Scores
@@ -25,6 +26,7 @@ class Neural(Method, ABC):
 
     Parameters: ClassVar[Any]
     network: Any  # the Network that `make` returns
+    kept: KeptStates | None
 
     def __init__(self, parameters: Any) -> None:
         self.parameters = parameters
@@ -54,7 +56,7 @@ class Neural(Method, ABC):
         self.network, self.names = network.to(device), corpus.labels.names
         load_seconds = time.monotonic() - begun
         training = self.training(corpus)
-        training.load_seconds = load_seconds
+        training.load_seconds, training.kept = load_seconds, self.kept
         facts = training.run(workdir, progress, clock or Clock(p.time_budget))
         return Fitted(facts, training.corpus)
 

@@ -16,13 +16,14 @@ from denn.clock import Clock
 from denn.core.metrics import micro_f1_error, multilabel_scores
 from denn.core.thresholds import decide, tune_global
 from denn.encoders.layout import Layout, send
+from denn.encoders.tokens import Tokens
 from denn.encoders.transformer import TransformerEncoder
 from denn.protocols import Progress
 from denn.training.batches import as_in
 from denn.training.budget import FEWEST_DOCUMENTS, Scope, Work, describe, head_alone, scope_of, to_fine_tune
 from denn.training.gradients import Gradients, Inputs
 from denn.training.head import epoch_seconds
-from denn.training.kept import fits, keep
+from denn.training.kept import KeptStates, embed, fits, keep, room_for
 from denn.training.loop import CHECKPOINT, fit
 from denn.training.network import Batch, Network, NeuralParameters
 from denn.training.pace import TIMED, TIMED_SECONDS, seconds_a_token
@@ -44,6 +45,8 @@ class Training:
         self.load_seconds = 0.0  # that the encoder took to load
         self.combining = 0.0  # seconds for what is learnt from the validation documents in the end
         self.keeps_states = False  # whether what frozen layers make of the documents is computed once
+        self.kept: KeptStates | None = None  # takes the states of the training documents to the next try
+        self.known: Tokens | None = None  # the states that the last try left
         self.embeddings: Tensor | None = None  # of the training documents, where the encoder stayed as it was
         # Recorded steps need few shapes: passes are filled up to a multiple that one last document can be.
         recorded = network.recordable and network.encoder.kernels
@@ -67,6 +70,7 @@ class Training:
         """
         p, resumed, given = self.parameters, (workdir / CHECKPOINT).exists(), len(self.train_tokens)
         self.seconds_a_token = 0.0  # through the whole encoder
+        self.known = self.kept.of(self.train_tokens) if self.kept is not None else None
         self.keeps_states = self.can_keep_states(workdir)
         if clock.budget < math.inf:
             least = max(TIMED_SECONDS, clock.left() / 100) if self.effort else TIMED_SECONDS
@@ -77,7 +81,7 @@ class Training:
                 f"{truncated} of {len(self.train_tokens)} documents are cut at {self.network.encoder.max_length} tokens"
             )
         if scope.frozen:
-            state = self._learn_head(scope.head_epochs, clock, progress)
+            state = self._learn_head(scope.head_epochs, workdir, clock, progress)
         else:
             if self.keeps_states:
                 self.keep_states(workdir, progress)
@@ -109,7 +113,7 @@ class Training:
         encoder = self.network.encoder
         if not isinstance(encoder, TransformerEncoder) or encoder.frozen_layers is None:
             return False
-        tokens = len(self.train_tokens.flat) + len(self.valid_tokens.flat)
+        tokens = len(self.train_tokens.flat) + len(self.valid_tokens.flat) - self._known_tokens()
         return self.network.reads_states and encoder.device.type == "cpu" and fits(encoder, tokens, workdir)
 
     def keep_states(self, workdir: Path, progress: Progress) -> None:
@@ -118,13 +122,19 @@ class Training:
         progress.note(
             f"{encoder.frozen_layers} of {encoder.layers} layers stay as they are and read each document once"
         )
-        for name, tokens in ("training", self.train_tokens), ("validation", self.valid_tokens):
+
+        def states_of(name: str, tokens: Tokens) -> Tokens:
             progress.start(Stage(f"running {name} documents through the frozen layers", len(tokens)))
-            states = keep(encoder, tokens, workdir, progress.advance)
-            if name == "training":
-                self.train_tokens = self.on_device = states
-            else:
-                self.valid_tokens = states
+            return keep(encoder, tokens, workdir, progress.advance)
+
+        if self.known is None:
+            self.known = states_of("training", self.train_tokens)
+        self.train_tokens = self.on_device = self.known
+        self.valid_tokens = states_of("validation", self.valid_tokens)
+
+    def _known_tokens(self) -> int:
+        """Count the tokens whose states the last try left."""
+        return 0 if self.known is None else len(self.known.flat)
 
     def _loop(self, workdir: Path, progress: Progress, clock: Clock) -> State:
         """Train all weights."""
@@ -144,11 +154,11 @@ class Training:
             reserve=lambda: self._work().after_loop() if self.seconds_a_token else 0.0,
         )
 
-    def _learn_head(self, epochs: int, clock: Clock, progress: Progress) -> State:
+    def _learn_head(self, epochs: int, workdir: Path, clock: Clock, progress: Progress) -> State:
         """Embed the documents once, keep the embeddings, and train the head alone."""
         network: Any = self.network
         begun = time.monotonic()
-        rows, self.embeddings = self._embed_in_time(epochs, clock, progress)
+        rows, self.embeddings = self._embed_in_time(epochs, workdir, clock, progress)
         if len(rows) < len(self.train_tokens):
             progress.note(f"there was time to read {len(rows):,} of {len(self.train_tokens):,} documents")
             self._read(self._part(rows))
@@ -157,21 +167,26 @@ class Training:
         network.learn_head(self.embeddings, self.labels, self.parameters, epochs)
         return State(seconds=time.monotonic() - begun)
 
-    def _embed_in_time(self, head_epochs: int, clock: Clock, progress: Progress) -> tuple[Tensor, Tensor]:
-        """Embed training documents, drawn by lot, until the time is used up: (m,) rows, ascending, and (m,d)."""
+    def _embed_in_time(
+        self, head_epochs: int, workdir: Path, clock: Clock, progress: Progress
+    ) -> tuple[Tensor, Tensor]:
+        """Embed training documents, drawn by lot, until the time is used up: (m,) rows, ascending, and (m,d).
+
+        If another try follows that trains a part of the layers, the states of the others are kept for it.
+        """
         encoder: Any = self.network.encoder
         tokens, work, begun = self.train_tokens, self._work(), time.monotonic()
         order = torch.randperm(len(tokens), generator=torch.Generator().manual_seed(self.parameters.seed))
         progress.start(Stage("embedding training documents", len(tokens)))
-        pieces: list[Tensor] = []
-        done, size = 0, TIMED
+        states = room_for(encoder, tokens, workdir) if self.kept is not None and self.keeps_states else None
+        embeddings = torch.empty(len(tokens), encoder.width)
+        done, size = 0, TIMED if clock.budget < math.inf else len(tokens)  # all at once, in the passes of `keep`
         while done < len(tokens):
-            rows = order[done : done + size]
+            rows = order[done : done + size].sort().values
             now = time.monotonic()
-            pieces.append(encoder.encode(tokens.select(rows)))
+            embeddings[rows] = embed(encoder, tokens, rows, states, progress.advance, done)
             took = time.monotonic() - now
             done += len(rows)
-            progress.advance(done)
             self.seconds_a_token = (time.monotonic() - begun) / int(tokens.lengths[order[:done]].sum())
             share = done / len(tokens)
             part = replace(
@@ -181,8 +196,10 @@ class Training:
             size = size * 2 if took < PIECE_SECONDS else size
             if clock.left() < part.after_embedding() + took * size / len(rows) and done >= FEWEST_DOCUMENTS:
                 break
-        rows, places = order[:done].sort()
-        return rows, torch.cat(pieces)[places]
+        if self.kept is not None and done == len(tokens):
+            self.kept.tokens, self.kept.states = tokens, states
+        rows = order[:done].sort().values
+        return rows, embeddings[rows]
 
     def _work(self) -> Work:
         """Describe what is to be done, at the pace that was measured last."""
@@ -203,6 +220,7 @@ class Training:
             combining=self.combining,
             trained=getattr(self.network.encoder, "trained_share", 1.0),
             keeps=self.keeps_states,
+            kept_tokens=self._known_tokens(),
         )
 
     def _scope(self, resumed: bool, clock: Clock, progress: Progress) -> Scope:
