@@ -1,12 +1,15 @@
-"""What a notebook shows: predictions as HTML, and as a frame."""
+"""What a notebook shows: predictions as HTML, and as a frame; and the notebook of the examples."""
 
+import shutil
 import sys
 from html.parser import HTMLParser
+from pathlib import Path
 
 import pandas as pd
 import pytest
 
 import denn
+from denn.encoders.weights import is_installed
 from denn.errors import DataError, MissingExtraError
 
 NEIGHBOURS = tuple(
@@ -52,7 +55,7 @@ def test_a_prediction_is_a_table_in_a_notebook():
     cells.feed(html)
     assert cells.open == []
     assert cells.rows[:4] == [
-        ["label", "score", "classifier", "words", "words"],
+        ["label", "score", "classifier", "words", "supporting words"],
         ["✓ <b>", "0.910", "0.800", "0.700", "goal & co, match"],
         ["a", "0.200", "0.100", "–", ""],
         ["similarity", "labels", "id", "similar document"],
@@ -88,3 +91,23 @@ def test_without_pandas_the_install_line_is_said(monkeypatch):
     monkeypatch.setitem(sys.modules, "pandas", None)
     with pytest.raises(MissingExtraError, match=r"to_frame needs the package 'pandas'.* pip install 'denn\[frames\]'"):
         denn.to_frame([PREDICTION])
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not is_installed("minilm"), reason="the example uses the encoder minilm")
+def test_the_example_runs(tmp_path, monkeypatch):
+    """The notebook is stored without outputs, and its cells say what the text around them promises."""
+    import nbformat
+    from nbclient import NotebookClient
+
+    notebook = nbformat.read(Path(__file__).parents[1] / "examples" / "denn.ipynb", as_version=4)
+    cells = [cell for cell in notebook.cells if cell.cell_type == "code"]
+    assert not any(cell.outputs or cell.execution_count for cell in cells)
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    NotebookClient(notebook, timeout=300, resources={"metadata": {"path": str(tmp_path)}}).execute()
+    for model in tmp_path.iterdir():
+        shutil.rmtree(model)  # with an encoder of 90 MB
+    shown = ["".join(str(one.get("data", "")) for one in cell.outputs) for cell in cells]
+    assert "✓ damaged" in shown[2] and "✓ refund" in shown[2] and "similar document" in shown[2]
+    assert "Where is my parcel?" in shown[3] and "micro_f1" in shown[4]
+    assert "✓ gift card" in shown[5] and "bundle.json" in shown[6]

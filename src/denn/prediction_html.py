@@ -11,19 +11,19 @@ if TYPE_CHECKING:
 
 NEIGHBOURS = 3  # shown at first; the others are behind a click
 CHARACTERS = 160  # of a neighbour's text
-TABLE = '<table style="text-align: left; margin: 0 0 0.5em 0">'  # colours are those of the notebook
+TABLE = '<table style="margin: 0 0 0.5em 0">'  # colours are those of the notebook
 
 
 def render(prediction: Prediction) -> str:
     """Return the HTML of a prediction; everything that a user wrote is escaped."""
-    witnesses = list(dict.fromkeys(name for heard in prediction.parts.values() for name in heard))
+    witnesses = list(max(prediction.parts.values(), key=len, default={}))  # all know some label
     rows = [_label(prediction, label, score, witnesses) for label, score in prediction.scores.items()]
     found = [
         (f"{one.similarity:.3f}", ", ".join(map(prediction.vocabulary.name, one.labels)), one.id, _shortened(one.text))
         for one in prediction.neighbours
     ]
     near, head = found[:NEIGHBOURS], ("similarity", "labels", "id", "similar document")
-    parts = [_table(("label", "score", *witnesses, "words"), rows)]
+    parts = [_table(("label", "score", *witnesses, "supporting words"), rows)]
     parts += [f"<p>{escape(fact)}</p>" for fact in _facts(prediction)]
     parts += [_table(head, near)] if near else []
     if rest := found[NEIGHBOURS:]:
@@ -58,7 +58,9 @@ def _shortened(text: str) -> str:
 
 def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     def row(cells: Sequence[str], tag: str) -> str:
-        return f"<tr>{''.join(f'<{tag}>{escape(cell)}</{tag}>' for cell in cells)}</tr>"
+        # Notebooks align cells to the right unless each says otherwise.
+        found = (f'<{tag} style="text-align: left">{escape(cell)}</{tag}>' for cell in cells)
+        return f"<tr>{''.join(found)}</tr>"
 
     return (
         f"{TABLE}<thead>{row(head, 'th')}</thead><tbody>{''.join(row(cells, 'td') for cells in rows)}</tbody></table>"
