@@ -229,7 +229,7 @@ class Handler(BaseHTTPRequestHandler):
 def serving():
     """Run a hub as long as the block."""
     hub = Hub()
-    thread = threading.Thread(target=hub.serve_forever, daemon=True)
+    thread = threading.Thread(target=hub.serve_forever, args=(0.01,), daemon=True)
     thread.start()
     try:
         yield hub

@@ -13,7 +13,7 @@ from denn.errors import DennError, MissingExtraError
 from denn.untrusted import first_line
 
 PART = r"[A-Za-z0-9_](?:[\w.-]{0,94}[\w])?"
-NAME = re.compile(f"{PART}/{PART}", re.ASCII)
+NAME, BARE = re.compile(f"{PART}/{PART}", re.ASCII), re.compile(PART, re.ASCII)
 REASONS = {  # by the client's name of an error, or of one that it derives from; the first that fits
     "GatedRepoError": "access to it must be requested on its page first",
     "RepositoryNotFoundError": "no such repository, or your token cannot read it (log in with `hf auth login`)",
@@ -27,8 +27,13 @@ REASONS = {  # by the client's name of an error, or of one that it derives from;
 STATUS = {401: "your token is missing or not valid (log in with `hf auth login`)", 403: "your token does not allow it"}
 
 
-def is_hub_name(text: str) -> bool:
-    """Say whether a string can be a name on the hub, user/model, and cannot be a path: no such folder or parent."""
+def is_hub_name(text: str, bare: bool = False) -> bool:
+    """Say whether a string can be a name on the hub, user/model, and is not a path: no such file, and no such parent.
+
+    `bare` also allows the names of the oldest models, which have no user.
+    """
+    if bare and BARE.fullmatch(text):
+        return not Path(text).exists()
     return NAME.fullmatch(text) is not None and not Path(text).exists() and not Path(text).parent.is_dir()
 
 

@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from denn.encoders import weights
-from denn.encoders.weights import CARRIED, Carried, cache_folder, default_pooling, locate
+from denn.encoders.sentence_folder import default_pooling, read_folder
+from denn.encoders.weights import CARRIED, Carried, cache_folder, locate
 from denn.errors import EncoderError
 
 FILES = {"model.safetensors": b"the weights " * 500, "config.json": b"{}", "1_Pooling/config.json": b"{}"}
@@ -151,15 +152,22 @@ def test_a_local_folder_without_a_config_is_refused(tmp_path):
         locate(str(tmp_path))
 
 
-@pytest.mark.parametrize("name", ["nobody/no-such-model", "no such name", "missing/folder/of/mine"])
-def test_a_name_that_no_hub_gives_says_what_was_tried(name, monkeypatch):
-    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+@pytest.mark.parametrize("name", ["nobody/no-such-model", "no-such-model"])
+def test_a_name_that_no_hub_gives_says_what_was_tried(name):  # offline, as all tests are
     with pytest.raises(EncoderError) as caught:
         locate(name)
-    assert str(caught.value).startswith(
-        f"Got the encoder {name!r}: not one of minilm, mpnet, no local folder, and no hub gave it ("
+    assert str(caught.value) == (
+        f"The encoder {name!r} is not one of minilm, mpnet, not a local folder, and could not be downloaded: the hub "
+        "cannot be reached, and it was not downloaded before."
     )
-    assert str(caught.value).endswith(f"Give the path of a local folder, or run: hf download {name}")
+
+
+@pytest.mark.parametrize("name", ["no such name", "missing/folder/of/mine", "./mine", "/mine", "~/mine", "tests/mine"])
+def test_no_hub_is_asked_for_a_path(name, hub, monkeypatch):
+    monkeypatch.chdir(Path(__file__).parents[2])
+    with pytest.raises(EncoderError, match="expected minilm, mpnet, a local folder, or a name on the Hugging Face hub"):
+        locate(name)
+    assert not hub.requests
 
 
 @pytest.mark.parametrize(
@@ -168,6 +176,9 @@ def test_a_name_that_no_hub_gives_says_what_was_tried(name, monkeypatch):
         ({"pooling_mode_mean_tokens": True, "pooling_mode_cls_token": False}, "mean"),
         ({"pooling_mode_mean_tokens": False, "pooling_mode_cls_token": True}, "cls"),
         (None, "cls"),
+        ({"pooling_mode": "mean"}, "mean"),
+        ({"pooling_mode": "cls"}, "cls"),
+        ({}, "cls"),
     ],
 )
 def test_pooling_is_what_the_encoder_was_trained_with(tmp_path, modes, pooling):
@@ -175,6 +186,50 @@ def test_pooling_is_what_the_encoder_was_trained_with(tmp_path, modes, pooling):
         (tmp_path / "1_Pooling").mkdir()
         (tmp_path / "1_Pooling" / "config.json").write_text(json.dumps(modes))
     assert default_pooling(tmp_path) == pooling
+
+
+@pytest.mark.parametrize(
+    ("modes", "shown"),
+    [
+        ({"pooling_mode": "max"}, "max"),
+        ({"pooling_mode": ["mean", "max"]}, "mean and max"),
+        ({"pooling_mode": 7}, "7"),
+        ({"pooling_mode_max_tokens": True}, "max_tokens"),
+        ({"pooling_mode_mean_tokens": True, "pooling_mode_cls_token": True}, "mean and cls"),
+    ],
+)
+def test_other_pooling_is_refused(tmp_path, modes, shown):
+    (tmp_path / "1_Pooling").mkdir()
+    (tmp_path / "1_Pooling" / "config.json").write_text(json.dumps(modes))
+    with pytest.raises(EncoderError, match=f"pools by '{shown}', expected mean or cls. Choose one"):
+        default_pooling(tmp_path)
+    assert read_folder(tmp_path, "mean").pooling == "mean"
+
+
+@pytest.mark.parametrize(
+    ("content", "sentence"),
+    [
+        ({"no": "list"}, "expected a list of modules"),
+        ([{"type": "x.Transformer", "path": "../other"}], "names a module outside its folder"),
+        ([{"type": "x.Transformer", "path": "/other"}], "names a module outside its folder"),
+        ([{"type": "x.Transformer", "path": ".."}], "names a module outside its folder"),
+        ([{"type": "x.Transformer", "path": 3}], "names a module outside its folder"),
+        ([{"type": "x.StaticEmbedding", "path": ""}], "has a module 'StaticEmbedding'"),
+        ([{"type": "x.Transformer", "path": ""}] * 2, "each once"),
+        ([{"type": "x.Normalize", "path": ""}], "names no Transformer"),
+        ([], "names no Transformer"),
+    ],
+)
+def test_damaged_and_unknown_modules_are_refused(tmp_path, content, sentence):
+    (tmp_path / "modules.json").write_text(json.dumps(content))
+    with pytest.raises(EncoderError, match=sentence):
+        read_folder(tmp_path)
+
+
+@pytest.mark.parametrize("length", [None, True, 0, "9", 1e30, 10**30, [8]])
+def test_a_length_that_is_none_is_no_limit(tmp_path, length):
+    (tmp_path / "sentence_bert_config.json").write_text(json.dumps({"max_seq_length": length}))
+    assert read_folder(tmp_path).max_length is None
 
 
 def test_the_cache_folder_follows_the_environment(monkeypatch, tmp_path):

@@ -44,13 +44,16 @@ KNOWN = {  # of published tokenizers; they have more repetitions, which end for 
 }
 
 
-def load_tokenizer(folder: Path) -> Tokenizer:
-    """Read an encoder's tokenizer, converting older formats."""
+def load_tokenizer(folder: Path, lower_case: bool = False) -> Tokenizer:
+    """Read an encoder's tokenizer, converting older formats; `lower_case` puts that before all it does."""
     file = folder / "tokenizer.json"
     content = read_object(file, EncoderError, MOST_LARGE_JSON) if file.is_file() else _converted(folder)
     content |= {"truncation": None, "padding": None}  # ours to decide
     with explained(f"The tokenizer {file} is damaged"):
         _check(content)
+        if lower_case:
+            steps = [{"type": "Lowercase"}, *filter(None, [content.get("normalizer")])]
+            content["normalizer"] = {"type": "Sequence", "normalizers": steps}
         return Tokenizer.from_str(json.dumps(content))
 
 

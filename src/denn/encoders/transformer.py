@@ -18,15 +18,15 @@ from denn.encoders.checkpoint_folder import load_model
 from denn.encoders.layers import FIRST_POSITION, Layer, Parts, layers_of, parts_of
 from denn.encoders.layout import Layout, send
 from denn.encoders.quantised import QuantisedLayer, Ranges
+from denn.encoders.sentence_folder import LENGTH, Pooling, read_folder
 from denn.encoders.tokenizer_file import load_tokenizer
 from denn.encoders.tokens import Tokens, tokenize
-from denn.encoders.weights import default_pooling, locate
+from denn.encoders.weights import CARRIED, locate
 from denn.errors import ConfigError, EncoderError
 from denn.untrusted import first_line
 
 log = logging.getLogger(__name__)
 
-Pooling = Literal["mean", "cls"]
 Precision = Literal["auto", "float32", "bfloat16"]
 
 MOST_BIAS = 2**28  # numbers that MPNet adds to attention, one for each head and pair of places
@@ -49,6 +49,7 @@ class TransformerEncoder(nn.Module):
         self.first_position = FIRST_POSITION.get(model.config.model_type)
         places = getattr(model.config, "max_position_embeddings", None) or max_length  # some have no limit
         self.max_length = min(max_length, places - (self.first_position or 0))
+        self.limit: int | None = None  # tokens that the encoder was made for, by its own folder
         self.precision = precision
         self.frozen_layers: int | None = None  # at the bottom, with the embeddings; None: everything can be trained
         self._prepared: tuple[torch.dtype, list[Layer]] | None = None
@@ -66,10 +67,20 @@ class TransformerEncoder(nn.Module):
     ) -> TransformerEncoder:
         """Load an encoder by its name, local folder or hub name; `pooling` defaults to what it was trained with."""
         folder = locate(name)
-        model, tokenizer = load_model(folder), load_tokenizer(folder)
-        chosen = pooling or cast(Pooling, default_pooling(folder))
+        found = read_folder(folder, pooling)
+        model, tokenizer = load_model(found.transformer), load_tokenizer(found.transformer, found.lower_case)
+        limit = None if name in CARRIED else found.max_length  # of those all results here are with max_length
+        if limit is not None and limit < max_length:
+            log.debug("The encoder in %s was made for texts of %d tokens; longer ones are truncated.", folder, limit)
         try:
-            self = cls(model, tokenizer, pooling=chosen, max_length=max_length, precision=precision)
+            self = cls(
+                model,
+                tokenizer,
+                pooling=found.pooling,
+                max_length=min(max_length, limit or max_length),
+                precision=precision,
+            )
+            self.limit = limit
             tried = self.encode(self.tokenize(["one text", ""]))  # and forgets the copies of weights that it made
         except EncoderError:
             raise
@@ -88,6 +99,8 @@ class TransformerEncoder(nn.Module):
         (folder / "1_Pooling").mkdir()
         modes = {"pooling_mode_mean_tokens": self.pooling == "mean", "pooling_mode_cls_token": self.pooling == "cls"}
         (folder / "1_Pooling" / "config.json").write_text(json.dumps(modes))
+        if self.limit is not None:
+            (folder / LENGTH).write_text(json.dumps({"max_seq_length": self.limit}))
 
     @property
     def width(self) -> int:

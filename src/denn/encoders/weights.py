@@ -14,7 +14,7 @@ from importlib import metadata
 from pathlib import Path
 
 from denn.errors import EncoderError
-from denn.untrusted import read_object
+from denn.hub import client, explained, is_hub_name
 
 
 @dataclass(frozen=True)
@@ -45,6 +45,9 @@ CARRIED = {
 }
 
 
+PATTERNS = ["*.json", "*.txt", "*.model", "*.safetensors"]  # of a hub's repository, in any folder
+
+
 def cache_folder() -> Path:
     """Return the folder for what is unpacked or fetched: $DENN_CACHE, else `denn` in the user's cache folder."""
     default = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "denn"
@@ -57,7 +60,7 @@ def locate(name: str) -> Path:
         return _carried_folder(name, CARRIED[name])
     folder = Path(name).expanduser()
     if folder.is_dir():
-        if not (folder / "config.json").is_file():
+        if not any((folder / file).is_file() for file in ("config.json", "modules.json")):
             raise EncoderError(
                 f"The encoder folder {name!r} has no config.json; expected a folder in Hugging Face format "
                 "(config.json, model.safetensors, tokenizer.json), as `save_pretrained` writes it."
@@ -139,22 +142,11 @@ def _digest(path: Path) -> str:
 
 def _hub_folder(name: str) -> Path:
     """Fetch a model by its hub name into the hub client's own cache."""
-    from huggingface_hub import snapshot_download
-    from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
-
-    patterns = ["*.json", "*.txt", "*.model", "*.safetensors", "1_Pooling/*"]
-    try:
-        return Path(snapshot_download(name, allow_patterns=patterns))
-    except (LocalEntryNotFoundError, HfHubHTTPError, HFValidationError, OSError) as error:
+    if not is_hub_name(name, bare=True):
         raise EncoderError(
-            f"Got the encoder {name!r}: not one of {', '.join(CARRIED)}, no local folder, and no hub gave it "
-            f"({type(error).__name__}). Give the path of a local folder, or run: hf download {name}"
-        ) from error
-
-
-def default_pooling(folder: Path) -> str:
-    """Read how the encoder was trained to pool: `mean` where its pooling file says so, else `cls`."""
-    file = folder / "1_Pooling" / "config.json"
-    if file.exists() and read_object(file, EncoderError).get("pooling_mode_mean_tokens") is True:
-        return "mean"
-    return "cls"
+            f"Got the encoder {name!r}, expected {', '.join(CARRIED)}, a local folder, or a name on the Hugging Face "
+            "hub. There is no such folder."
+        )
+    fault = f"The encoder {name!r} is not one of {', '.join(CARRIED)}, not a local folder, and could not be downloaded"
+    with explained(fault, EncoderError):
+        return Path(client().snapshot_download(name, allow_patterns=PATTERNS))

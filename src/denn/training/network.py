@@ -16,8 +16,9 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from denn.encoders.layout import Layout
+from denn.encoders.sentence_folder import Pooling
 from denn.encoders.tokens import Tokens
-from denn.encoders.transformer import Pooling, Precision, TransformerEncoder
+from denn.encoders.transformer import Precision, TransformerEncoder
 from denn.errors import BundleError, ConfigError
 from denn.protocols import Encoder, Progress
 from denn.training.bounds import Layers, Length

@@ -1,0 +1,109 @@
+"""What a folder of sentence-transformers says around its transformer: modules, pooling, length, lower case.
+
+Folders without these files, as transformers writes them, are read as well.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, cast
+
+from denn.errors import EncoderError
+from denn.untrusted import read_json, read_object
+
+log = logging.getLogger(__name__)
+
+Pooling = Literal["mean", "cls"]
+
+MODULES, POOLING, LENGTH = "modules.json", "1_Pooling", "sentence_bert_config.json"
+LENGTHS = "sentence_*_config.json"  # earlier versions named the file after the architecture
+IGNORED = {"Normalize", "Dropout"}  # similarity is the cosine anyway, and dropout ends with training
+MOST_TOKENS = 10**6  # a larger number stands for no limit
+EARLIER = {"pooling_mode_mean_tokens": "mean", "pooling_mode_cls_token": "cls"}
+
+
+@dataclass(frozen=True)
+class SentenceFolder:
+    """Where the transformer of an encoder is, and how it is used."""
+
+    transformer: Path  # configuration, weights and tokenizer
+    pooling: Pooling
+    max_length: int | None  # tokens that it was made for
+    lower_case: bool  # of all texts, whatever the tokenizer does
+
+
+def read_folder(folder: Path, pooling: Pooling | None = None) -> SentenceFolder:
+    """Read an encoder's folder; modules that denn does not run are refused, as is other pooling unless one is given."""
+    modules = _modules(folder)
+    transformer = folder / modules.get("Transformer", "")
+    settings = next((read_object(file, EncoderError) for file in sorted(transformer.glob(LENGTHS))), {})
+    length = settings.get("max_seq_length")
+    if length is None and modules and (transformer / "tokenizer_config.json").is_file():
+        length = read_object(transformer / "tokenizer_config.json", EncoderError).get("model_max_length")
+    limited = isinstance(length, int) and not isinstance(length, bool) and 2 < length < MOST_TOKENS
+    _warn_of_prompt(folder)
+    return SentenceFolder(
+        transformer,
+        pooling or default_pooling(folder, modules.get("Pooling", POOLING)),
+        length if limited else None,
+        settings.get("do_lower_case") is True,
+    )
+
+
+def default_pooling(folder: Path, part: str = POOLING) -> Pooling:
+    """Return how the encoder was trained to pool; `cls` if nothing says so."""
+    file = folder / part / "config.json"
+    if not file.exists():
+        return "cls"
+    content = read_object(file, EncoderError)
+    modes = content.get("pooling_mode")
+    if modes is None:
+        modes = [EARLIER.get(name, name) for name, on in content.items() if name.startswith("pooling_mode_") and on]
+    modes = (modes if isinstance(modes, list) else [modes]) or ["cls"]
+    if modes not in (["mean"], ["cls"]):
+        shown = " and ".join(str(one).removeprefix("pooling_mode_") for one in modes)[:100]
+        raise EncoderError(
+            f"The encoder in {folder} pools by {shown!r}, expected mean or cls. Choose one: --set pooling=mean"
+        )
+    return cast(Pooling, modes[0])
+
+
+def _modules(folder: Path) -> dict[str, str]:
+    """Return the modules by their kind, with the folder of each; none for a folder that transformers wrote."""
+    file = folder / MODULES
+    if not file.is_file():
+        return {}
+    content = read_json(file, EncoderError)
+    if not isinstance(content, list) or not all(isinstance(part, dict) for part in content):
+        raise EncoderError(f"{file} is damaged: expected a list of modules. Fetch the encoder again.")
+    found: dict[str, str] = {}
+    for part in content:
+        kind, path = str(part.get("type", "")).rpartition(".")[2], _inside(file, part)
+        if kind not in {"Transformer", "Pooling", *IGNORED} or kind in found:
+            raise EncoderError(
+                f"The encoder in {folder} has a module {kind[:60]!r} (modules.json), which denn does not run; expected "
+                "Transformer, Pooling and Normalize, each once. Use another encoder."
+            )
+        found[kind] = path
+    if "Transformer" not in found:
+        raise EncoderError(f"{file} names no Transformer. Fetch the encoder again.")
+    return found
+
+
+def _inside(file: Path, part: Mapping[str, Any]) -> str:
+    """Return a module's folder, which is the encoder's own or one directly in it."""
+    path = part.get("path", "")
+    if not isinstance(path, str) or path in (".", "..") or Path(path).name != path or "\\" in path:
+        raise EncoderError(f"{file} names a module outside its folder. Fetch the encoder again.")
+    return path
+
+
+def _warn_of_prompt(folder: Path) -> None:
+    """Say so if sentence-transformers would put a prompt before every text."""
+    file = folder / "config_sentence_transformers.json"
+    name = read_object(file, EncoderError).get("default_prompt_name") if file.is_file() else None
+    if isinstance(name, str):
+        log.warning("The encoder in %s has the default prompt %r, which denn does not add to texts.", folder, name[:60])
