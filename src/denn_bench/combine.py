@@ -1,4 +1,4 @@
-"""Comparing combinations of witnesses on saved scores, without training."""
+"""Compare combinations of witnesses on saved scores, without training."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ Run = Mapping[str, WitnessScores]  # by part
 
 
 def compare_all(folder: Path, say: Callable[[str], None]) -> dict[str, Any]:
-    """Compare combinations in every run of a folder: of all its witnesses, and of the paper's two if it has more."""
+    """Compare combinations in every run of a folder, of all its witnesses and of the paper's two if it has more."""
     paths = [path for path in sorted(folder.glob("*")) if path.is_dir() and not path.name.startswith(f"{WORDS}-")]
     if not paths:
         raise DataError(
-            f"There are no witness scores in {folder}, expected a folder for each run. Save them with `denn bench run "
+            f"{folder} has no witness scores, expected a folder for each run. Save them with `denn bench run "
             f"CORPUS RECIPE --scores {folder}`."
         )
     found = []
@@ -51,7 +51,7 @@ def compare_all(folder: Path, say: Callable[[str], None]) -> dict[str, Any]:
 
 
 def read_run(path: Path) -> Run:
-    """Read both parts of a run; if it has no words, words-CORPUS-SEED adds them, or that of seed 0."""
+    """Read both parts of a run; if it has no words, add those of words-CORPUS-SEED, or of seed 0."""
     run = _read_parts(path)
     corpus, seed = run["valid"].corpus, run["valid"].seed
     beside = (path.parent / f"{WORDS}-{corpus}-{number}" for number in (seed, 0))
@@ -62,8 +62,8 @@ def read_run(path: Path) -> Run:
     for part in PARTS:
         if not run[part].has_same_texts(others[part]):
             raise DataError(
-                f"{added / f'{part}.npz'} is not of the same documents as {path / f'{part}.npz'}, so it cannot add "
-                "words to it. Make both again from one corpus, or move one of them away."
+                f"{added / f'{part}.npz'} and {path / f'{part}.npz'} have different documents, so the first cannot add "
+                "words to the second. Create both again from one corpus, or move one of them away."
             )
     return {part: run[part].with_witnesses(others[part]) for part in PARTS}
 
@@ -73,14 +73,14 @@ def _read_parts(path: Path) -> Run:
     valid, test = (run[part] for part in PARTS)
     if valid.parts.keys() != test.parts.keys() or not valid.has_same_labels(test):
         raise DataError(
-            f"valid.npz and test.npz in {path} are not of the same run: their witnesses or labels differ. Make both "
+            f"valid.npz and test.npz in {path} belong to different runs: their witnesses or labels differ. Create both "
             "again with `denn bench run --scores`."
         )
     return run
 
 
 def compare(valid: WitnessScores, test: WitnessScores) -> dict[str, Any]:
-    """Fit on validation; return every system's scores on the test part and what the learnt one chose."""
+    """Fit on validation; return every system's scores on the test split and the choice of the learnt one."""
     systems = {name: (valid.parts[name], test.parts[name]) for name in valid.parts}
     learnt: dict[str, Any] = {}
     combiners: dict[str, Combiner] = {"average": Average(), "confidence": Confidence(), "learnt": Learnt()}
@@ -107,7 +107,7 @@ def compare(valid: WitnessScores, test: WitnessScores) -> dict[str, Any]:
 
 
 def table(runs: Sequence[Mapping[str, Any]], by_seed: bool = False) -> str:
-    """Render micro- / macro-F1 of every system on the test part in Markdown: means over seeds, or each seed."""
+    """Render test micro-F1 / macro-F1 of every system in Markdown: means over seeds, or each seed."""
     groups: dict[tuple[Any, ...], list[Mapping[str, Any]]] = {}
     for one in runs:
         key = (one["run"], *one["witnesses"], *([one["seed"]] if by_seed else []))

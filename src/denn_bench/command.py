@@ -1,4 +1,4 @@
-"""`denn bench`: experiments from recipes, and the tables and figures of their results."""
+"""`denn bench`: run experiments from recipes, and render tables and figures from their results."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ log = logging.getLogger("denn.bench")  # below the logger that the command line 
 app = typer.Typer(no_args_is_help=True, help="Run experiments and render their results.")
 app.add_typer(peers, name="peers")
 
-Results = Annotated[Path, typer.Option(metavar="DIR", help="The folder of the results.")]
+Results = Annotated[Path, typer.Option(metavar="DIR", help="Folder with the results.")]
 
 
 def _names(text: str) -> list[str]:
-    """Split a list at its commas."""
+    """Split a list at commas."""
     return list(dict.fromkeys(part.strip() for part in text.split(",") if part.strip()))
 
 
@@ -38,14 +38,15 @@ def _seeds(text: str) -> list[int]:
 @app.command()
 def run(
     corpora: Annotated[str, typer.Argument(metavar="CORPUS[,CORPUS]", help="Names from `denn data list`.")],
-    recipes: Annotated[str, typer.Argument(metavar="RECIPE[,RECIPE]", help="Names of files in the recipes' folder.")],
-    seeds: Annotated[str, typer.Option(metavar="SEED[,SEED]", help="What the runs draw by lot from.")] = "0",
+    recipes: Annotated[str, typer.Argument(metavar="RECIPE[,RECIPE]", help="Names of recipe files, without .toml.")],
+    seeds: Annotated[str, typer.Option(metavar="SEED[,SEED]", help="Random seeds.")] = "0",
     recipes_dir: Annotated[
-        Path, typer.Option("--recipes", metavar="DIR", help="Where <corpus>/<recipe>.toml lie.")
+        Path, typer.Option("--recipes", metavar="DIR", help="Folder with <corpus>/<recipe>.toml files.")
     ] = Path("recipes"),
     results: Results = Path("results"),
     work: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="For models and unfinished trainings; the user's cache.")
+        Path | None,
+        typer.Option(metavar="DIR", help="Folder for models and unfinished training runs; default: the user's cache."),
     ] = None,
     settings: Annotated[
         list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Set a parameter of every recipe.")
@@ -53,28 +54,32 @@ def run(
     share: Annotated[
         float,
         typer.Option(
-            min=0.001, max=1, callback=finite, help="Of the training documents; <1: the recipe's name gets it in %."
+            min=0.001,
+            max=1,
+            callback=finite,
+            help="Share of the training documents; below 1, the name of the result has it.",
         ),
     ] = 1.0,
-    sweeps: Annotated[bool, typer.Option("--sweeps", help="Try other k, γ and datastore sizes too.")] = False,
+    sweeps: Annotated[bool, typer.Option("--sweeps", help="Also try other k, γ and datastore sizes.")] = False,
     scores: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Save the witnesses' scores here, for `denn bench combine`.")
+        Path | None,
+        typer.Option(metavar="DIR", help="Folder to save the witnesses' scores in, for `denn bench combine`."),
     ] = None,
-    keep_models: Annotated[bool, typer.Option("--keep-models", help="Leave the models in the work folder.")] = False,
-    restart: Annotated[bool, typer.Option("--restart", help="Throw unfinished trainings of these runs away.")] = False,
+    keep_models: Annotated[bool, typer.Option("--keep-models", help="Keep the models in the work folder.")] = False,
+    restart: Annotated[bool, typer.Option("--restart", help="Discard unfinished training of these runs.")] = False,
     take_turns: Annotated[
-        bool, typer.Option("--take-turns", help="Train one at a time where several such commands run at once.")
+        bool, typer.Option("--take-turns", help="Train one at a time if several of these commands run at once.")
     ] = False,
     shared: Annotated[
-        bool, typer.Option("--shared", help="Others use the accelerator too: the times are not these runs' own.")
+        bool, typer.Option("--shared", help="Record that other processes use the GPU, so times are not comparable.")
     ] = False,
     data_dir: DataDir = None,
     quiet: Quiet = False,
     verbose: Verbose = False,
 ) -> None:
-    """Train and test every recipe on every corpus with every seed, and write one JSON file each.
+    """Train and test every recipe on every corpus with every seed, and write one JSON file per run.
 
-    What has its result already is left out; the same command takes up what was interrupted.
+    Runs with a result are skipped. Run the same command again to resume.
     """
     from denn.cli.output import check_folder
     from denn.cli.show import complain, interruptible
@@ -93,29 +98,29 @@ def run(
     for one in runs if restart else ():
         clear(one, folder)
     options = Options(results, folder, keep_models, scores, sweeps, take_turns, shared)
-    with interruptible("interrupted; the same command takes it up again"):
+    with interruptible("interrupted; run the same command again to resume"):
         failures = do_all(runs, data_dir, share, options)
     if failures:
-        complain(f"{len(failures)} of {len(runs)} runs failed: {', '.join(failures)}; the others have their results.")
+        complain(f"{len(failures)} of {len(runs)} runs failed: {', '.join(failures)}. The others succeeded.")
         raise typer.Exit(1 if None in failures.values() else 2)
 
 
 @app.command("time")
 def time_recipes(
     corpora: Annotated[str, typer.Argument(metavar="CORPUS[,CORPUS]", help="Names from `denn data list`.")],
-    recipes: Annotated[str, typer.Argument(metavar="RECIPE[,RECIPE]", help="Names of files in the recipes' folder.")],
-    seconds: Annotated[float, typer.Option(min=1, callback=finite, help="How long to train each.")] = 10.0,
+    recipes: Annotated[str, typer.Argument(metavar="RECIPE[,RECIPE]", help="Names of recipe files, without .toml.")],
+    seconds: Annotated[float, typer.Option(min=1, callback=finite, help="Training time per recipe in seconds.")] = 10.0,
     recipes_dir: Annotated[
-        Path, typer.Option("--recipes", metavar="DIR", help="Where <corpus>/<recipe>.toml lie.")
+        Path, typer.Option("--recipes", metavar="DIR", help="Folder with <corpus>/<recipe>.toml files.")
     ] = Path("recipes"),
     results: Results = Path("results"),
     data_dir: DataDir = None,
     quiet: Quiet = False,
     verbose: Verbose = False,
 ) -> None:
-    """Train and score a little of every recipe, alone on the machine, and write what an epoch and a text take.
+    """Measure how long an epoch and a text take for every recipe, with a short run on an otherwise idle machine.
 
-    The tables show these costs for results of `denn bench run --shared`. What has been timed is left out.
+    The tables show these times for results of `denn bench run --shared`. Recipes with a measurement are skipped.
     """
     from denn.cli.output import check_folder
     from denn.cli.progress import watching
@@ -130,22 +135,26 @@ def time_recipes(
         checksum = digest(corpus)
         for one in members:
             if (results / "costs" / f"{one.name}.json").exists():
-                log.info(f"{one.name} is timed already")
+                log.info(f"{one.name}: already measured, skipped")
                 continue
             with watching() as progress:
                 spent = measure_costs(one, corpus, checksum, results / "costs", seconds, progress)["cost"]
             epoch, text = spent["epoch_seconds"], spent["inference_ms_per_text"]
-            log.info(f"{one.name}: {'no epochs' if epoch is None else f'{epoch:.1f} s an epoch'}, {text:.2f} ms a text")
+            log.info(
+                f"{one.name}: {'no epochs' if epoch is None else f'{epoch:.1f} s per epoch'}, {text:.2f} ms per text"
+            )
 
 
 @app.command()
 def table(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="For example main-aapd; an unknown name lists all.")],
+    name: Annotated[
+        str, typer.Argument(metavar="NAME", help="Name of the table, such as main-aapd; an unknown name lists all.")
+    ],
     results: Results = Path("results"),
     quiet: Quiet = False,
     verbose: Verbose = False,
 ) -> None:
-    """Print a table in Markdown, the paper's numbers beside ours."""
+    """Print a table in Markdown, with the paper's numbers next to ours."""
     from denn_bench.result import read_all
     from denn_bench.tables import render
 
@@ -155,16 +164,14 @@ def table(
 @app.command()
 def page(
     file: Annotated[
-        Path, typer.Argument(metavar="FILE", help="A Markdown page with <!-- table: NAME --> … <!-- end -->.")
+        Path, typer.Argument(metavar="FILE", help="Markdown page with <!-- table: NAME --> … <!-- end -->.")
     ],
-    check: Annotated[
-        bool, typer.Option("--check", help="Change nothing; fail where a table is not up to date.")
-    ] = False,
+    check: Annotated[bool, typer.Option("--check", help="Change nothing; fail if a table is out of date.")] = False,
     results: Results = Path("results"),
     quiet: Quiet = False,
     verbose: Verbose = False,
 ) -> None:
-    """Write every table of a page anew, and leave its prose alone."""
+    """Update every generated table of a page."""
     from denn.cli.output import check_file, writing
     from denn.errors import DataError
     from denn_bench.pages import fill
@@ -180,7 +187,7 @@ def page(
     if new == old:
         log.info(f"{file} is up to date")
     elif check:
-        raise DataError(f"{file} is not what {results} gives. Run: denn bench page {file} --results {results}")
+        raise DataError(f"{file} is out of date. Run: denn bench page {file} --results {results}")
     else:
         with writing(file) as out:
             out.write(new.encode())
@@ -188,13 +195,15 @@ def page(
 
 @app.command()
 def figure(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="For example k; an unknown name lists all.")],
-    out: Annotated[Path, typer.Option(metavar="DIR", help="The folder to write to.")],
+    name: Annotated[
+        str, typer.Argument(metavar="NAME", help="Name of the figure, such as k; an unknown name lists all.")
+    ],
+    out: Annotated[Path, typer.Option(metavar="DIR", help="Output folder.")],
     results: Results = Path("results"),
     quiet: Quiet = False,
     verbose: Verbose = False,
 ) -> None:
-    """Draw a figure as SVG and PNG, with its data, and print where the files are."""
+    """Draw a figure as SVG and PNG with its data, and print the paths of the files."""
     from denn.cli.output import check_folder
     from denn_bench.figures import draw
     from denn_bench.result import read_all
@@ -206,14 +215,16 @@ def figure(
 
 @app.command("map")
 def embedding_map(
-    model: Annotated[Path, typer.Argument(metavar="MODEL", help="The folder of a model with a datastore.")],
-    corpus: Annotated[str, typer.Argument(metavar="CORPUS", help="A name from `denn data list`, or a file.")],
-    out: Annotated[Path, typer.Option(metavar="FILE", help="What to write; results/<corpus>-map.json is found.")],
+    model: Annotated[Path, typer.Argument(metavar="MODEL", help="Folder of a model with a datastore.")],
+    corpus: Annotated[str, typer.Argument(metavar="CORPUS", help="Name from `denn data list`, or a file.")],
+    out: Annotated[
+        Path, typer.Option(metavar="FILE", help="Output file; `denn bench figure map` reads results/<corpus>-map.json.")
+    ],
     data_dir: DataDir = None,
     quiet: Quiet = False,
     verbose: Verbose = False,
 ) -> None:
-    """Place test texts of one label set among training documents on a plane, for `denn bench figure map`."""
+    """Map test texts with one label set among training documents in two dimensions, for `denn bench figure map`."""
     from denn.cli.output import check_file
     from denn.cli.sources import Reading, open_corpus
     from denn_bench.map import run as make
@@ -225,14 +236,16 @@ def embedding_map(
 
 @app.command()
 def compare(
-    corpus: Annotated[str, typer.Argument(metavar="CORPUS", help="The corpus of both.")],
-    first: Annotated[str, typer.Argument(metavar="RECIPE[:PART]", help="For example denn, or denn:average.")],
-    second: Annotated[str, typer.Argument(metavar="RECIPE[:PART]", help="For example bert, or denn:classifier.")],
+    corpus: Annotated[str, typer.Argument(metavar="CORPUS", help="Corpus of both systems.")],
+    first: Annotated[str, typer.Argument(metavar="RECIPE[:PART]", help="First system, such as denn or denn:average.")],
+    second: Annotated[
+        str, typer.Argument(metavar="RECIPE[:PART]", help="Second system, such as bert or denn:classifier.")
+    ],
     results: Results = Path("results"),
     quiet: Quiet = False,
     verbose: Verbose = False,
 ) -> None:
-    """Say whether the first is better than the second by more than chance, over documents and over seeds."""
+    """Test whether the first system is significantly better than the second, over documents and over seeds."""
     from denn.errors import DataError
     from denn_bench.result import read_all, select
     from denn_bench.significance import compare as compared
@@ -245,22 +258,22 @@ def compare(
         parts.append(part or "final")
         if not sides[-1]:
             known = sorted({f"{result.recipe} on {result.corpus}" for result in select(found, corpus) or found})
-            raise DataError(f"There is no result of {recipe} on {corpus} in {results}; there are: {', '.join(known)}.")
+            raise DataError(f"{results} has no result of {recipe} on {corpus}. Available: {', '.join(known)}.")
     typer.echo(compared(sides[0], sides[1], parts[0], parts[1]))
 
 
 @app.command()
 def combine(
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="What `denn bench run --scores` saved.")],
-    out: Annotated[Path | None, typer.Option(metavar="FILE", help="Write all figures as JSON here.")] = None,
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Folder saved by `denn bench run --scores`.")],
+    out: Annotated[Path | None, typer.Option(metavar="FILE", help="Output file for all figures as JSON.")] = None,
     by_seed: Annotated[bool, typer.Option("--by-seed", help="Print each seed instead of the mean over seeds.")] = False,
     quiet: Quiet = False,
     verbose: Verbose = False,
 ) -> None:
     """Compare combinations of witnesses on saved scores without training, and print a table in Markdown.
 
-    Combinations are fitted and thresholds are tuned on validation; the table shows test micro- / macro-F1 in per cent.
-    A folder words-CORPUS-SEED adds the witness of words to runs of that corpus that lack it.
+    Combinations are fitted and thresholds tuned on validation; the table shows test micro-F1 / macro-F1 in percent.
+    A folder words-CORPUS-SEED adds the witness `words` to runs of that corpus that lack it.
     """
     from denn.cli.output import check_file, writing
     from denn.strict_json import dumps

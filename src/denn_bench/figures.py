@@ -1,4 +1,4 @@
-"""Every figure of the benchmark by name: SVG, PNG and the data as CSV, with the paper's numbers where it prints any."""
+"""Every figure of the benchmark by name: SVG, PNG and the data as CSV, with the paper's numbers if it has any."""
 
 from __future__ import annotations
 
@@ -38,14 +38,14 @@ STYLE: Any = {
     "figure.constrained_layout.use": True,
     "figure.constrained_layout.h_pad": 0.08,
     "figure.constrained_layout.w_pad": 0.08,
-    "svg.hashsalt": "denn",  # the same data gives the same bytes
+    "svg.hashsalt": "denn",  # makes the files reproducible
 }
 
 
 def draw(name: str, results: Sequence[Result], out: Path, folder: Path = Path("results")) -> list[Path]:
-    """Draw a figure into the folder `out` as SVG, PNG and CSV; `folder` is where the maps lie. Return the files."""
+    """Draw a figure into the folder `out` as SVG, PNG and CSV, and return the files; `folder` contains the maps."""
     if name not in FIGURES:
-        raise ConfigError(f"There is no figure {name!r}.{did_you_mean(name, FIGURES)} There are: {', '.join(FIGURES)}.")
+        raise ConfigError(f"There is no figure {name!r}.{did_you_mean(name, FIGURES)} Available: {', '.join(FIGURES)}.")
     try:
         import matplotlib
     except ImportError as error:
@@ -67,14 +67,14 @@ def read_maps(folder: Path) -> list[dict[str, Any]]:
         try:
             found = loads(path.read_text(encoding="utf-8"))
         except ValueError as error:  # not UTF-8, or not JSON
-            raise DataError(f"{path} is no JSON file. Move it away, or run `denn bench map` again.") from error
+            raise DataError(f"{path} is not a JSON file. Move it away, or run `denn bench map` again.") from error
         if isinstance(found, dict) and found.get("kind") == KIND:
             maps.append(found)
     return maps
 
 
 def save(figure: Any, out: Path, name: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> list[Path]:
-    """Write a figure as SVG and PNG, the same bytes for the same data, and what it shows as CSV."""
+    """Write a figure reproducibly as SVG and PNG, and its data as CSV."""
     out.mkdir(parents=True, exist_ok=True)
     files = [_write(out / f"{name}.{suffix}", _picture(figure, suffix)) for suffix in ("svg", "png")]
     with (out / f"{name}.csv").open("w", newline="") as file:
@@ -85,7 +85,7 @@ def save(figure: Any, out: Path, name: str, columns: Sequence[str], rows: Iterab
 
 
 def _picture(figure: Any, suffix: str) -> bytes:
-    """Return a picture without the date and the program that made it."""
+    """Return an image without the date and the program that made it."""
     content = io.BytesIO()
     nameless = {"Date": None, "Creator": None} if suffix == "svg" else {"Software": None}
     figure.savefig(content, format=suffix, dpi=DPI, metadata=nameless)

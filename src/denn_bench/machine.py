@@ -1,4 +1,4 @@
-"""What a result was measured with: processor, memory, accelerator, commit, and how fast it multiplies matrices."""
+"""Hardware and code behind a result: CPU, memory, GPU, commit, and the speed of matrix products."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import torch
 
 import denn
 
-REPEATS = {"cuda": 30, "cpu": 4}  # products whose median counts; as many before them warm up
+REPEATS = {"cuda": 30, "cpu": 4}  # number of timed products (median), and of warm-up products before them
 SIZES = {"cuda": 8192, "cpu": 2048}
 DTYPES = {"cuda": torch.bfloat16, "cpu": torch.float32}
 INSTRUCTIONS = {
@@ -24,11 +24,11 @@ INSTRUCTIONS = {
     "VNNI": "_is_vnni_supported",
     "AVX-512 BF16": "_is_avx512_bf16_supported",
     "AMX": "_is_amx_tile_supported",
-}  # of a CPU, for matrix products → what torch asks
+}  # CPU instruction sets for matrix products → torch's check
 
 
 def machine() -> dict[str, Any]:
-    """Describe the machine, without its name."""
+    """Describe the machine without its host name."""
     return {
         "cpu": _cpu(),
         "instructions": [name for name, asked in INSTRUCTIONS.items() if getattr(torch.cpu, asked)()],
@@ -40,7 +40,7 @@ def machine() -> dict[str, Any]:
 
 
 def commit() -> str | None:
-    """Return the commit that this package comes from, "+changes" where the package differs from it; None if unknown."""
+    """Return the commit of this package, with "+changes" if the package differs from it; None if unknown."""
     if given := os.environ.get("DENN_COMMIT"):
         return given
     package = Path(denn.__file__).parent
@@ -65,13 +65,13 @@ def matrix_rate(device: str) -> float:
 
 
 def reset_peak_memory() -> None:
-    """Forget the accelerator's peak; a CPU's is that of the whole process."""
+    """Reset the GPU's peak memory; on a CPU the peak is that of the whole process."""
     if torch.cuda.is_available():
         torch.cuda.reset_peak_memory_stats()
 
 
 def peak_memory() -> int:
-    """Return the most bytes in use: on the accelerator where there is one, else of the process."""
+    """Return the peak memory in bytes: of the GPU if there is one, otherwise of the process."""
     if torch.cuda.is_available():
         return int(torch.cuda.max_memory_allocated())
     return 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
@@ -90,7 +90,7 @@ def _cpu() -> str:
 
 
 def _git(folder: Path, *arguments: str) -> str | None:
-    """Return what git says, None where it fails or is not there."""
+    """Return the output of git, or None if it fails or is not installed."""
     try:
         said = subprocess.run(["git", "-C", folder, *arguments], capture_output=True, text=True, check=True, timeout=60)
     except (OSError, subprocess.SubprocessError):

@@ -1,4 +1,4 @@
-"""The embedding map: test texts of one label set among training documents, and numbers that say what it shows."""
+"""The embedding map: test texts with one label set among training documents, with summary numbers."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from denn.strict_json import dumps
 from denn.types import Corpus, Document, LabelSpace
 from denn_bench.machine import commit, machine
 
-KIND = "map"  # what the file says it is; it is no result of a run
+KIND = "map"  # marks the file as a map, not a result of a run
 NEAREST = 30
 CHUNK = 4096  # documents whose labels are compared at a time
 PERPLEXITY = 30.0
@@ -29,7 +29,7 @@ def run(model: Path, corpus: Corpus, out: Path, seed: int = 0) -> dict[str, Any]
     """Map a model's embeddings of a corpus and write the map as JSON."""
     with load(model) as loaded:
         if not isinstance(loaded.method, WithNeighbours):
-            raise StoreError(f"The method {loaded.card.method!r} keeps no datastore to map; train with 'denn'.")
+            raise StoreError(f"The method {loaded.card.method!r} has no datastore to map. Train with 'denn'.")
         found = embedding_map(loaded.method, corpus, seed=seed)
     found |= {"created": datetime.now(UTC).isoformat(timespec="seconds"), "commit": commit(), "machine": machine()}
     out.parent.mkdir(parents=True, exist_ok=True)
@@ -47,12 +47,11 @@ def embedding_map(
     train: int = 3000,
     seed: int = 0,
 ) -> dict[str, Any]:
-    """Place test texts of one label set and a sample of training documents on a plane, by t-SNE of cosine distances.
+    """Map test texts with one label set and a sample of training documents by t-SNE of cosine distances.
 
-    The label set is the most frequent one of the test part where none is given. The sample holds every label
-    similarity to it. The numbers are about all stored training documents, whatever the sample: the mean over the test
-    texts of Spearman's correlation between label similarity and cosine, and the mean label similarity of the nearest
-    documents and of all.
+    The default label set is the most frequent one in the test split. The sample covers every label similarity to it.
+    The numbers cover all stored training documents: the mean over the test texts of Spearman's correlation between
+    label similarity and cosine similarity, and the mean label similarity of the nearest documents and of all.
     """
     chance = torch.Generator().manual_seed(seed)
     labels, members = _of_one_set(corpus.test, label_set, test)
@@ -76,13 +75,13 @@ def embedding_map(
 def _of_one_set(
     documents: Sequence[Document], label_set: Sequence[str] | None, test: int
 ) -> tuple[frozenset[str], list[Document]]:
-    """Return a label set and its documents: the set that is given, or the most frequent one that is not empty."""
+    """Return a label set and its documents: the given set, or the most frequent non-empty one."""
     sets = Counter(frozenset(document.labels) for document in documents if document.labels)
     given = frozenset(label_set) if label_set else max(sets, key=lambda s: (sets[s], sorted(s)), default=frozenset())
     if sets[given] < test:
         raise DataError(
             f"The label set {', '.join(sorted(given)) or '(none)'} has {sets[given]} test documents, expected at least "
-            f"{test}; take a corpus with more of one set, or ask for fewer."
+            f"{test}. Use a corpus with more documents of one set, or request fewer."
         )
     return given, [document for document in documents if frozenset(document.labels) == given]
 
@@ -95,10 +94,10 @@ def _overlaps(labels: frozenset[str], documents: Sequence[Document], space: Labe
 
 
 def _sample(overlap: Tensor, size: int, chance: torch.Generator) -> list[int]:
-    """Draw rows so that every label similarity has its equal share, or all its rows where they are fewer."""
+    """Sample rows so that every label similarity has an equal share, or all its rows if there are fewer."""
     order = torch.randperm(len(overlap), generator=chance)
     levels, level = torch.unique(overlap[order], return_inverse=True)
-    place = torch.empty_like(level)  # how many of the same level come before
+    place = torch.empty_like(level)  # number of earlier rows with the same similarity
     for number in range(len(levels)):
         same = level == number
         place[same] = torch.arange(int(same.sum()))
@@ -106,7 +105,7 @@ def _sample(overlap: Tensor, size: int, chance: torch.Generator) -> list[int]:
 
 
 def _plane(embeddings: Tensor, seed: int) -> Tensor:
-    """Return (n,2) places by t-SNE, started from the principal components."""
+    """Return (n,2) t-SNE coordinates, initialised with the principal components."""
     try:
         from sklearn.manifold import TSNE
     except ImportError as error:
@@ -121,13 +120,13 @@ def _columns(places: Tensor) -> dict[str, list[float]]:
 
 
 def _numbers(method: WithNeighbours, queries: Tensor, train: Sequence[Document], overlap: Tensor) -> dict[str, Any]:
-    """Compare label similarity with cosine over the training documents in the datastore."""
+    """Compare label similarity with cosine similarity over the training documents in the datastore."""
     by_id = {document.id: float(value) for document, value in zip(train, overlap.tolist(), strict=True)}
     found = method.store.search(queries, len(method.store))
     kept = [[(id, s) for id, s in zip(*row, strict=False) if id in by_id]
             for row in zip(found.ids, found.similarity.tolist(), strict=True)]  # fmt: skip
     if not kept[0]:
-        raise DataError("The datastore holds no training document of this corpus; map the corpus of the model.")
+        raise DataError("The datastore has no training documents of this corpus. Use the model's own corpus.")
     similarity = torch.tensor([[s for _, s in row] for row in kept], dtype=torch.float64)  # (test,N), descending
     labels = torch.tensor([[by_id[id] for id, _ in row] for row in kept], dtype=torch.float64)
     correlations = [_spearman(a, b) for a, b in zip(similarity, labels, strict=True)]
@@ -141,7 +140,7 @@ def _numbers(method: WithNeighbours, queries: Tensor, train: Sequence[Document],
 
 
 def _spearman(a: Tensor, b: Tensor) -> float:
-    """Return the rank correlation of two (n,) tensors; 0 where one does not vary."""
+    """Return the rank correlation of two (n,) tensors; 0 if one is constant."""
     ranks = torch.stack([_ranks(a), _ranks(b)])
     return float(torch.corrcoef(ranks)[0, 1].nan_to_num())
 

@@ -1,4 +1,4 @@
-"""What is measured of a trained model: scores on validation and test, decisions, costs, sweeps."""
+"""Measurements of a trained model: scores on validation and test, decisions, costs, sweeps."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ ROUNDS = 5  # of timing on a GPU
 
 
 class Scored(NamedTuple):
-    """What a model thinks of the documents of one part."""
+    """A model's scores of the documents of one split."""
 
     scores: Scores
-    similarity: Tensor | None  # (n,k) cosines of the neighbours; None without a datastore
+    similarity: Tensor | None  # (n,k) cosine similarities of the neighbours; None without a datastore
 
 
 def score(model: Model, documents: Sequence[Document], progress: Progress) -> Scored:
-    """Score documents and say how far it is."""
+    """Score documents and report progress."""
     progress.start(Stage("scoring", len(documents)))
     batches, near, size = [], [], model.batch()
     for start in range(0, len(documents), size):
@@ -55,7 +55,7 @@ def score(model: Model, documents: Sequence[Document], progress: Progress) -> Sc
 
 
 def measure(model: Model, corpus: Corpus, scores: Scores, valid: Scores | None) -> dict[str, Any]:
-    """Return all of a result that the scores of test and validation decide: thresholds, metrics, decisions."""
+    """Return the parts of a result that depend on test and validation scores: thresholds, metrics, decisions."""
     counts = Counter(label for document in corpus.train for label in document.labels)
     thresholds = model.card.thresholds
     used = {part: thresholds[part].overall for part in systems_of(scores)}
@@ -76,9 +76,9 @@ def measure(model: Model, corpus: Corpus, scores: Scores, valid: Scores | None) 
 
 
 def speed(model: Model, documents: Sequence[Document]) -> dict[str, float | None]:
-    """Time what is done with the first documents: scoring, encoder and classifier alone, and whole predictions.
+    """Time scoring, encoder and classifier alone, and whole predictions on the first documents.
 
-    On a GPU each is the median of several rounds, taken in turns, after one that warms up; a CPU takes one round.
+    On a GPU each time is the median of several alternating rounds after a warm-up; on a CPU it is one round.
     """
     method = model.method
     on_gpu = isinstance(method, WithNeighbours) and method.streams is not None
@@ -106,7 +106,7 @@ def speed(model: Model, documents: Sequence[Document]) -> dict[str, float | None
             "prediction_ms_per_text_with_evidence": lambda: model.predict(texts),
         }
     times: dict[str, list[float]] = {name: [] for name in work}
-    for do in work.values() if on_gpu else ():  # a CPU is warm from scoring the test part
+    for do in work.values() if on_gpu else ():  # a CPU is warm from scoring the test split
         do()
     for _ in range(ROUNDS if on_gpu else 1):
         for name, do in work.items():
@@ -120,7 +120,7 @@ def speed(model: Model, documents: Sequence[Document]) -> dict[str, float | None
 def cost(
     model: Model, corpus: Corpus, seconds: float, peak: int, rate: float | None, speed: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Return what the whole run and its training took, how well they used the machine, and what they left."""
+    """Return the cost of the run and its training: time, utilisation, memory, parameters and disk."""
     training, network = model.card.training, getattr(model.method, "network", None)
     steps, spent, tokens = training.get("steps"), training.get("training_seconds"), training.get("tokens")
     batch = min(model.card.parameters.get("batch_size", 1), len(corpus.train))
@@ -152,9 +152,9 @@ def cost(
 
 
 def sweeps_of(model: Model, corpus: Corpus) -> dict[str, Any]:
-    """Return the F1 of other k, γ and datastore sizes, without training again.
+    """Return the F1 of other k, γ and datastore sizes, without retraining.
 
-    Thresholds are tuned on validation documents, unless the combination was fitted to them: then the model's is kept.
+    Thresholds are tuned on validation documents, unless the combination was fitted to them; then the model's are kept.
     """
     method, combination = cast(Retriever, model.method), combination_of(model.card)
     tuning = () if combination is not None and combination.fitted else corpus.valid
@@ -175,7 +175,7 @@ def utilisation(token_flop: float, tokens_per_second: float, rate: float) -> flo
 
 
 def rounded(value: Any, digits: int = DIGITS) -> Any:
-    """Round every float of nested plain values to so many digits behind the point; large ones to whole numbers."""
+    """Round every float in nested plain values to this many decimals; round large ones to integers."""
     if isinstance(value, float):
         return round(value, digits) if abs(value) < 1e6 else round(value)
     if isinstance(value, Mapping):
@@ -184,7 +184,7 @@ def rounded(value: Any, digits: int = DIGITS) -> Any:
 
 
 def _test(found: Evaluation, decided: Mapping[str, Tensor], gold: Tensor, counts: Mapping[str, int]) -> dict[str, Any]:
-    """Return the scores on the test part, in all and by label."""
+    """Return the scores on the test split, overall and by label."""
     tables = {part: label_table(chosen, gold) for part, chosen in decided.items()}
     train = [counts.get(name, 0) for name in found.names]
     columns = {name: column.tolist() for name, column in vars(found.table).items()}
@@ -203,7 +203,7 @@ def _test(found: Evaluation, decided: Mapping[str, Tensor], gold: Tensor, counts
 
 
 def _curves(scores: Scores, gold: Tensor) -> dict[str, dict[str, list[float]]]:
-    """Return the F1 of each part at each threshold that tuning looks at."""
+    """Return the F1 of each part at each threshold considered in tuning."""
     curves = {part: threshold_curve(values, gold, GRID) for part, values in systems_of(scores).items()}
     return {
         part: {name: [row[name] for row in rows] for name in ("micro_f1", "macro_f1")} for part, rows in curves.items()
@@ -211,7 +211,7 @@ def _curves(scores: Scores, gold: Tensor) -> dict[str, dict[str, list[float]]]:
 
 
 def _groups(train: Tensor, tables: Mapping[str, LabelTable]) -> list[dict[str, Any]]:
-    """Return the mean F1 of the labels in each of the paper's groups of training frequency, as far as there are any."""
+    """Return the mean F1 of the labels in each of the paper's frequency groups that is not empty."""
     rows = []
     for name, (low, high) in GROUPS.items():
         members = (train >= low) & (train <= high)
@@ -222,7 +222,7 @@ def _groups(train: Tensor, tables: Mapping[str, LabelTable]) -> list[dict[str, A
 
 
 def _empty_gamma(model: Model, scores: Scores) -> float | None:
-    """Return the share of texts to which the classifier gives no label γ or more, and whose λ is therefore 1."""
+    """Return the share of texts for which no classifier score reaches γ, so that λ is 1."""
     gamma = getattr(model.method.parameters, "gamma", None)
     if gamma is None or "classifier" not in scores.parts:
         return None
@@ -230,7 +230,7 @@ def _empty_gamma(model: Model, scores: Scores) -> float | None:
 
 
 def _columns(chosen: Tensor) -> list[list[int]]:
-    """Return the columns that are set in each row of an (n,L) bool matrix."""
+    """Return the true columns of each row of an (n,L) bool matrix."""
     rows: list[list[int]] = [[] for _ in chosen]
     for row, column in chosen.nonzero().tolist():
         rows[row].append(column)
@@ -242,7 +242,7 @@ def _size(module: nn.Module) -> int:
 
 
 def _matrix_parameters(network: Any) -> int:
-    """Count a transformer's parameters that every token is multiplied with: all but the embedding tables; else 0."""
+    """Count a transformer's parameters without the embedding tables; 0 for other encoders."""
     encoder = getattr(network, "encoder", None)
     if not isinstance(encoder, TransformerEncoder):
         return 0
@@ -261,7 +261,7 @@ def _attention(network: Any, corpus: Corpus) -> float:
 
 
 def _parameters(network: Any) -> dict[str, int]:
-    """Count the parameters, and those that a plain encoder with a linear head does not have."""
+    """Count the parameters of encoder and head, and the extra ones that a plain classifier does not have."""
     head = getattr(network, "head", None)
     encoder, linear = _size(network.encoder), 0 if head is None else _size(head)
     return {"encoder": encoder, "head": linear, "extra": _size(network) - encoder - linear}

@@ -1,4 +1,4 @@
-"""Tables inside a Markdown page: what stands between two markers is made of the results, the rest is prose.
+"""Tables inside a Markdown page: the text between two markers is generated from the results.
 
 <!-- table: main-aapd -->
 …
@@ -18,9 +18,9 @@ PLACE = re.compile(r"<!-- table: (?P<name>[\w-]+) -->\n(?P<old>.*?)<!-- end -->"
 
 
 def fill(page: str, results: Sequence[Result]) -> str:
-    """Return the page with every table as the results have it now."""
+    """Return the page with every table updated from the results."""
     if not PLACE.search(page):
-        raise DataError("The page has no whole place for a table; expected <!-- table: main-aapd --> and <!-- end -->.")
+        raise DataError("The page has no place for a table. Expected <!-- table: main-aapd --> and <!-- end -->.")
 
     def fresh(place: re.Match[str]) -> str:
         name = place["name"]

@@ -1,6 +1,6 @@
-"""What the paper prints, as data: percentages unless a name says otherwise, None where it prints nothing.
+"""The paper's numbers: percentages unless a name says otherwise, None if the paper has no number.
 
-The keys of systems are recipe names, those of corpora the registry's; the source is named by the paper's own labels.
+Systems are named by recipe, corpora as in the registry; comments give the paper's own labels as sources.
 """
 
 from __future__ import annotations
@@ -188,13 +188,13 @@ OVERHEAD: Mapping[str, Overhead] = {"aapd": Overhead(2.45, 2.76, 0.165)}  # tab:
 
 @dataclass(frozen=True)
 class Change:
-    """How much micro- and macro-F1 change, in points."""
+    """Change of micro- and macro-F1, in points."""
 
     micro_f1: float
     macro_f1: float
 
 
-# RQ4 (fig:k, fig:gamma, fig:datastore): the sentences beside figures whose own points are not printed
+# RQ4 (fig:k, fig:gamma, fig:datastore): from the text, because the figures have no numbers
 BEST_K: Mapping[str, int] = {"aapd": 30, "rcv1": 40}  # best mean of micro- and macro-F1
 K_SPREAD: Mapping[str, Change] = {"aapd": Change(0.6, 0.3), "rcv1": Change(0.2, 0.8)}
 BEST_GAMMA: Mapping[str, float] = {"aapd": 0.7, "rcv1": 0.7}

@@ -1,4 +1,4 @@
-"""What each figure shows; the colours are Okabe and Ito's, which the colour-blind can tell apart."""
+"""The figures; the colours are Okabe and Ito's, which colour-blind readers can distinguish."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def gamma(results: Sequence[Result]) -> Drawing:
 
 
 def datastore(results: Sequence[Result]) -> Drawing:
-    """Draw F1 against the share of the training part in the datastore."""
+    """Draw F1 against the share of the training split in the datastore."""
     return _sweep(results, "datastore", "training part in the datastore, %", {})
 
 
@@ -80,7 +80,7 @@ def _sweep(results: Sequence[Result], name: str, label: str, printed_best: Mappi
 
 
 def _curve(panel: Axes, recipe: str, sweep: Sweep, metric: str, scale: float) -> None:
-    """Draw one curve with its spread over seeds, and a star at the best average of both F1."""
+    """Draw one curve with its standard deviation over seeds, and a star at the best average of both F1."""
     at = [scale * setting for setting in sweep]
     values = list(means(sweep, metric).values())
     spreads = [deviation(found, metric) for found in sweep.values()]
@@ -96,7 +96,7 @@ def _curve(panel: Axes, recipe: str, sweep: Sweep, metric: str, scale: float) ->
 
 
 def groups(results: Sequence[Result]) -> Drawing:
-    """Draw the mean F1 of the labels of each frequency group, with the gains here and in the paper."""
+    """Draw the mean F1 of the labels in each frequency group, with the gains here and in the paper."""
     names = [
         corpus
         for corpus in corpora(results, ["denn"])
@@ -140,7 +140,7 @@ def _count(labels: int) -> str:
 
 
 def frequency(results: Sequence[Result]) -> Drawing:
-    """Draw the F1 of each label that the test part has against its training frequency, and means of equal shares."""
+    """Draw the F1 of each label in the test split against its training frequency, and the means of equal-sized bins."""
     recipes = ("bert", "denn")
     names = corpora(results, recipes)
     figure, axes = _panels(names, 1, "bert or denn")
@@ -170,14 +170,14 @@ def frequency(results: Sequence[Result]) -> Drawing:
 
 
 def _ticks(counts: Sequence[int]) -> list[int]:
-    """Return powers of ten that lie among counts, with their double and fivefold where the counts are near together."""
+    """Return the powers of ten within the range of counts, with 2 and 5 times them if the range is small."""
     low, high = min(counts), max(counts)
     steps = (1, 2, 5) if high < 100 * max(low, 1) else (1,)
     return [tick for tick in (0, *(step * 10**e for e in range(7) for step in steps)) if low <= tick <= high]
 
 
 def label_points(runs: Sequence[Result]) -> list[tuple[str, int, float]]:
-    """Return label, training frequency and mean F1 in percent over seeds of the labels in test, rarest first."""
+    """Return label, training frequency and mean F1 in percent over seeds for the labels in test, rarest first."""
     if not runs:
         return []
     table = runs[0].data["test"]["per_label"]
@@ -188,7 +188,7 @@ def label_points(runs: Sequence[Result]) -> list[tuple[str, int, float]]:
 
 
 def schedule(results: Sequence[Result]) -> Drawing:
-    """Draw the classifier's validation micro-F1 at 0.5 over the steps of training, one line a seed."""
+    """Draw the classifier's validation micro-F1 at 0.5 over the training steps, one line per seed."""
     names = corpora(results, COLOURS)
     figure, axes = _panels(names, 1, "a training history")
     rows: list[list[object]] = []
@@ -202,7 +202,7 @@ def schedule(results: Sequence[Result]) -> Drawing:
                 )
                 rows += [[corpus, recipe, run.seed, *pair] for pair in zip(steps, scores, strict=True)]
         shown = sorted(float(str(row[-1])) for row in rows if row[0] == corpus)
-        low = shown[len(shown) // 20] - 1  # a line that leaves below is a run that collapsed
+        low = shown[len(shown) // 20] - 1  # a line that leaves the plot at the bottom is a collapsed run
         panel.set(xlabel="training steps", ylabel="micro-F1 on validation, %", title=title(corpus))
         panel.set(xlim=(0, None), ylim=(low, shown[-1] + 1))
     _legend(figure, axes)
@@ -210,14 +210,14 @@ def schedule(results: Sequence[Result]) -> Drawing:
 
 
 def embedding_map(maps: Sequence[Mapping[str, Any]]) -> Drawing:
-    """Draw the maps that `denn bench map` wrote: test texts as crosses, training documents by label similarity."""
+    """Draw the maps of `denn bench map`: test texts as crosses, training documents coloured by label similarity."""
     if not maps:
-        raise DataError("There is no embedding map among the results; run `denn bench map MODEL CORPUS` first.")
+        raise DataError("The results contain no embedding map. Run `denn bench map MODEL CORPUS` first.")
     figure = Figure(figsize=(WIDTH, 6 * len(maps)))
     rows: list[list[object]] = []
     for panel, found in zip(figure.subplots(len(maps), 1, squeeze=False)[:, 0], maps, strict=True):
         test, train = found["test"], found["train"]
-        order = sorted(range(len(train["x"])), key=lambda row: train["overlap"][row])  # the alike lie on top
+        order = sorted(range(len(train["x"])), key=lambda row: train["overlap"][row])  # draw similar documents on top
         x, y, overlap = ([train[axis][row] for row in order] for axis in ("x", "y", "overlap"))
         shade = panel.scatter(x, y, c=overlap, s=9, cmap="viridis_r", vmin=0, vmax=1, linewidths=0, rasterized=True)
         panel.scatter(test["x"], test["y"], marker="X", s=70, color="#D55E00", edgecolors="white", label="test texts")
@@ -238,16 +238,16 @@ def embedding_map(maps: Sequence[Mapping[str, Any]]) -> Drawing:
 
 
 def _panels(names: Sequence[str], columns: int, needed: str) -> tuple[Figure, Sequence[Sequence[Axes]]]:
-    """Make a row of panels for each corpus."""
+    """Create a row of panels for each corpus."""
     if not names:
-        raise DataError(f"There is no run with {needed} among the results; run `denn bench run` first.")
+        raise DataError(f"The results contain no run with {needed}. Run `denn bench run` first.")
     figure = Figure(figsize=(WIDTH, HEIGHT * len(names) + 0.5))
     axes: Sequence[Sequence[Axes]] = figure.subplots(len(names), columns, squeeze=False).tolist()
     return figure, axes
 
 
 def _legend(figure: Figure, axes: Sequence[Sequence[Axes]]) -> None:
-    """Put one legend below all panels, each name once."""
+    """Add one legend below all panels, with each name once."""
     handles: dict[str, Any] = {}
     for panel in (panel for row in axes for panel in row):
         for handle, label in zip(*panel.get_legend_handles_labels(), strict=True):

@@ -1,4 +1,4 @@
-"""The result of one run, read back from its JSON file."""
+"""The result of one run, read from its JSON file."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ TIMES = (
 BUILT_IN = {
     "layer_decay": 1.0,
     "witnesses": ["classifier", "neighbours"],
-}  # what older results do not mention and today's defaults do otherwise
+}  # parameters that older results lack and whose default has changed since
 PREDICTION = tuple(name for name in TIMES if name.endswith(("per_text", "neighbours", "evidence")))
-BRIEF = ("epoch_seconds", *PREDICTION)  # of a short run alone
+BRIEF = ("epoch_seconds", *PREDICTION)  # from a short separate run
 
 
 @dataclass(frozen=True, eq=False)
 class Result:
-    """What one run of a recipe on a corpus with a seed came to; docs/benchmark.md explains the keys of `data`."""
+    """The result of a recipe on a corpus with a seed; docs/benchmark.md explains the keys of `data`."""
 
     name: str
     corpus: str
@@ -41,11 +41,11 @@ class Result:
     data: dict[str, Any]
 
     def metric(self, part: str, threshold: str, name: str) -> float:
-        """Return a metric on the test part, for example ("final", "tuned", "micro_f1")."""
+        """Return a metric on the test split, for example ("final", "tuned", "micro_f1")."""
         found: Any = self.data["test"]["systems"]
         for kind, key in (("part", part), ("threshold", threshold), ("metric", name)):
             if key not in found:
-                raise DataError(f"Got the {kind} {key!r}, but the result {self.name} has {', '.join(found)}.")
+                raise DataError(f"The result {self.name} has no {kind} {key!r}. Available: {', '.join(found)}.")
             found = found[key]
         return float(found)
 
@@ -54,22 +54,22 @@ class Result:
         return self.metric(part, threshold, "micro_f1"), self.metric(part, threshold, "macro_f1")
 
     def decisions(self, part: str) -> Tensor:
-        """Return the (n,L) bool decisions of a part on the test part, at its tuned threshold."""
+        """Return the (n,L) bool decisions of a part on the test split, at its tuned threshold."""
         columns = self.data["decisions"]
         if part not in columns:
             known = ", ".join(name for name in columns if name != "gold")
-            raise DataError(f"Got the part {part!r}, but the result {self.name} has {known}.")
+            raise DataError(f"The result {self.name} has no part {part!r}. Available: {known}.")
         return _matrix(columns[part], len(self.data["test"]["per_label"]["label"]))
 
     def gold(self) -> Tensor:
-        """Return the (n,L) bool labels of the test part."""
+        """Return the (n,L) bool labels of the test split."""
         return self.decisions("gold")
 
 
 def completed(recipe: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the recipe of a result with the parameters that came after it, with the values that were built in then.
+    """Return the recipe of a result, with parameters added since set to the value that was fixed then.
 
-    A recipe that today's method would refuse is returned as it is.
+    A recipe that the current method rejects is returned unchanged.
     """
     try:
         known = {field.name for field in fields(lookup(METHODS, recipe["method"], "method").Parameters)}
@@ -80,31 +80,33 @@ def completed(recipe: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def read(path: Path) -> Result | None:
-    """Read a result; None where the file is JSON of another kind."""
+    """Read a result; None if the file is some other JSON."""
     try:
         data = loads(path.read_text(encoding="utf-8"))
     except ValueError as error:  # not UTF-8, or not JSON
-        raise DataError(f"{path} is no JSON file. Move it away, or run its benchmark again.") from error
+        raise DataError(f"{path} is not a JSON file. Move it away, or run its benchmark again.") from error
     if not isinstance(data, dict) or "schema" not in data:
         return None
     if data["schema"] != SCHEMA:
-        raise DataError(f"{path} has the schema {data['schema']!r}, this denn reads {SCHEMA}. Run its benchmark again.")
+        raise DataError(
+            f"{path} has schema {data['schema']!r}, but this version of denn reads {SCHEMA}. Run its benchmark again."
+        )
     return Result(data["name"], data["corpus"]["name"], data["recipe"]["name"], data["seed"], data)
 
 
 def read_all(folder: Path) -> list[Result]:
-    """Read every result of a folder, by name; JSON files without a schema are of older benchmarks and left out."""
+    """Read every result in a folder, by name; skip JSON files without a schema, which are older."""
     if not folder.is_dir():
-        raise DataError(f"There is no folder {folder}. Run `denn bench run` first, or say where the results are.")
+        raise DataError(f"There is no folder {folder}. Run `denn bench run` first, or set the folder with --results.")
     return [_timed(result, folder) for path in sorted(folder.glob("*.json")) if (result := read(path)) is not None]
 
 
 def _timed(result: Result, folder: Path) -> Result:
-    """Give a run the times that a short one took alone where it has none; those of a shared accelerator are none.
+    """Fill in the times of a short separate run if a run has none of its own, because it shared a GPU.
 
-    Others only hold a training up: where it was the faster one all the same, its epoch counts. A short run that kept
-    all training documents predicts as the run itself would, so its times of prediction always count.
-    `timed_briefly` says that the times of prediction are those of fewer documents.
+    Sharing only slows training down, so an epoch that was faster anyway counts. A short run with all training
+    documents predicts as the run itself would, so its prediction times always count. `timed_briefly` marks
+    prediction times that were measured with fewer documents.
     """
     costs = result.data.get("cost", {})
     alone = folder / "costs" / f"{result.name}.json"
@@ -128,7 +130,7 @@ def select(results: Iterable[Result], corpus: str | None = None, recipe: str | N
 
 
 def _matrix(columns: list[list[int]], width: int) -> Tensor:
-    """Turn the columns of each row into (n,width) bool."""
+    """Convert the columns of each row into an (n,width) bool matrix."""
     rows = torch.zeros(len(columns), width, dtype=torch.bool)
     sizes = torch.tensor([len(members) for members in columns])
     members = torch.tensor([column for members in columns for column in members], dtype=torch.int64)

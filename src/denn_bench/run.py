@@ -1,4 +1,4 @@
-"""Runs: (corpus × recipe × seed) → train, evaluate, write one JSON file; each can be interrupted and taken up."""
+"""Runs: (corpus × recipe × seed) → train, evaluate, write one JSON file; each run can be resumed."""
 
 from __future__ import annotations
 
@@ -43,11 +43,11 @@ class Run:
 
     @property
     def name(self) -> str:
-        """What its files are called."""
+        """Return the base name of its files."""
         return f"{self.corpus}-{self.recipe}-{self.seed}"
 
     def settings(self) -> dict[str, Any]:
-        """Return the recipe as a result keeps it."""
+        """Return the recipe as saved in a result."""
         return {"name": self.recipe, **json.loads(json.dumps(self.method.as_dict()))}
 
 
@@ -73,22 +73,22 @@ def plan(
 def _read_recipe(folder: Path, corpus: str, name: str) -> tuple[str, dict[str, Any]]:
     known = sorted(path.stem for path in (folder / corpus).glob("*.toml"))
     if not known:
-        raise ConfigError(f"There are no recipes in {folder / corpus}; expected {name}.toml there. Say --recipes DIR.")
+        raise ConfigError(f"{folder / corpus} has no recipes, expected {name}.toml. Set the folder with --recipes DIR.")
     if name not in known:
         raise ConfigError(
-            f"Got the recipe {name!r}, but those for {corpus} are {', '.join(known)}.{did_you_mean(name, known)}"
+            f"There is no recipe {name!r} for {corpus}.{did_you_mean(name, known)} Available: {', '.join(known)}."
         )
     method, parameters = read_recipe(folder / corpus / f"{name}.toml")
     return method or "denn", parameters
 
 
 def on_share(run: Run, share: float) -> Run:
-    """Return a run on a share of the training documents, under a name that says so."""
+    """Return a run on a share of the training documents, with the share in its name."""
     return run if share == 1 else replace(run, recipe=f"{run.recipe}-{100 * share:g}")
 
 
 def take_share(corpus: Corpus, share: float) -> Corpus:
-    """Return a corpus with a share of the training documents, drawn by lot; a smaller one is part of every larger."""
+    """Return a corpus with a random share of the training documents; smaller shares are subsets of larger ones."""
     if share == 1:
         return corpus
     mixed = random.Random(0).sample(list(corpus.train), len(corpus.train))
@@ -96,7 +96,7 @@ def take_share(corpus: Corpus, share: float) -> Corpus:
 
 
 def digest(corpus: Corpus) -> str:
-    """Return the sha256 of all documents, part by part."""
+    """Return the sha256 of all documents, split by split."""
     found = hashlib.sha256()
     for part in (corpus.train, corpus.valid, corpus.test):
         found.update(json.dumps(len(part)).encode())
@@ -106,11 +106,11 @@ def digest(corpus: Corpus) -> str:
 
 
 def finished(run: Run, checksum: str, results: Path) -> Result | None:
-    """Return the result of a run that is done; a file of other settings or documents under its name is an error."""
+    """Return the result of a finished run; a file with other settings or documents under its name is an error."""
     path = results / f"{run.name}.json"
     result = read(path) if path.exists() else None
     if path.exists() and result is None:
-        raise ConfigError(f"{path} is no result of `denn bench run`. Move it away, or give another --results.")
+        raise ConfigError(f"{path} is not a result of `denn bench run`. Move it away, or choose another --results.")
     if result is not None:
         _check_same(run, result.data["recipe"], checksum, result.data["corpus"]["digest"], f"The result {path}")
     return result
@@ -121,15 +121,15 @@ def perform(
     *, keep_model: bool = False, sweeps: bool = False, take_turns: bool = False, shared: bool = False,
     scores: Path | None = None,
 ) -> Result:  # fmt: skip
-    """Train what is not trained yet, evaluate on test, and write the result's file.
+    """Train the model unless it exists, evaluate it on test, and write the result file.
 
-    `shared` says that others use the accelerator at the same time, so that the times are not this run's own. `scores`
+    `shared` means that other processes use the GPU at the same time, so times are not comparable. `scores`
     is a folder for the witnesses' scores of all runs.
     """
     if not corpus.test:
-        raise DataError(f"The corpus {run.corpus} has no test part to evaluate on.")
+        raise DataError(f"The corpus {run.corpus} has no test split to evaluate on.")
     if scores and not corpus.valid:
-        raise DataError(f"The corpus {run.corpus} has no validation part to fit combinations on. Omit --scores.")
+        raise DataError(f"The corpus {run.corpus} has no validation split to fit combinations on. Omit --scores.")
     results.mkdir(parents=True, exist_ok=True)
     work.mkdir(parents=True, exist_ok=True)
     reset_peak_memory()
@@ -142,7 +142,7 @@ def perform(
         measured = measure(model, corpus, test.scores, valid and valid.scores)
         if scores and valid:
             save_witnesses(run, model, corpus, {"valid": valid, "test": test}, scores / run.name)
-        with nullcontext() if shared else turns.alone():  # times that are not its own are not worth a wait
+        with nullcontext() if shared else turns.alone():  # shared times are not worth waiting for
             timed = speed(model, corpus.test)
         spent = cost(model, corpus, diary.seconds() - turns.waited, diary.peak, diary.content["matrix_rate"], timed)
         if shared:
@@ -159,7 +159,7 @@ def perform(
 
 
 def save_witnesses(run: Run, model: Model, corpus: Corpus, scored: Mapping[str, Scored], folder: Path) -> None:
-    """Save what each witness says of validation and test; a method without witnesses writes nothing."""
+    """Save the scores of each witness on validation and test; methods without witnesses save nothing."""
     counts, p = torch.tensor(model.card.corpus["label_counts"]), model.method.parameters
     gamma = getattr(p, "gamma", Context.gamma)
     temperature = getattr(p, "vote_temperature", Context.temperature)
@@ -171,25 +171,25 @@ def save_witnesses(run: Run, model: Model, corpus: Corpus, scored: Mapping[str, 
 
 
 def clear(run: Run, work: Path) -> None:
-    """Delete the model of a run that has its result."""
+    """Delete the model of a run."""
     for folder in (work / run.name, work / f"{run.name}.training"):
         shutil.rmtree(folder, ignore_errors=True)
     (work / f"{run.name}.run.json").unlink(missing_ok=True)
 
 
 def _model(run: Run, corpus: Corpus, folder: Path, progress: Progress) -> Model:
-    """Load the finished model of this very run, or train it."""
+    """Load the finished model of this run, or train it."""
     bundle.recover(folder)
     if (folder / "bundle.json").is_file():
-        progress.note(f"{folder} is trained already")
+        progress.note(f"{folder} is already trained")
         return load(folder)
     settings = {"method": run.method.method, **vars(run.method.parameters)}
-    return train(corpus, out=folder, progress=progress, allow_poor=True, **settings)  # a bad row is a result too
+    return train(corpus, out=folder, progress=progress, allow_poor=True, **settings)  # a poor model is a result too
 
 
 @dataclass
 class _Diary:
-    """What survives an interruption of a run beside its model: whose it is, the time spent, the most memory used."""
+    """State of a run that survives an interruption: its settings, the time spent, and the peak memory."""
 
     path: Path
     content: dict[str, Any]
@@ -200,19 +200,19 @@ class _Diary:
         return int(self.content["peak_memory_bytes"])
 
     def measure_rate(self) -> None:
-        """Measure what the machine can do, just before it is used."""
+        """Measure the machine's matrix rate just before training."""
         wanted = self.content["recipe"]["parameters"].get("device", "auto")
         self.content["matrix_rate"] = matrix_rate("cuda" if torch.cuda.is_available() and wanted != "cpu" else "cpu")
         write(self.path, self.content)
 
     def seconds(self) -> float:
-        """Seconds of this run, earlier processes included."""
+        """Return the seconds of this run, including earlier processes."""
         return float(self.content["seconds"]) + time.monotonic() - self.begun
 
 
 @contextmanager
 def _diary(run: Run, checksum: str, work: Path) -> Iterator[_Diary]:
-    """Open the diary of a run, which must be of the same settings and documents, and keep it however the run ends."""
+    """Open the diary of a run with the same settings and documents, and save it however the run ends."""
     path = work / f"{run.name}.run.json"
     content = {
         "recipe": run.settings(),
@@ -225,7 +225,9 @@ def _diary(run: Run, checksum: str, work: Path) -> Iterator[_Diary]:
         content = json.loads(path.read_text(encoding="utf-8"))
         _check_same(run, content["recipe"], checksum, content["digest"], f"The unfinished run {path}")
     elif (work / run.name).exists():
-        raise ConfigError(f"{work / run.name} is no model of `denn bench run`. Move it away, or give another --work.")
+        raise ConfigError(
+            f"{work / run.name} is not a model of `denn bench run`. Move it away, or choose another --work."
+        )
     diary = _Diary(path, content, time.monotonic())
     write(path, content)
     try:
@@ -236,18 +238,18 @@ def _diary(run: Run, checksum: str, work: Path) -> Iterator[_Diary]:
 
 
 def _check_same(run: Run, recipe: Mapping[str, Any], checksum: str, other: str, what: str) -> None:
-    """Refuse what another recipe or other documents left under a run's name."""
+    """Reject files under a run's name that belong to other settings or documents."""
     flat = [{"method": r["method"], **r["parameters"]} for r in (run.settings(), completed(recipe))]
     differing = sorted(key for key in flat[0].keys() | flat[1].keys() if flat[0].get(key) != flat[1].get(key))
     if differing:
         said = ", ".join(f"{key} = {flat[1].get(key)!r} instead of {flat[0].get(key)!r}" for key in differing)
-        raise ConfigError(f"{what} has {said}. Move it away, or give the recipe another name.")
+        raise ConfigError(f"{what} has {said}. Move it away, or rename the recipe.")
     if other != checksum:
-        raise DataError(f"{what} is of other documents of {run.corpus}. Move it away to run on these.")
+        raise DataError(f"{what} belongs to other documents of {run.corpus}. Move it away to run on these.")
 
 
 def describe(run: Run, corpus: Corpus, checksum: str) -> dict[str, Any]:
-    """Return what was run, on what, with what."""
+    """Describe the run: corpus, recipe, seed, code, versions and machine."""
     sizes = {part: len(getattr(corpus, part)) for part in ("train", "valid", "test", "labels")}
     return {
         "schema": SCHEMA,
@@ -263,7 +265,7 @@ def describe(run: Run, corpus: Corpus, checksum: str) -> dict[str, Any]:
 
 
 def write(path: Path, data: Mapping[str, Any]) -> None:
-    """Write JSON beside and rename, a line for each key."""
+    """Write JSON atomically, one line per key."""
     lines = [dumps({key: value}, f"The result {path}", ensure_ascii=False)[1:-1] for key, value in data.items()]
     beside = path.with_name(path.name + ".part")
     beside.write_text("{\n" + ",\n".join(lines) + "\n}\n", encoding="utf-8")

@@ -1,4 +1,4 @@
-"""Perform the runs of `denn bench run` that are not done yet; a failure does not stop the others."""
+"""Perform the unfinished runs of `denn bench run`; a failure does not stop the others."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from denn.types import Corpus
 from denn_bench.run import Run, clear, digest, finished, perform, take_share
 
 log = logging.getLogger("denn.bench")  # below the logger that the command line shows
-# What data, settings and machines make of a run; torch says RuntimeError to most, memory included.
+# Failures caused by data, settings or the machine; torch raises RuntimeError for most, including lack of memory.
 FAILURES = (DennError, OSError, RuntimeError, ValueError, ArithmeticError, MemoryError)
 
 
 @dataclass(frozen=True)
 class Options:
-    """What all runs of one command share."""
+    """Options shared by all runs of a command."""
 
-    results: Path  # folder of the results
-    work: Path  # folder of models and unfinished trainings
+    results: Path  # folder for the results
+    work: Path  # folder for models and unfinished training runs
     keep_models: bool
     scores: Path | None  # folder for the witnesses' scores
     sweeps: bool
@@ -35,7 +35,7 @@ class Options:
 
 
 def do_all(runs: Sequence[Run], data_dir: Path | None, share: float, options: Options) -> dict[str, str | None]:
-    """Perform runs, corpus by corpus; return the reason of each failure by name, None for a fault of our own."""
+    """Perform runs, corpus by corpus; return the reason for each failure by name, None for an internal error."""
     failures: dict[str, str | None] = {}
     for name, members in groupby(runs, key=lambda run: run.corpus):
         try:
@@ -53,17 +53,17 @@ def do_all(runs: Sequence[Run], data_dir: Path | None, share: float, options: Op
 
 
 def do_run(run: Run, corpus: Corpus, checksum: str, options: Options) -> None:
-    """Do one run, unless it is done, and say how it went."""
+    """Perform one run unless it is finished, and log the outcome."""
     done, results, scores = finished(run, checksum, options.results), options.results, options.scores
     if done is not None:
         lacking = options.sweeps and done.data["recipe"]["method"] == "denn" and "sweeps" not in done.data
-        log.info(f"{run.name} is in {results} already{', without sweeps; move it away to have them' * lacking}")
+        log.info(f"{run.name} is already in {results}{', without sweeps; move it away to run them' * lacking}")
         if scores and len(done.data["thresholds"]) > 1 and not (scores / run.name).is_dir():
-            log.info(f"{run.name} has no scores in {scores}; move its result away to have them")
+            log.info(f"{run.name} has no scores in {scores}; move its result away to save them")
         if not options.keep_models:
             clear(run, options.work)
         return
-    log.info(f"{run.name} begins")
+    log.info(f"{run.name}: started")
     with watching() as progress:
         result = perform(
             run, corpus, checksum, results, options.work, progress, keep_model=options.keep_models,
@@ -77,7 +77,7 @@ def do_run(run: Run, corpus: Corpus, checksum: str, options: Options) -> None:
 
 
 def say_failure(name: str, error: Exception) -> str | None:
-    """Say why a run failed, and return the sentence if the user can mend it."""
+    """Report why a run failed, and return the message if the user can fix it."""
     sentence = mendable(error)
     complain(f"{name} failed: {sentence or f'{type(error).__name__}: {error}'}")
     log.debug("", exc_info=error)

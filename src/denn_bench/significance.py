@@ -1,4 +1,4 @@
-"""Whether a difference is more than chance: paired bootstrap over documents, paired t-test over seeds."""
+"""Significance of differences: paired bootstrap over documents, paired t-test over seeds."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ Metric = Literal["micro_f1", "macro_f1"]
 Pair = tuple[Tensor, Tensor, Tensor]  # the decisions of two systems and the gold labels, each (n,L) bool
 
 METRICS: tuple[Metric, ...] = ("micro_f1", "macro_f1")
-DRAWS = 2_000  # the interval's ends move by hundredths of a point with more
+DRAWS = 2_000  # more draws move the ends of the interval by hundredths of a point
 CHUNK = 2**21  # weights in memory at a time
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """The difference a − b on the documents as they are, its 95 % interval, and the two-sided p of no difference."""
+    """The difference a − b on the unweighted documents, its 95 % interval, and the two-sided p of no difference."""
 
     difference: float
     low: float
@@ -45,22 +45,22 @@ class TTest(NamedTuple):
 def paired_bootstrap(
     a: Tensor, b: Tensor, gold: Tensor, metric: Metric, draws: int = DRAWS, seed: int = 0
 ) -> Comparison:
-    """Compare two (n,L) bool decisions by giving the n documents random weights, the same for both, many times over.
+    """Compare two (n,L) bool decisions with many draws of random document weights, the same for both.
 
     This is the Bayesian bootstrap (Rubin, 1981): weights are exponential, so every document stays in every draw.
-    Drawing with replacement leaves a third of the documents out, and with them the rare labels that macro-F1 then
-    counts as 0: on EUR-LEX57K the whole interval of a difference lay below the difference itself.
+    Drawing with replacement leaves out a third of the documents, and with them rare labels, which macro-F1 then
+    counts as 0: on EUR-LEX57K the whole interval of a difference was below the difference itself.
     """
     return pooled_bootstrap([(a, b, gold)], metric, draws, seed)
 
 
 def pooled_bootstrap(pairs: Sequence[Pair], metric: Metric, draws: int = DRAWS, seed: int = 0) -> Comparison:
-    """Compare the mean difference of several pairs of runs on the same documents; each draw serves all pairs."""
+    """Compare the mean difference of several pairs of runs on the same documents; all pairs share each draw."""
     shape = pairs[0][2].shape
     if any(matrix.shape != shape for pair in pairs for matrix in pair):
-        raise DataError("Got runs on different documents or labels, expected the same test part; run them anew.")
+        raise DataError("Got runs on different documents or labels, expected the same test split. Run them again.")
     if not len(pairs[0][2]):
-        raise DataError("Got a test part without documents, expected some to draw from.")
+        raise DataError("Got an empty test split, expected at least one document.")
     n = len(pairs[0][2])
 
     def difference(weights: Weights) -> Tensor:
@@ -75,13 +75,13 @@ def pooled_bootstrap(pairs: Sequence[Pair], metric: Metric, draws: int = DRAWS, 
 
 
 def paired_t(a: Sequence[float], b: Sequence[float]) -> TTest:
-    """Test whether the mean difference of pairs is 0; without any variance t is ±∞, or 0 where all pairs are equal."""
+    """Test whether the mean difference of pairs is 0; without variance, t is ±∞, or 0 if all pairs are equal."""
     try:
         from scipy.special import stdtr
     except ImportError as error:
         raise MissingExtraError("The t-test", "scipy", "bench") from error
     if len(a) != len(b) or len(a) < 2:
-        raise DataError(f"Got {len(a)} and {len(b)} values, expected at least 2 pairs; run more seeds.")
+        raise DataError(f"Got {len(a)} and {len(b)} values, expected at least 2 pairs. Run more seeds.")
     differences = torch.tensor(a, dtype=torch.float64) - torch.tensor(b, dtype=torch.float64)
     mean, error_of_mean = float(differences.mean()), float(differences.std()) / math.sqrt(len(a))
     if error_of_mean < 1e-12:
@@ -102,10 +102,10 @@ def decided(pairs: Sequence[tuple[Result, Result]], part_a: str, part_b: str) ->
 
 
 def compare(a: Sequence[Result], b: Sequence[Result], part_a: str, part_b: str, draws: int = DRAWS) -> str:
-    """Describe in Markdown how two systems differ: for each seed, pooled over seeds, and by a t-test over seeds."""
+    """Describe the difference of two systems in Markdown: per seed, pooled over seeds, and by a t-test over seeds."""
     pairs = common(a, b)
     if not pairs:
-        raise DataError("Got runs without a common seed, expected at least one seed that both systems ran with.")
+        raise DataError("The two systems have no common seed. Run both with at least one common seed.")
     first, second = pairs[0]
     decisions = decided(pairs, part_a, part_b)
     lines = [
@@ -125,18 +125,18 @@ def compare(a: Sequence[Result], b: Sequence[Result], part_a: str, part_b: str, 
         lines.append(f"| t-test | {' | '.join(_t_cells(pairs, part_a, part_b))} |")
     paired = {one.name for pair in pairs for one in pair}
     if alone := [f"{one.recipe} {one.seed}" for one in (*a, *b) if one.name not in paired]:
-        lines += ["", f"Seeds that only one of the two has are left out: {', '.join(alone)}."]
+        lines += ["", f"Ignored because only one of the two has this seed: {', '.join(alone)}."]
     return "\n".join(lines)
 
 
 def described(comparison: Comparison) -> tuple[str, str]:
-    """Return a difference in points with its interval, and its p, as cells of a table."""
+    """Return a difference in points with its interval, and its p, as table cells."""
     low, high = (f"{100 * value:+.2f}" for value in (comparison.low, comparison.high))
     return f"{100 * comparison.difference:+.2f} [{low}, {high}]", probability(comparison.p)
 
 
 def probability(p: float) -> str:
-    """Return a p to three digits."""
+    """Format a p-value with three digits."""
     return "< 0.001" if p < 0.001 else f"{p:.3f}"
 
 
@@ -153,7 +153,7 @@ def _t_cells(pairs: Sequence[tuple[Result, Result]], part_a: str, part_b: str) -
 
 @dataclass(frozen=True)
 class Weights:
-    """Random weights of n documents, exponential with mean 1, many times over; the same for the same seed."""
+    """Draws of random weights for n documents, exponential with mean 1, determined by the seed."""
 
     n: int
     draws: int
@@ -164,9 +164,9 @@ class Weights:
         yield from torch.split(_all_weights(self.n, self.draws, self.seed), max(1, CHUNK // self.n))
 
 
-@lru_cache(maxsize=2)  # those of the last corpus, and its ones
+@lru_cache(maxsize=2)  # the random weights of the last corpus, and its ones
 def _all_weights(n: int, draws: int, seed: int | None) -> Tensor:
-    """Draw (draws,n) float32 weights, in the parts that they are used in."""
+    """Draw (draws,n) float32 weights, in the chunks in which they are used."""
     weights = torch.ones(draws, n)
     if seed is not None:
         generator = torch.Generator().manual_seed(seed)
@@ -175,7 +175,7 @@ def _all_weights(n: int, draws: int, seed: int | None) -> Tensor:
     return weights
 
 
-_scores: dict[tuple[str, str, int, Metric, Weights], Tensor] = {}  # tables compare the same decisions again and again
+_scores: dict[tuple[str, str, int, Metric, Weights], Tensor] = {}  # tables compare the same decisions repeatedly
 
 
 def _drawn(predicted: Tensor, gold: Tensor, metric: Metric, weights: Weights) -> Tensor:
@@ -189,7 +189,7 @@ def _drawn(predicted: Tensor, gold: Tensor, metric: Metric, weights: Weights) ->
 
 
 def _cells(matrix: Tensor) -> Tensor:
-    """Return the places of what is set in a bool (n,L) matrix, ascending: few of many, so all else counts with them."""
+    """Return the flat indices of the true cells of a bool (n,L) matrix, ascending; the matrix is sparse."""
     return torch.from_numpy(np.flatnonzero(matrix.numpy()))
 
 
@@ -208,7 +208,7 @@ def _scorer(given: Tensor, wanted: Tensor, shape: Sequence[int], metric: Metric)
     if metric == "micro_f1":
         counts = torch.stack([torch.bincount(cells // labels, minlength=n) for cells in (hits, sizes)], dim=1).double()
         return lambda weights: _f1(*(weights.double() @ counts).T)
-    used = torch.unique(sizes % labels)  # a label that nobody has and nobody gives scores 0 in every draw
+    used = torch.unique(sizes % labels)  # a label that is neither gold nor predicted scores 0 in every draw
     sparse = [_by_label(cells, used, n, labels) for cells in (hits, sizes)]  # (used,n)
 
     def macro(weights: Tensor) -> Tensor:
@@ -219,12 +219,12 @@ def _scorer(given: Tensor, wanted: Tensor, shape: Sequence[int], metric: Metric)
 
 
 def _f1(hits: Tensor, sizes: Tensor) -> Tensor:
-    """Divide weighted counts; 0 where there are none."""
+    """Divide weighted counts; 0 if there are none."""
     return torch.where(sizes > 0, 2 * hits / sizes, 0.0)
 
 
 def _by_label(cells: Tensor, used: Tensor, n: int, labels: int) -> Tensor:
-    """Count cells in a sparse matrix with a row for each label that is used and a column for each document."""
+    """Count cells in a sparse matrix with a row for each used label and a column for each document."""
     places = torch.stack([torch.searchsorted(used, cells % labels), cells // labels])
     shape = (len(used), n)
     return torch.sparse_coo_tensor(places, torch.ones(len(cells)), shape, check_invariants=True).coalesce()

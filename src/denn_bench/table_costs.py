@@ -1,4 +1,4 @@
-"""Tables of what runs cost and what they were set to: overhead, parameters, speed, settings."""
+"""Tables of costs and settings: overhead, parameters, speed, settings."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from denn_bench.result import Result, completed, select
 from denn_bench.summary import NOTHING, Table, corpora, device, markdown, measured, pair, percent, seeds, title
 
 GB = 1e9
-NEUTRAL = {"seed", "device", "time_budget", "checkpoint_seconds"}  # parameters that are no setting of the method
+NEUTRAL = {"seed", "device", "time_budget", "checkpoint_seconds"}  # parameters that do not affect the method
 PARTS = ("classifier", "neighbours", "average", "final")
 
 
 def overhead(results: Sequence[Result]) -> Table:
-    """What the neighbours cost at inference, in time and space."""
+    """Show the cost of the neighbours at inference, in time and space."""
     rows, used = [], []
     for corpus in corpora(results, ["denn"], paper.OVERHEAD):
         runs = select(results, corpus, "denn")
@@ -37,12 +37,13 @@ def overhead(results: Sequence[Result]) -> Table:
         rows.append([f"{title(corpus)}, here", *cells, seeds(runs)])
         used += runs
     header = [
-        "corpus", "scores without neighbours, ms/text", "with, ms/text", "more time, %", "predictions, ms/text",
+        "corpus", "scores without neighbours, ms/text", "with, ms/text", "extra time, %", "predictions, ms/text",
         "with evidence, ms/text", "datastore, GB", "seeds",
     ]  # fmt: skip
     note = (
-        "The paper measured on four V100; the datastore is its embeddings alone, without texts and labels. Predictions "
-        "are what `predict` returns: labels and scores without evidence, or with the texts of all k neighbours."
+        "The paper used four V100 GPUs. The size of the datastore is that of its embeddings, without texts and labels. "
+        "Predictions are the output of `predict`: labels and scores without evidence, or with the texts of all k "
+        "neighbours."
     )
     return Table(f"### Time and space of the neighbours\n\n{markdown(header, rows)}\n\n{note}", used)
 
@@ -59,7 +60,7 @@ def _cost(run: Result, name: str, unit: float = 1.0) -> float | None:
 
 
 def parameters(results: Sequence[Result]) -> Table:
-    """Parameters of encoder and head, and those that a system adds."""
+    """Show the parameters of encoder and head, and those that a system adds."""
     rows, used = [], []
     recipes = {run.recipe for run in results}
     for corpus in corpora(results, recipes, paper.EXTRA_PARAMETERS):
@@ -77,8 +78,8 @@ def parameters(results: Sequence[Result]) -> Table:
 
 
 def systems(results: Sequence[Result]) -> Table:
-    """What every system costs: parameters, time to train, time to score a text."""
-    texts, used = ["### What every system costs"], []
+    """Show the cost of every system: parameters, training time, scoring time per text."""
+    texts, used = ["### Cost of every system"], []
     header = [
         "system",
         "million parameters",
@@ -105,10 +106,10 @@ def systems(results: Sequence[Result]) -> Table:
                 used += runs
         texts += [f"**{title(corpus)}**", markdown([*header, "machine", "seeds"], rows)]
     note = (
-        "Scoring is timed on the first 1,000 test documents, neighbours and label sequences included. Where a training "
-        "shared its GPU with others, the scoring is that of a short run alone (`denn bench time`) with 8,000 documents "
-        "to train on and to keep, and the epoch its own or that of the run alone, whichever was shorter. That of DENN "
-        "is from a short run alone that kept all documents, on up to 4,096 texts."
+        "Scoring is timed on the first 1,000 test documents, including neighbours and label sequences. If a run shared "
+        "its GPU, the scoring time is that of a short separate run (`denn bench time`) with 8,000 training documents, "
+        "and the epoch time is the shorter of the two. DENN's scoring time comes from a short separate run with all "
+        "documents in the datastore, on up to 4,096 texts."
     )
     return Table("\n\n".join([*texts, note]), used)
 
@@ -119,7 +120,7 @@ def _millions(run: Result, *parts: str) -> float | None:
 
 
 def speed(results: Sequence[Result]) -> Table:
-    """How fast training was, and what it needed."""
+    """Show the speed and memory of training."""
     rows, used = [], []
     for corpus in corpora(results, {run.recipe for run in results}):
         for recipe in sorted({run.recipe for run in select(results, corpus)}):
@@ -136,19 +137,20 @@ def speed(results: Sequence[Result]) -> Table:
                 rows.append([f"{title(corpus)}, {recipe}", *cells, machine, seeds(runs)])
                 used += runs
     columns = ["tokens/s", "MFU, %", "matrix rate, TFLOP/s", "epoch, s", "training, s", "peak memory, GB"]
-    note = (
-        "MFU: 6 × parameters in the layers × tokens per second over the bf16 matrix rate measured on the same machine."
-    )
+    note = "MFU: 6 × parameters in the layers × tokens per second / bf16 matrix rate measured on the same machine."
     return Table(f"### Speed of training\n\n{markdown(['runs', *columns, 'machine', 'seeds'], rows)}\n\n{note}", used)
 
 
 def settings(results: Sequence[Result]) -> Table:
-    """What moves the numbers: every setting of DENN that was tried, against the paper's."""
+    """Compare every setting of DENN that was tried with the paper's."""
     mine = [run for run in results if run.data["recipe"]["method"] == "denn"]
     texts, used = ["### What moves the numbers: micro-F1 / macro-F1, percent"], []
     for corpus in corpora(mine, {run.recipe for run in mine}):
         runs = select(mine, corpus)
-        like = [*runs, *select(mine, corpus.removesuffix("-extra"))]  # what only adds documents may have no base
+        like = [
+            *runs,
+            *select(mine, corpus.removesuffix("-extra")),
+        ]  # a corpus that only adds documents may have no base
         base = next((run for run in like if run.recipe == "denn"), None)
         groups: dict[tuple[str, str], list[Result]] = {}
         for run in runs:
@@ -157,13 +159,13 @@ def settings(results: Sequence[Result]) -> Table:
         for (recipe, changes), some in sorted(groups.items(), key=lambda item: (item[0][0] != "denn", item[0])):
             cells = [pair(percent(some, part, "micro_f1"), percent(some, part, "macro_f1")) for part in PARTS]
             rows.append([recipe if changes == NOTHING else f"{recipe}: {changes}", *cells, seeds(some)])
-        texts += [f"**{title(corpus)}**", markdown(["recipe: where it differs from `denn`", *PARTS, "seeds"], rows)]
+        texts += [f"**{title(corpus)}**", markdown(["recipe: difference from `denn`", *PARTS, "seeds"], rows)]
         used += runs
     return Table("\n\n".join(texts), used)
 
 
 def variants(results: Sequence[Result]) -> Table:
-    """What other settings do to systems other than DENN, each beside its own recipe."""
+    """Compare other settings of systems other than DENN with their own recipes."""
     texts, used = ["### Other settings of other systems, percent"], []
     methods = {run.recipe: str(run.data["recipe"]["method"]) for run in results}
     others = {recipe for recipe, method in methods.items() if method != "denn" and recipe not in paper.SYSTEMS}
@@ -179,15 +181,15 @@ def variants(results: Sequence[Result]) -> Table:
                 steps = measured(runs, lambda run: _cost(run, "steps"), 0)
                 rows.append([recipe if changes == NOTHING else f"{recipe}: {changes}", steps, *scores, seeds(runs)])
                 used += runs
-        header = ["recipe: where it differs from its method's", "steps", "micro-F1", "macro-F1", "seeds"]
+        header = ["recipe: difference from its method", "steps", "micro-F1", "macro-F1", "seeds"]
         texts += [f"**{title(corpus)}**", markdown(header, rows)]
     return Table("\n\n".join(texts), used)
 
 
 def _changes(run: Result, base: Result | None) -> str:
-    """List the parameters that differ from another run's, and the training part's size where it does."""
+    """List the parameters that differ from another run's, and the size of the training split if it differs."""
     if base is None:
-        return "(there is no run to compare with)"
+        return "(no run to compare with)"
     mine, its = _settings(run), _settings(base)
     return ", ".join(f"{name} {value}" for name, value in mine.items() if value != its.get(name)) or NOTHING
 

@@ -57,13 +57,13 @@ STEPS = (
     ("classifier", "DENN"),
     ("kNN", "DENN"),
 )
-Part = tuple[Sequence[Result], str]  # runs and the part of their score that decides
+Part = tuple[Sequence[Result], str]  # runs, and the part of their score that decides
 
 
 def main(results: Sequence[Result], corpus: str) -> Table:
-    """Every system of the paper on one corpus, what it prints beside what was measured (RQ1)."""
+    """Compare every system of the paper on one corpus with the printed numbers (RQ1)."""
     printed_rows, runs = paper.MAIN[corpus], select(results, corpus)
-    names = {**paper.SYSTEMS, **TUNED}  # those of related work have no numbers in the paper
+    names = {**paper.SYSTEMS, **TUNED}  # systems of related work have no numbers in the paper
     rows, used = [], []
     for recipe, name in names.items():
         mine = select(runs, recipe=recipe)
@@ -98,23 +98,24 @@ def _claim(denn: Sequence[Result], bert: Sequence[Result], rows: Mapping[str, Pr
         f"{name} {verdict(difference((denn, 'final'), (bert, 'final'), metric), change(rows, 'bert', 'denn', metric))}"
         for metric, name in zip(METRICS, ("micro-F1", "macro-F1"), strict=True)
     ]
-    return f"The paper's claim that DENN is above BERT: {', '.join(found)}."
+    return f"The paper's claim that DENN beats BERT: {', '.join(found)}."
 
 
 def ablation(results: Sequence[Result]) -> Table:
-    """BERT → + kNN → + DCL → + debiased λ, and the parts of DENN by themselves (RQ2)."""
+    """Show the ablation BERT → + kNN → + DCL → + debiased λ, and the parts of DENN alone (RQ2)."""
     texts, used = ["### Ablation, percent"], []
     for corpus in corpora(results, ("bert", "bert-knn", "denn"), ["aapd"]):
         parts = {name: (select(results, corpus, recipe), part) for name, (recipe, part) in ABLATION.items()}
-        plain = select(results, corpus, "bert")  # the same weights, perhaps of more seeds
+        plain = select(results, corpus, "bert")  # the same weights, possibly with more seeds
         if len(plain) > len(parts["BERT"][0]):
             parts["BERT"] = (plain, "final")
         rows = paper.ABLATION.get(corpus, {})
         texts += [f"**{title(corpus)}**", _ablation_rows(parts, rows), _ablation_steps(parts, rows)]
         used += [run for runs, _ in parts.values() for run in runs]
     texts.append(
-        "A step holds where the difference has the paper's sign and the 95 % interval of the bootstrap over the test "
-        "documents, pooled over the seeds that both have, leaves 0 out; within chance: 0 lies in it."
+        "A step holds if the difference has the paper's sign and its 95 % interval excludes 0. The interval comes from "
+        "a bootstrap over the test documents, pooled over the common seeds. A difference whose interval contains 0 is "
+        "not significant."
     )
     return Table("\n\n".join(texts), used)
 
@@ -155,33 +156,33 @@ def difference(after: Part, before: Part, metric: str) -> Comparison:
 
 
 def change(rows: Mapping[str, Printed], before: str, after: str, metric: str) -> float | None:
-    """Return the difference of two printed rows, None where the paper prints none."""
+    """Return the difference of two printed rows, or None if the paper has no numbers."""
     values = [getattr(rows.get(name, Printed()), metric) for name in (after, before)]
     return None if None in values else values[0] - values[1]
 
 
 def verdict(found: Comparison, in_paper: float | None) -> str:
-    """Say whether a difference has the paper's sign, a gain where it prints none, and whether chance explains it."""
+    """State whether a difference is significant and has the paper's sign, or is a gain if the paper has no number."""
     alike = found.difference * (1 if in_paper is None else in_paper) > 0
     if found.low <= 0 <= found.high:
-        return f"not shown: {'the same' if alike else 'the other'} sign, within chance"
+        return f"not significant, {'same' if alike else 'opposite'} sign"
     return "holds" if alike else "does not hold"
 
 
 def contrast(results: Sequence[Result]) -> Table:
-    """The contrastive losses (RQ3)."""
+    """Compare the contrastive losses (RQ3)."""
     return _variants(results, "Contrastive losses", "loss", LOSSES, paper.CONTRAST)
 
 
 def views(results: Sequence[Result]) -> Table:
-    """The ways to make a second view of a text (RQ3)."""
+    """Compare the ways to create a second view of a text (RQ3)."""
     return _variants(results, "Positives", "second view by", POSITIVES, paper.VIEWS)
 
 
 def _variants(
     results: Sequence[Result], heading: str, what: str, names: Mapping[str, str], rows: Mapping[str, Printed]
 ) -> Table:
-    """Set the variants of DENN beside the paper's and against DENN itself."""
+    """Compare the variants of DENN with the paper's and with DENN itself."""
     texts, used = [f"### {heading}, percent"], []
     for corpus in corpora(results, [name for name in names if name != "denn"], ["aapd"]):
         denn = select(results, corpus, "denn")
@@ -199,12 +200,12 @@ def _variants(
         kinds = [f"{kind}, {where}" for kind in ("micro-F1", "macro-F1", "average") for where in ("paper", "here")]
         header = [what, *kinds, "micro-F1 against DENN", "macro-F1 against DENN", "seeds"]
         texts += [f"**{title(corpus)}**", markdown(header, lines)]
-    texts.append("Differences are over the seeds in common, with the 95 % interval of the pooled bootstrap.")
+    texts.append("Differences use the common seeds, with the 95 % interval of the pooled bootstrap.")
     return Table("\n\n".join(texts), used)
 
 
 def combination(results: Sequence[Result]) -> Table:
-    """The plain average of classifier and neighbours against the debiased λ, on every corpus, seed by seed."""
+    """Compare the plain average of classifier and neighbours with the debiased λ, on every corpus and seed."""
     lines, used = [], []
     recipes = ("denn", "denn-linear", "denn-tuned")
     for corpus in corpora(results, recipes):
@@ -232,7 +233,7 @@ def combination(results: Sequence[Result]) -> Table:
 
 
 def thresholds(results: Sequence[Result]) -> Table:
-    """Fixed thresholds, the tuned one and those tuned per label."""
+    """Compare fixed thresholds, the tuned one and those tuned per label."""
     kinds = {"0.4": "0.4", "0.45": "0.45", "0.5": "0.5", "tuned": "tuned", "per_label": "per label"}
     recipes = ("bert", "denn", "denn-tuned")
     lines, used = [], []

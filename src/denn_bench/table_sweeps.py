@@ -15,7 +15,7 @@ RECIPES = ("denn", "denn-tuned")
 
 
 def swept(runs: Sequence[Result], name: str) -> list[Result]:
-    """Return the runs that have a sweep; one of γ says nothing where half and half is the final score."""
+    """Return the runs that have a sweep; a sweep of γ is meaningless if the final score is the average."""
     halves = [run.data["recipe"]["parameters"].get("combination") == "average" for run in runs]
     return [
         run
@@ -25,7 +25,7 @@ def swept(runs: Sequence[Result], name: str) -> list[Result]:
 
 
 def sweep_of(runs: Sequence[Result], name: str) -> Sweep:
-    """Collect a sweep over seeds, with the mean of both F1 and the spread of draws beside them; settings ascend."""
+    """Collect a sweep over seeds, with the mean of both F1 and the standard deviation of draws, in ascending order."""
     setting = "share" if name == "datastore" else name
     found: Sweep = {}
     for run in swept(runs, name):
@@ -44,35 +44,35 @@ def means(sweep: Sweep, metric: str) -> dict[float, float]:
 
 
 def deviation(values: Mapping[str, Sequence[float]], metric: str) -> float:
-    """Return the standard deviation over seeds, or that over the draws of documents where there is one seed."""
+    """Return the standard deviation over seeds, or over the draws of documents if there is only one seed."""
     return stdev(values[metric]) if len(values[metric]) > 1 else values[f"{metric}_sd"][0]
 
 
 def best(sweep: Sweep) -> float:
-    """Return the setting with the best average of micro- and macro-F1; the smallest of equal ones."""
+    """Return the setting with the best average of micro- and macro-F1, the smallest in case of a tie."""
     averages = means(sweep, "average")
     return max(averages, key=averages.__getitem__)
 
 
 def spread(sweep: Sweep, metric: str) -> float:
-    """Return how far a metric moves over the settings, in points."""
+    """Return the range of a metric over the settings, in points."""
     values = means(sweep, metric).values()
     return max(values) - min(values)
 
 
 def k(results: Sequence[Result]) -> Table:
-    """The number of neighbours (RQ4)."""
-    return _sweep_table(results, "k", "Neighbours k")
+    """Show the sweep over the number of neighbours (RQ4)."""
+    return _sweep_table(results, "k", "Number of neighbours k")
 
 
 def gamma(results: Sequence[Result]) -> Table:
-    """The confidence threshold γ (RQ4)."""
+    """Show the sweep over the confidence threshold γ (RQ4)."""
     return _sweep_table(results, "gamma", "Threshold γ of the debiased confidence")
 
 
 def datastore(results: Sequence[Result]) -> Table:
-    """The share of the training part in the datastore (RQ4)."""
-    return _sweep_table(results, "datastore", "Share of the training part in the datastore")
+    """Show the sweep over the share of the training split in the datastore (RQ4)."""
+    return _sweep_table(results, "datastore", "Share of the training split in the datastore")
 
 
 def _sweep_table(results: Sequence[Result], name: str, heading: str) -> Table:
@@ -96,7 +96,7 @@ def _sweep_table(results: Sequence[Result], name: str, heading: str) -> Table:
             ]
             used += runs
     if name == "datastore":
-        texts.append("Where there is one seed, ± is the standard deviation over the draws of documents.")
+        texts.append("With one seed, ± is the standard deviation over the draws of documents.")
     return Table("\n\n".join(texts), used)
 
 
@@ -116,28 +116,28 @@ def _here(name: str, sweep: Sweep) -> str:
         first, last = min(sweep), max(sweep)
         gains = [means(sweep, metric)[last] - means(sweep, metric)[first] for metric in METRICS]
         span = f"from {_setting(name, first)} to {_setting(name, last)}"
-        return f"{top}; {span} micro-F1 {gains[0]:+.2f}, macro-F1 {gains[1]:+.2f}"
-    return f"{top}; spread of micro-F1 {spread(sweep, 'micro_f1'):.2f}, of macro-F1 {spread(sweep, 'macro_f1'):.2f}"
+        return f"{top}; {span}, micro-F1 {gains[0]:+.2f}, macro-F1 {gains[1]:+.2f}"
+    return f"{top}; range of micro-F1 {spread(sweep, 'micro_f1'):.2f}, of macro-F1 {spread(sweep, 'macro_f1'):.2f}"
 
 
 def in_words(name: str, corpus: str) -> str:
-    """Return what the paper's text says about a sweep on a corpus; its figures print no numbers."""
+    """Return what the paper's text says about a sweep on a corpus; its figures have no numbers."""
     if name == "k" and corpus in paper.BEST_K:
         change = paper.K_SPREAD[corpus]
         return (
-            f"best average at {paper.BEST_K[corpus]}; spread of micro-F1 {change.micro_f1}, of macro-F1 "
+            f"best average at {paper.BEST_K[corpus]}; range of micro-F1 {change.micro_f1}, of macro-F1 "
             f"{change.macro_f1}"
         )
     if name == "gamma" and corpus in paper.BEST_GAMMA:
         return f"best at {paper.BEST_GAMMA[corpus]}"
     if name == "datastore" and corpus in paper.DATASTORE_GAIN:
         change = paper.DATASTORE_GAIN[corpus]
-        return f"from 20 % to 100 % micro-F1 {change.micro_f1:+}, macro-F1 {change.macro_f1:+}"
-    return "says nothing about this corpus"
+        return f"from 20 % to 100 %, micro-F1 {change.micro_f1:+}, macro-F1 {change.macro_f1:+}"
+    return "no statement about this corpus"
 
 
 def group_scores(runs: Sequence[Result]) -> dict[str, list[float]]:
-    """Return the mean F1 in percent of the labels of each group by seed, the most frequent labels first."""
+    """Return the mean F1 of the labels of each group in percent by seed, most frequent labels first."""
     found: dict[str, list[float]] = {}
     for run in runs:
         for group in run.data["test"]["groups"]:
@@ -146,8 +146,8 @@ def group_scores(runs: Sequence[Result]) -> dict[str, list[float]]:
 
 
 def groups(results: Sequence[Result]) -> Table:
-    """Labels by training frequency, plain classifier against DENN (RQ5)."""
-    texts, used = ["### Labels by training frequency: mean F1 of the labels of a group, percent"], []
+    """Compare the plain classifier with DENN by training frequency of the labels (RQ5)."""
+    texts, used = ["### Labels by training frequency: mean F1 of the labels in a group, percent"], []
     for corpus in corpora(results, ("bert", "denn")):
         systems = {recipe: select(results, corpus, recipe) for recipe in ("bert", *RECIPES)}
         scores = {recipe: group_scores(runs) for recipe, runs in systems.items()}

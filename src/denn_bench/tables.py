@@ -1,4 +1,4 @@
-"""Every table of the benchmark by name, in Markdown, the paper's numbers beside those measured."""
+"""Every table of the benchmark by name, in Markdown, with the paper's numbers next to ours."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ TABLES: dict[str, Callable[[Sequence[Result]], Table]] = {
 
 
 def render(name: str, results: Sequence[Result]) -> str:
-    """Return a table in Markdown, with a line that says where its numbers come from."""
+    """Return a table in Markdown, with a caption that names its source."""
     if name not in TABLES:
-        raise ConfigError(f"There is no table {name!r}.{did_you_mean(name, TABLES)} There are: {', '.join(TABLES)}.")
+        raise ConfigError(f"There is no table {name!r}.{did_you_mean(name, TABLES)} Available: {', '.join(TABLES)}.")
     table = TABLES[name](results)
     return f"{table.text}\n\n{caption(f'denn bench table {name}', table.runs)}\n"

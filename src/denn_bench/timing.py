@@ -1,6 +1,6 @@
-"""What a recipe costs when it has the machine for itself: a short training and a scoring, timed.
+"""Measure the cost of a recipe on an otherwise idle machine: time a short training run and scoring.
 
-Results of trainings that shared an accelerator (`denn bench run --shared`) have no times of their own; these stand in.
+Results of runs that shared a GPU (`denn bench run --shared`) have no meaningful times; these replace them.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from denn_bench.run import Run, describe, write
 
 SAMPLE = 8000  # training documents: enough for every length, few enough to prepare quickly
 SCORED = 1000
-RATE_SHARE = 0.3  # of the learning rate: no training collapses, and a step takes as long
+RATE_SHARE = 0.3  # factor of the learning rate: prevents collapses, and a step takes as long
 UTILISATION = ("mfu", "mfu_with_attention")
 KEPT = {
     *BRIEF, "documents_per_second", *UTILISATION, "matrix_rate", "parameters", "peak_memory_bytes",
@@ -37,41 +37,41 @@ KEPT = {
 
 
 class Stopwatch:
-    """Progress that remembers when how much of the training was done, and ends it after some seconds."""
+    """Record the time of each training update, and end training after a time limit."""
 
     def __init__(self, progress: Progress, clock: Clock, seconds: float) -> None:
         self.progress, self.training, self.clock, self.seconds = progress, False, clock, seconds
         self.times: list[tuple[float, int]] = []
 
     def start(self, stage: Stage) -> None:
-        """Pass it on, and note whether training begins."""
+        """Forward the stage, and record whether training starts."""
         self.training = stage.trains
         if self.training:
             self.clock.budget = self.clock.elapsed() + self.seconds
         self.progress.start(stage)
 
     def advance(self, done: int, **values: object) -> None:
-        """Note the time."""
+        """Record the time."""
         if self.training:
             self.times.append((time.monotonic(), done))
         self.progress.advance(done, **values)
 
     def note(self, message: str) -> None:
-        """Pass it on."""
+        """Forward the note."""
         self.progress.note(message)
 
     def pace(self) -> float | None:
-        """Return documents per second in the later half of the training, when everything is warm."""
+        """Return documents per second in the second half of training, after warm-up."""
         if len(self.times) < 4:
             return None
         first, last = self.times[0], self.times[-1]
         later = [moment for moment in self.times[:-1] if moment[0] >= (first[0] + last[0]) / 2]
-        half = later[0] if later else self.times[-2]  # none where the last step took longer than all before it
+        half = later[0] if later else self.times[-2]  # none if the last step took longer than all before it
         return (last[1] - half[1]) / (last[0] - half[0]) if last[0] > half[0] else None
 
 
 def sample(corpus: Corpus, seed: int, *, whole: bool = False) -> Corpus:
-    """Return a corpus of fewer documents of the same kind and the same labels; the training part may stay whole."""
+    """Return a corpus with fewer documents but the same labels; the training split can stay complete."""
     some = list(corpus.train)
     if len(some) > SAMPLE and not whole:
         some = random.Random(seed).sample(some, SAMPLE)
@@ -79,7 +79,7 @@ def sample(corpus: Corpus, seed: int, *, whole: bool = False) -> Corpus:
 
 
 def at_pace(spent: Mapping[str, Any], pace: float | None, documents: int, sampled: int) -> dict[str, Any]:
-    """Return what a pace in documents per second makes of an epoch, of tokens per second and of their share."""
+    """Return epoch time, tokens per second and utilisation for a speed in documents per second."""
     if pace is None:
         return dict.fromkeys(("epoch_seconds", "documents_per_second", "tokens_per_second", *UTILISATION))
     found: dict[str, Any] = {"epoch_seconds": documents / pace, "documents_per_second": pace}
@@ -94,9 +94,9 @@ def at_pace(spent: Mapping[str, Any], pace: float | None, documents: int, sample
 def measure_costs(
     run: Run, corpus: Corpus, checksum: str, folder: Path, seconds: float, progress: Progress
 ) -> dict[str, Any]:
-    """Train for some seconds, score some documents, and write what an epoch and a text take to `folder`.
+    """Train for some seconds, score some documents, and write the time per epoch and per text to `folder`.
 
-    A method that keeps its documents keeps all of them; others train on some.
+    A method with a datastore keeps all documents; others train on a sample.
     """
     reset_peak_memory()
     keeps_documents = issubclass(lookup(METHODS, run.method.method, "method"), WithNeighbours)
@@ -123,7 +123,7 @@ def measure_costs(
         spent = cost(model, some, time.monotonic() - begun, 0, rate, speed(model, [*some.test, *some.valid]))
     spent |= at_pace(spent, watch.pace(), len(corpus.train), len(some.train))
     for name in spent.keys() - KEPT:
-        del spent[name]  # of a training that was cut short
+        del spent[name]  # not meaningful for a shortened training run
     data: dict[str, Any] = describe(run, corpus, checksum) | rounded({"cost": spent})
     folder.mkdir(parents=True, exist_ok=True)
     write(folder / f"{run.name}.json", data)

@@ -1,4 +1,4 @@
-"""When a training of a benchmark begins: wait for the turn at the accelerator, and measure how fast that is."""
+"""Take turns at the GPU: wait before a benchmark trains, and measure the GPU's speed."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from denn.types import Stage
 
 
 class Turns:
-    """Progress that holds a lock on a file, if there is one, from the start of a training to what follows it.
+    """Progress that holds a file lock, if given, from the start of training until the next stage.
 
-    So several benchmarks at once can share an accelerator: one trains or is timed while the others write and evaluate
-    their models. The system gives the lock back when the process ends, however it ends. `begin` is called with the
-    lock held.
+    Several benchmarks can then share a GPU: one trains or is timed while the others save and evaluate their models.
+    The operating system releases the lock when the process ends, however it ends. `begin` is called with the lock
+    held.
     """
 
     def __init__(self, progress: Progress, path: Path | None, begin: Callable[[], None]) -> None:
@@ -26,7 +26,7 @@ class Turns:
         self._turn = ExitStack()
 
     def start(self, stage: Stage) -> None:
-        """Begin a stage, after the trainings of other processes where it is one itself."""
+        """Start a stage; if it is training, wait for the training of other processes first."""
         self._turn.close()
         if stage.trains:
             self._turn.enter_context(self.alone())
@@ -35,7 +35,7 @@ class Turns:
 
     @contextmanager
     def alone(self) -> Iterator[None]:
-        """Wait for the lock and hold it."""
+        """Acquire the lock."""
         if self.path is None:
             yield
             return
@@ -47,13 +47,13 @@ class Turns:
             yield
 
     def close(self) -> None:
-        """Give the lock back, if it is held."""
+        """Release the lock if it is held."""
         self._turn.close()
 
     def advance(self, done: int, **values: object) -> None:
-        """Pass it on."""
+        """Forward it."""
         self.progress.advance(done, **values)
 
     def note(self, message: str) -> None:
-        """Pass it on."""
+        """Forward it."""
         self.progress.note(message)

@@ -1,4 +1,4 @@
-"""Files with the witnesses' scores of one part of a run: enough to compare combinations without corpus and model."""
+"""Files with the witnesses' scores on one split, so that combinations can be compared without corpus or model."""
 
 from __future__ import annotations
 
@@ -21,14 +21,17 @@ from denn.untrusted import first_line
 FORMAT = 1
 HIGHEST = 300  # labels of a text whose scores are kept; all others get the lowest of these
 PARTS = ("valid", "test")
-LOGIT, LABEL = ".logit", ".label"  # behind a witness's name: (n,m) logits, highest first, and the columns of the labels
-UNKNOWN = ".unknown"  # rows and columns of scores that the witness cannot know, if there are any
-REMEDY = "Make it again with `denn bench run --scores`."
+LOGIT, LABEL = (
+    ".logit",
+    ".label",
+)  # suffixes of a witness's name: (n,m) logits, highest first, and the columns of the labels
+UNKNOWN = ".unknown"  # rows and columns of unknown scores, if there are any
+REMEDY = "Create it again with `denn bench run --scores`."
 
 
 @dataclass(frozen=True, eq=False)
 class WitnessScores:
-    """What witnesses say of the texts of one part, and the labels of these texts."""
+    """The witnesses' scores of the texts of one split, and their gold labels."""
 
     corpus: str
     seed: int
@@ -66,7 +69,7 @@ class WitnessScores:
 
     @classmethod
     def load(cls, path: Path) -> Self:
-        """Read what `save` wrote."""
+        """Read a file written by `save`."""
         try:
             return cls._of(_arrays(path))
         except OSError as error:
@@ -76,7 +79,7 @@ class WitnessScores:
 
     @classmethod
     def _of(cls, arrays: dict[str, Any]) -> Self:
-        """Check arrays and return what they say; ValueError where they do not go together."""
+        """Check the arrays and return their content; raise ValueError if they do not match."""
         if (found := _array(arrays, "format", "i", ()).item()) != FORMAT:
             raise ValueError(f"its format is {found}, expected {FORMAT}")
         counts = _array(arrays, "label_counts", "i", (None,))
@@ -101,28 +104,28 @@ class WitnessScores:
         return replace(self, parts={name: self.parts[name] for name in witnesses})
 
     def with_witnesses(self, other: WitnessScores) -> Self:
-        """Add the witnesses of another file of the same texts."""
+        """Add the witnesses of another file with the same texts."""
         return replace(self, parts={**self.parts, **other.parts})
 
     def has_same_texts(self, other: WitnessScores) -> bool:
-        """Tell whether two files are of the same labels and, as far as their gold labels show, of the same texts."""
+        """Check whether two files have the same labels and, judging by their gold labels, the same texts."""
         return torch.equal(self.gold, other.gold) and self.has_same_labels(other)
 
     def has_same_labels(self, other: WitnessScores) -> bool:
-        """Tell whether the labels of two files have the same numbers of training documents."""
+        """Check whether the labels of two files have the same numbers of training documents."""
         return torch.equal(self.context.label_counts, other.context.label_counts)
 
 
 def _arrays(path: Path) -> dict[str, Any]:
     with path.open("rb") as file:
-        archive = np.load(file)  # refuses pickle
+        archive = np.load(file)  # rejects pickles
         if not isinstance(archive, NpzFile):
             raise ValueError("it is not an npz archive")
         return {key: archive[key] for key in archive.files}
 
 
 def _array(arrays: dict[str, Any], key: str, kind: str, shape: tuple[int | None, ...]) -> Any:
-    """Return an array that must have this kind (i, f or U) and shape; None is any size."""
+    """Return an array after checking its kind (i, f or U) and shape; None allows any size."""
     if key not in arrays:
         raise ValueError(f"it has no {key!r}")
     found = arrays[key]
@@ -133,19 +136,19 @@ def _array(arrays: dict[str, Any], key: str, kind: str, shape: tuple[int | None,
         expected = "×".join("any" if size is None else str(size) for size in shape) or "one value"
         raise ValueError(f"{key!r} is {found.dtype} of shape {found.shape}, expected {kind!r} of {expected}")
     if kind == "f" and np.isnan(found).any():
-        raise ValueError(f"{key!r} holds values that are not numbers")
+        raise ValueError(f"{key!r} contains values that are not numbers")
     return found
 
 
 def _within(places: Any, key: str, sizes: tuple[int, ...]) -> Tensor:
-    """Return places that must lie within these sizes, as a tensor."""
+    """Return indices as a tensor after checking that they are within these sizes."""
     if (places < 0).any() or (places >= np.array(sizes)).any():
-        raise ValueError(f"{key!r} names a place that does not exist")
+        raise ValueError(f"{key!r} has an index out of range")
     return torch.from_numpy(places.astype(np.int64))
 
 
 def _scores(arrays: dict[str, Any], name: str, texts: int, labels: int) -> Tensor:
-    """Return a witness's (n,L) scores; a label that was not kept gets the lowest score that was."""
+    """Return a witness's (n,L) scores; labels that were not saved get the lowest saved score."""
     logits = torch.from_numpy(_array(arrays, name + LOGIT, "f", (texts, None)).astype(np.float32))
     if not logits.shape[1]:
         raise ValueError(f"{name + LOGIT!r} is empty")

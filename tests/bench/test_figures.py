@@ -62,13 +62,13 @@ def test_the_same_data_gives_the_same_bytes(folder):
 
 
 def test_an_unknown_figure_is_named_with_the_known_ones(runs, tmp_path):
-    with pytest.raises(ConfigError, match=r"no figure 'gama'\. Did you mean 'gamma'\? There are: k, gamma, "):
+    with pytest.raises(ConfigError, match=r"no figure 'gama'\. Did you mean 'gamma'\? Available: k, gamma, "):
         draw("gama", runs, tmp_path)
 
 
 @pytest.mark.parametrize("name", FIGURES)
 def test_a_figure_without_runs_says_what_to_run(name, tmp_path):
-    with pytest.raises(DataError, match="run `denn bench"):
+    with pytest.raises(DataError, match="Run `denn bench"):
         draw(name, [], tmp_path / "out", tmp_path)
     assert not (tmp_path / "out").exists()
 
@@ -155,5 +155,5 @@ def test_maps_are_those_of_their_kind_and_broken_ones_are_named(folder):
     assert "Spearman" in plots.embedding_map([MAP]).figure.axes[0].get_xlabel()
     for content in ("{", '{"kind": "map", "spearman": NaN}'):
         (folder / "broken-map.json").write_text(content)
-        with pytest.raises(DataError, match=r"broken-map\.json is no JSON file"):
+        with pytest.raises(DataError, match=r"broken-map\.json is not a JSON file"):
             read_maps(folder)

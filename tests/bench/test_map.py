@@ -115,7 +115,7 @@ def test_too_few_test_documents_of_a_set_are_named(toy):
 def test_another_corpus_than_the_models_is_refused(toy):
     method, corpus = toy
     strangers = [Document(document.text, document.labels, f"x-{document.id}") for document in corpus.train]
-    with pytest.raises(DataError, match="holds no training document of this corpus"):
+    with pytest.raises(DataError, match="has no training documents of this corpus"):
         maps.embedding_map(method, corpus_of(strangers, corpus.test), train=30)
 
 
@@ -135,6 +135,6 @@ def test_run_writes_a_file_that_is_no_result(tiny_model, tiny_corpus, tmp_path):
 
 def test_a_model_without_a_datastore_cannot_be_mapped(tiny_corpus, tmp_path):
     denn.train(tiny_corpus, out=tmp_path / "dummy", method="dummy").close()
-    with pytest.raises(StoreError, match="keeps no datastore"):
+    with pytest.raises(StoreError, match="has no datastore"):
         maps.run(tmp_path / "dummy", tiny_corpus, tmp_path / "map.json")
     assert not (tmp_path / "map.json").exists()

@@ -21,7 +21,7 @@ def test_every_place_gets_its_table_and_the_rest_stays():
 
 
 def test_a_page_without_places_or_with_an_unknown_table_is_said():
-    with pytest.raises(DataError, match="no whole place for a table"):
+    with pytest.raises(DataError, match="no place for a table"):
         fill("prose", [])
     with pytest.raises(ConfigError, match="speed"):
         fill("<!-- table: sped -->\n<!-- end -->", all_runs())

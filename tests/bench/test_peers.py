@@ -107,7 +107,7 @@ def test_runners_do_not_import_denn():
         ("import os, signal; os.kill(os.getpid(), signal.SIGKILL)", "killed, probably because memory ran out"),
         (
             "return Trained(lambda texts: np.full((len(texts), len(job.labels)), np.nan), 1, '', True)",
-            "DataError: Some validation scores are not finite numbers.",
+            "DataError: Some validation scores are not finite.",
         ),
     ],
 )
@@ -152,7 +152,7 @@ def test_packages_from_a_folder(own_runner, tmp_path, data, tiny_corpus, monkeyp
     monkeypatch.setattr(Peer, "_constant", lambda self, name: ("extra==1",) if name == "PACKAGES" else ())
     folder = tmp_path / "packages"
     row = perform(run, tiny_corpus, data, "x", CORES, tmp_path / "work", folder)
-    said = "is missing; expected a folder with the unpacked packages of this runner."
+    said = "is missing. Expected a folder with the unpacked packages of this runner."
     assert row["failure"] == f"EnvironmentFailed: {folder / 'mine'} {said}"
     for place in (folder / "mine", tmp_path / "ours"):
         place.mkdir(parents=True)
@@ -340,7 +340,7 @@ def test_wrong_options_are_explained():
         _chosen("smv")
     assert _chosen("") == list(PEERS)
     assert _chosen("", gpu=True) == ["denn", "setfit", "trainer", "libmultilabel-bert", "adaptive-classifier"]
-    with pytest.raises(ConfigError, match=r"The peer 'svm' cannot use a GPU\. Run it with --device cpu\."):
+    with pytest.raises(ConfigError, match=r"The peer 'svm' does not support a GPU\. Run it with --device cpu\."):
         _chosen("svm", gpu=True)
     for wrong in ("one", "-1", "nan"):
         with pytest.raises(ConfigError, match="--minutes"):

@@ -40,9 +40,9 @@ def test_a_result_gives_metrics_and_decisions(tmp_path):
 @pytest.mark.parametrize(
     ("asked", "said"),
     [
-        (("finale", "tuned", "micro_f1"), "the part 'finale', but the result aapd-denn-2 has final"),
-        (("final", "0.4", "micro_f1"), "the threshold '0.4'.*has tuned"),
-        (("final", "tuned", "f1"), "the metric 'f1'.*has micro_f1, macro_f1"),
+        (("finale", "tuned", "micro_f1"), "aapd-denn-2 has no part 'finale'. Available: final"),
+        (("final", "0.4", "micro_f1"), "no threshold '0.4'. Available: tuned"),
+        (("final", "tuned", "f1"), "no metric 'f1'. Available: micro_f1, macro_f1"),
     ],
 )
 def test_what_a_result_does_not_have_is_said(tmp_path, asked, said):
@@ -50,7 +50,7 @@ def test_what_a_result_does_not_have_is_said(tmp_path, asked, said):
     (result,) = read_all(tmp_path)
     with pytest.raises(DataError, match=said):
         result.metric(*asked)
-    with pytest.raises(DataError, match="the part 'average'"):
+    with pytest.raises(DataError, match="no part 'average'"):
         result.decisions("average")
 
 
@@ -61,11 +61,11 @@ def test_other_json_files_are_left_out_and_other_schemas_refused(tmp_path):
     (tmp_path / "README.md").write_text("results")
     assert [result.name for result in read_all(tmp_path)] == ["aapd-denn-2"]
     write(tmp_path, "b", schema=2)
-    with pytest.raises(DataError, match=r"b\.json has the schema 2, this denn reads 1"):
+    with pytest.raises(DataError, match=r"b\.json has schema 2, but this version of denn reads 1"):
         read_all(tmp_path)
     for content in ("{", '{"schema": 1, "loss": NaN}', '{"loss": -Infinity}'):
         (tmp_path / "b.json").write_text(content)
-        with pytest.raises(DataError, match=r"b\.json is no JSON"):
+        with pytest.raises(DataError, match=r"b\.json is not a JSON"):
             read_all(tmp_path)
     with pytest.raises(DataError, match="There is no folder"):
         read_all(tmp_path / "nowhere")

@@ -117,9 +117,9 @@ def test_pooled_seeds_have_the_mean_difference_and_a_narrower_interval(gold):
 
 
 def test_different_test_parts_are_refused(gold):
-    with pytest.raises(DataError, match="expected the same test part"):
+    with pytest.raises(DataError, match="expected the same test split"):
         paired_bootstrap(gold, gold[:-1], gold[:-1], "micro_f1")
-    with pytest.raises(DataError, match="without documents"):
+    with pytest.raises(DataError, match="empty test split"):
         paired_bootstrap(*[torch.zeros(0, 3, dtype=torch.bool)] * 3, "micro_f1")
 
 
@@ -170,13 +170,13 @@ def test_compare_gives_each_common_seed_all_of_them_and_the_t_test(gold):
     assert rows["1"].split("|")[2].strip().startswith(f"{100 * first:+.2f} [+")
     assert "0.005" in rows["all"]  # 2 / 401: no draw crosses 0
     assert "denn (final) minus bert (final) on toy" in text
-    assert text.endswith("Seeds that only one of the two has are left out: denn 0, bert 3.")
-    assert "left out" not in compare(better, better, "final", "final", draws=50)
+    assert text.endswith("Ignored because only one of the two has this seed: denn 0, bert 3.")
+    assert "Ignored" not in compare(better, better, "final", "final", draws=50)
 
 
 def test_compare_of_one_seed_has_no_t_test_and_none_is_refused(gold):
     a, b = run("denn", 0, gold, gold), run("bert", 0, gold, noisy(gold, 0.5, 0.1, 1))
     assert "t-test" not in compare([a], [b], "final", "final", draws=50)
     assert "| all |" not in compare([a], [b], "final", "final", draws=50)
-    with pytest.raises(DataError, match="without a common seed"):
+    with pytest.raises(DataError, match="no common seed"):
         compare([a], [run("bert", 1, gold, gold)], "final", "final")

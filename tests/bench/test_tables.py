@@ -62,7 +62,7 @@ def test_every_table_renders_with_and_without_runs(name, runs):
 
 
 def test_an_unknown_table_is_named_with_the_known_ones(runs):
-    with pytest.raises(ConfigError, match=r"no table 'ablaton'\. Did you mean 'ablation'\? There are: main-aapd, "):
+    with pytest.raises(ConfigError, match=r"no table 'ablaton'\. Did you mean 'ablation'\? Available: main-aapd, "):
         render("ablaton", runs)
 
 
@@ -83,7 +83,7 @@ def test_main_sets_paper_and_runs_side_by_side(runs):
 
 def test_main_says_where_the_claim_does_not_hold():
     worse = [run("denn", quality={"final": 0.3}), run("bert", quality={"final": 0.9})]
-    assert "DENN is above BERT: micro-F1 does not hold, macro-F1 does not hold." in render("main-aapd", worse)
+    assert "DENN beats BERT: micro-F1 does not hold, macro-F1 does not hold." in render("main-aapd", worse)
 
 
 def test_ablation_takes_each_row_from_its_recipe_and_part(runs):
@@ -119,9 +119,9 @@ def test_ablation_falls_back_to_the_plain_classifier():
     ("difference", "low", "high", "in_paper", "said"),
     [
         (0.02, 0.01, 0.03, 0.5, "holds"),
-        (0.02, -0.01, 0.03, None, "not shown: the same sign, within chance"),
+        (0.02, -0.01, 0.03, None, "not significant, same sign"),
         (-0.02, -0.03, -0.01, 0.5, "does not hold"),
-        (-0.02, -0.03, 0.01, 0.5, "not shown: the other sign, within chance"),
+        (-0.02, -0.03, 0.01, 0.5, "not significant, opposite sign"),
         (-0.02, -0.03, -0.01, -0.5, "holds"),
     ],
 )
@@ -153,8 +153,8 @@ def test_sweeps_mark_the_best_and_quote_the_paper(runs):
     text = render("k", runs)
     found = rows(text)
     assert found["**30**"] == ["74.60 ± 0.10", "64.50 ± 0.00", "69.55 ± 0.05"]
-    assert "Here: best average at 30; spread of micro-F1 1.50, of macro-F1 1.50. The paper: best average at 30" in text
-    assert "from 20 % to 100 % micro-F1 +4.00, macro-F1 +4.00. The paper: from 20 % to 100 % micro-F1 +1.4" in render(
+    assert "Here: best average at 30; range of micro-F1 1.50, of macro-F1 1.50. The paper: best average at 30" in text
+    assert "from 20 % to 100 %, micro-F1 +4.00, macro-F1 +4.00. The paper: from 20 % to 100 %, micro-F1 +1.4" in render(
         "datastore", runs
     )
     assert "**0.7**" in render("gamma", runs)
@@ -205,11 +205,11 @@ def test_costs_that_were_not_measured_are_left_open():
 def test_variants_stand_beside_their_methods_own_recipe():
     longer = run("bert-longer", parameters={"epochs": 6})
     found = rows(render("variants", [run("bert"), run("bert", 1), longer, run("denn"), run("denn-ucl")]))
-    assert list(found) == ["recipe: where it differs from its method's", "---", "bert", "bert-longer: epochs 6"]
+    assert list(found) == ["recipe: difference from its method", "---", "bert", "bert-longer: epochs 6"]
     assert found["bert-longer: epochs 6"] == [
         "5,000", *(written(percents([longer], "bert-longer", "final", m)) for m in ("micro_f1", "macro_f1")), "0"
     ]  # fmt: skip
-    assert "(there is no run to compare with)" in render("variants", [longer])
+    assert "(no run to compare with)" in render("variants", [longer])
 
 
 def test_a_parameter_that_came_after_a_run_counts_as_its_default():
@@ -228,7 +228,7 @@ def test_settings_name_what_differs_from_denn():
     extra = run("denn-long", corpus="aapd-extra", parameters={"epochs": 8})
     extra.data["corpus"]["train"] = 44_038
     assert "denn-long: epochs 8, training documents 44038" in rows(render("settings", [run("denn"), extra]), 1)
-    assert "denn-long: (there is no run to compare with)" in rows(render("settings", [extra]))
+    assert "denn-long: (no run to compare with)" in rows(render("settings", [extra]))
 
 
 def test_thresholds_are_read_each_at_its_own():
@@ -250,7 +250,7 @@ def test_runs_of_other_test_parts_are_refused():
     """A run on fewer documents cannot be paired with one on all."""
     short, gold = run("bert"), a_gold("aapd")[:-1]
     short.data["decisions"] = {"gold": columns(gold), "final": columns(torch.zeros_like(gold))}
-    with pytest.raises(DataError, match="expected the same test part"):
+    with pytest.raises(DataError, match="expected the same test split"):
         render("main-aapd", [run("denn"), short])
 
 

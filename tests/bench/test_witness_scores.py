@@ -69,10 +69,10 @@ def test_words_have_no_neighbours(tmp_path):
         ({"gold": None}, "it has no 'gold'"),
         ({"classifier.label": None}, "it has no 'classifier.label'"),
         ({"classifier.logit": None, "neighbours.logit": None}, "it has no witness"),
-        ({"gold": np.array([[0, LABELS]])}, "'gold' names a place that does not exist"),
-        ({"gold": np.array([[-1, 0]])}, "'gold' names a place that does not exist"),
-        ({"classifier.label": np.full((TEXTS, HIGHEST), LABELS)}, "'classifier.label' names a place"),
-        ({"classifier.logit": np.full((TEXTS, HIGHEST), np.nan)}, "'classifier.logit' holds values that are not num"),
+        ({"gold": np.array([[0, LABELS]])}, "'gold' has an index out of range"),
+        ({"gold": np.array([[-1, 0]])}, "'gold' has an index out of range"),
+        ({"classifier.label": np.full((TEXTS, HIGHEST), LABELS)}, "'classifier.label' has an index"),
+        ({"classifier.logit": np.full((TEXTS, HIGHEST), np.nan)}, "'classifier.logit' contains values that are not"),
         ({"similarity": np.zeros((TEXTS - 1, 5))}, "expected 'f' of 12×any"),
         ({"label_counts": np.zeros(LABELS)}, "'label_counts' is float64 of shape .400,., expected 'i' of any"),
         ({"seed": np.array("x")}, "'seed' is <U1"),
@@ -82,7 +82,7 @@ def test_words_have_no_neighbours(tmp_path):
 def test_what_is_wrong_with_a_file_is_one_sentence(arrays, tmp_path, change, reason):
     changed = {key: value for key, value in (arrays | change).items() if value is not None}
     np.savez(tmp_path / "bad.npz", **changed)
-    with pytest.raises(DataError, match=rf"bad\.npz is not a file of witness scores: .*{reason}.*Make it again"):
+    with pytest.raises(DataError, match=rf"bad\.npz is not a file of witness scores: .*{reason}.*Create it again"):
         WitnessScores.load(tmp_path / "bad.npz")
 
 

@@ -71,7 +71,7 @@ def test_what_is_done_is_skipped(bench, tmp_path):
     assert (tmp_path / "work" / "tiny-dummy-0" / "bundle.json").exists()
     ran = bench("tiny", "dummy")
     assert ran.code == 0
-    assert "tiny-dummy-0 is in" in ran.err
+    assert "tiny-dummy-0 is already in" in ran.err
     assert path.stat().st_mtime_ns == written
     assert not list((tmp_path / "work").iterdir())  # nobody asked to keep it this time
     assert "tiny-dummy-0" not in bench("tiny", "dummy", "-q").err
@@ -81,8 +81,8 @@ def test_sweeps_that_a_result_lacks_are_said(bench):
     assert bench("tiny", "good,dummy").code == 0
     ran = bench("tiny", "good,dummy", "--sweeps")
     assert ran.code == 0
-    said = [line.partition(" already")[2] for line in ran.err.splitlines() if " already" in line]
-    assert said == [", without sweeps; move it away to have them", ""]
+    said = [line.partition("results")[2] for line in ran.err.splitlines() if " already" in line]
+    assert said == [", without sweeps; move it away to run them", ""]
 
 
 def test_combinations_are_compared_on_the_scores_of_runs(bench, run, tmp_path):
@@ -109,7 +109,7 @@ def test_scores_that_a_result_lacks_are_said(bench, tmp_path):
 
 def test_combine_says_what_is_wrong_with_scores(run, tmp_path):
     ran = run("bench", "combine", tmp_path / "nowhere")
-    assert ran.code == 2 and "There are no witness scores in" in ran.err
+    assert ran.code == 2 and "has no witness scores" in ran.err
     (tmp_path / "scores" / "tiny-good-0").mkdir(parents=True)
     ran = run("bench", "combine", tmp_path / "scores")
     assert ran.code == 2 and "valid.npz cannot be read: No such file or directory" in " ".join(ran.err.split())
@@ -126,7 +126,7 @@ def test_a_run_that_fails_leaves_the_others_alone(bench, tmp_path):
     ran = bench("tiny", "bad,dummy")
     assert ran.code == 2
     assert "tiny-bad-0 failed: " in ran.err
-    assert ran.err.splitlines()[-1] == "denn: 1 of 2 runs failed: tiny-bad-0; the others have their results."
+    assert ran.err.splitlines()[-1] == "denn: 1 of 2 runs failed: tiny-bad-0. The others succeeded."
     assert [path.stem for path in (tmp_path / "results").iterdir()] == ["tiny-dummy-0"]
 
 
@@ -135,7 +135,7 @@ def test_a_corpus_that_cannot_be_read_leaves_the_others_alone(bench, tmp_path):
     ran = bench("tiny,tiny2", "dummy,good", "--seeds", "0")
     assert ran.code == 2
     assert "tiny failed: " in ran.err
-    assert "denn: 2 of 4 runs failed: tiny-dummy-0, tiny-good-0; the others have their results." in ran.err
+    assert "denn: 2 of 4 runs failed: tiny-dummy-0, tiny-good-0. The others succeeded." in ran.err
     assert len(list((tmp_path / "results").iterdir())) == 2
 
 
@@ -160,18 +160,18 @@ def test_an_interruption_can_be_taken_up(bench, monkeypatch, tmp_path):
         patch.setattr(Plain, "note", stop)
         ran = bench("tiny", "dummy,good")
     assert ran.code == 130
-    assert ran.err.splitlines()[-1] == "denn: interrupted; the same command takes it up again"
+    assert ran.err.splitlines()[-1] == "denn: interrupted; run the same command again to resume"
     assert [path.stem for path in (tmp_path / "results").iterdir()] == ["tiny-dummy-0"]
     ran = bench("tiny", "dummy,good")
     assert ran.code == 0
-    assert "tiny-dummy-0 is in" in ran.err
+    assert "tiny-dummy-0 is already in" in ran.err
     assert len(list((tmp_path / "results").iterdir())) == 2
 
 
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["tiny", "godo"], "those for tiny are bad, dummy, good. Did you mean 'good'?"),
+        (["tiny", "godo"], "no recipe 'godo' for tiny. Did you mean 'good'? Available: bad, dummy, good."),
         (["tini", "good"], "Got the corpus 'tini'"),
         (["tiny", "good", "--seeds", "0,x"], "numbers such as 0,1,2"),
         (["tiny", "good", "--set", "kk=3"], "no parameter 'kk'"),
@@ -198,7 +198,7 @@ def test_results_are_shown_by_name(run, bench, tmp_path):
     assert "good (final) minus good (classifier) on tiny" in ran.out
     ran = run("bench", "compare", "tiny", "good", "bert", *results)
     assert ran.code == 2
-    assert "There is no result of bert on tiny" in ran.err
+    assert "has no result of bert on tiny" in ran.err
 
 
 def test_figures_say_where_they_are(run, tmp_path):
@@ -217,7 +217,7 @@ def test_a_page_is_filled_and_checked(run, tmp_path):
     (results / "aapd-denn-0.json").write_text(json.dumps(bench_runs.run("denn").data))
     page.write_text("# Speed\n<!-- table: speed -->\n<!-- end -->\n")
     stale = run("bench", "page", page, "--check", "--results", results)
-    assert stale.code == 2 and "is not what" in stale.err
+    assert stale.code == 2 and "is out of date" in stale.err
     assert run("bench", "page", page, "--results", results).code == 0
     assert "tokens" in page.read_text()
     assert run("bench", "page", page, "--check", "--results", results).code == 0

@@ -33,10 +33,10 @@ def peers(run, files, tmp_path, monkeypatch):
 def test_from_a_corpus_to_a_table(peers, run, tmp_path):
     ran = peers("--peers", "svm", "--minutes", "1,5")
     assert ran.code == 0
-    assert "svm on tiny, 1 min, seed 0: micro/macro F1" in ran.err and "5 min, seed 0: done already" in ran.err
+    assert "svm on tiny, 1 min, seed 0: micro/macro F1" in ran.err and "5 min, seed 0: already done" in ran.err
     (line,) = (tmp_path / "peers.jsonl").read_text().splitlines()  # it ended by itself, so five minutes need no run
     assert json.loads(line)["failure"] is None
-    assert "1 min, seed 0: done already" in peers("--peers", "svm", "--minutes", "1").err
+    assert "1 min, seed 0: already done" in peers("--peers", "svm", "--minutes", "1").err
     page = tmp_path / "page.md"
     page.write_text("# Peers\n<!-- peers -->\n<!-- end -->\n")
     assert run("bench", "peers", "table", "--results", tmp_path / "peers.jsonl", "--page", page).code == 0
@@ -56,7 +56,7 @@ def test_wrong_options_end_before_any_work(peers, run, tmp_path, monkeypatch):
     assert "expected numbers such as 1,5" in peers("--peers", "svm", "--minutes", "five").err
     assert peers("--peers", "svm", "--busy", "2").code == 2
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    assert "PyTorch finds no CUDA GPU. Use --device cpu." in peers("--peers", "denn", "--device", "cuda").err
+    assert "PyTorch found no CUDA GPU. Use --device cpu." in peers("--peers", "denn", "--device", "cuda").err
     assert not (tmp_path / "peers.jsonl").exists()
     ran = run("bench", "peers", "table", "--results", tmp_path / "peers.jsonl")
     assert ran.code == 2 and "There are no runs of peers" in ran.err

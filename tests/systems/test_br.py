@@ -102,7 +102,7 @@ def test_without_validation_the_cost_stays(tiny_corpus, tmp_path):
     method = BR(BrParameters(jobs=1, tune_cost=True, cost=0.5))
     facts = method.fit(denn.Corpus(tiny_corpus.train), tmp_path, Heard()).facts
     assert facts["cost"] == 0.5
-    assert notes == ["there is no validation part to tune the cost on: it stays at 0.5"]
+    assert notes == ["there is no validation split to tune the cost on, so it stays at 0.5"]
 
 
 def test_labels_are_the_units_of_progress(tiny_corpus, tmp_path):

@@ -1,4 +1,4 @@
-"""The peers by name: what their rows are called, and which runner makes them."""
+"""The peers by name, with their titles and runners."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ class Peer:
 
     title: str
     runner: str  # module in `runners`
-    variant: str = ""  # told to the runner
-    gpu: bool = False  # it uses one if there is one
+    variant: str = ""  # passed to the runner
+    gpu: bool = False  # whether it can use a GPU
 
     @property
     def packages(self) -> Sequence[str]:
-        """The packages of its environment; none: denn's own environment."""
+        """Return the packages of its environment; none means denn's own environment."""
         return self._constant("PACKAGES")
 
     @property
     def carriers(self) -> Sequence[str]:
-        """Packages that only carry data, and are installed without what they need."""
+        """Return packages that only carry data and are installed without dependencies."""
         return self._constant("CARRIERS")
 
     def _constant(self, name: str) -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""`denn bench peers`: denn and what users would pick instead, side by side."""
+"""`denn bench peers`: compare denn with other tools."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ log = logging.getLogger("denn.bench")  # below the logger that the command line 
 app = typer.Typer(no_args_is_help=True, help="Compare denn with other tools on the same documents, cores and time.")
 CORPORA = "reuters21578,goemotions,debian,aapd"
 
-Results = Annotated[Path, typer.Option(metavar="FILE", help="JSON lines, one per run.")]
+Results = Annotated[Path, typer.Option(metavar="FILE", help="Result file, one JSON line per run.")]
 
 
 @app.command()
@@ -29,10 +29,11 @@ def run(
     ] = "1,5,20",
     seeds: Annotated[str, typer.Option(metavar="SEED[,SEED]", help="Random seeds.")] = "0",
     cores: Annotated[
-        str, typer.Option(metavar="CORE[,CORE]", help="Numbers of the processor cores to use; default: the first two.")
+        str, typer.Option(metavar="CORE[,CORE]", help="Numbers of the CPU cores to use; default: the first two.")
     ] = "",
     device: Annotated[
-        Literal["cpu", "cuda"], typer.Option(help="Hide GPUs from all peers, or run those that can use one on it.")
+        Literal["cpu", "cuda"],
+        typer.Option(help="cpu hides GPUs from all peers; cuda runs peers that support a GPU on it."),
     ] = "cpu",
     packages: Annotated[
         Path | None,
@@ -44,23 +45,26 @@ def run(
     ] = None,
     results: Results = Path("results/peers.jsonl"),
     work: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Folder for models and logs of failures; default: the cache.")
+        Path | None, typer.Option(metavar="DIR", help="Folder for models and failure logs; default: the user's cache.")
     ] = None,
-    retry: Annotated[bool, typer.Option("--retry", help="Run again what failed.")] = False,
+    retry: Annotated[bool, typer.Option("--retry", help="Repeat failed runs.")] = False,
     busy: Annotated[
         float,
         typer.Option(
-            "--busy", min=0, max=1, help="Run again what ran while others took more than this share of its cores."
+            "--busy",
+            min=0,
+            max=1,
+            help="Repeat runs during which other processes took more than this share of the cores.",
         ),
     ] = 1.0,
     data_dir: DataDir = None,
     quiet: Quiet = False,
     verbose: Verbose = False,
 ) -> None:
-    """Train and test every peer on every corpus with every time limit, and append one line each.
+    """Train and test every peer on every corpus with every time limit, and append one line per run.
 
-    Finished runs are skipped, and so are other time limits within which a peer's training ended by itself. The
-    environments of peers are made when first needed. Runs on another CPU or GPU are different runs.
+    Finished runs are skipped, and so are other time limits that a complete training fits. The
+    environments of peers are created when first needed. Runs on another CPU or GPU are different runs.
     """
     from denn.cli.output import check_file, check_folder
     from denn.cli.show import complain
@@ -90,7 +94,7 @@ def run(
             write_documents(corpus, data)
             for one in members:
                 if settled(one, read(results), checksum, retry, busy):
-                    log.info(f"{one.name}: done already")
+                    log.info(f"{one.name}: already done")
                     continue
                 row = perform(one, corpus, data, checksum, numbers, folder, packages)
                 append(results, row)
@@ -129,7 +133,7 @@ def prepare(
     quiet: Quiet = False,
     verbose: Verbose = False,
 ) -> None:
-    """Make the environments of peers, so that no run waits for downloads."""
+    """Create the environments of peers, so that no run waits for downloads."""
     from denn_bench.peers.catalogue import PEERS
     from denn_bench.peers.environments import EnvironmentFailed, python_of
 
@@ -146,7 +150,7 @@ def _names(text: str) -> list[str]:
 
 
 def _chosen(text: str, gpu: bool = False) -> list[str]:
-    """Return the names of the peers; with `gpu` only those that use one."""
+    """Return the names of the peers; with `gpu`, only those that support one."""
     from denn.errors import ConfigError
     from denn.registry import did_you_mean
     from denn_bench.peers.catalogue import PEERS
@@ -154,9 +158,9 @@ def _chosen(text: str, gpu: bool = False) -> list[str]:
     names = _names(text) or [name for name, peer in PEERS.items() if peer.gpu or not gpu]
     for name in names:
         if name not in PEERS:
-            raise ConfigError(f"There is no peer {name!r}.{did_you_mean(name, PEERS)} There are: {', '.join(PEERS)}.")
+            raise ConfigError(f"There is no peer {name!r}.{did_you_mean(name, PEERS)} Available: {', '.join(PEERS)}.")
         if gpu and not PEERS[name].gpu:
-            raise ConfigError(f"The peer {name!r} cannot use a GPU. Run it with --device cpu.")
+            raise ConfigError(f"The peer {name!r} does not support a GPU. Run it with --device cpu.")
     return names
 
 
@@ -169,7 +173,7 @@ def _name_of(device: str) -> str:
     if device == "cpu":
         return device
     if not torch.cuda.is_available():
-        raise ConfigError("PyTorch finds no CUDA GPU. Use --device cpu.")
+        raise ConfigError("PyTorch found no CUDA GPU. Use --device cpu.")
     return torch.cuda.get_device_name()
 
 

@@ -1,4 +1,4 @@
-"""Packages of the peers: virtual environments, made once from pinned packages, or folders that are already there."""
+"""Packages of the peers: virtual environments, created once from pinned packages, or existing folders."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class EnvironmentFailed(DennError):
 
 
 def python_of(name: str, packages: Sequence[str], carriers: Sequence[str] = ()) -> Path:
-    """Return the Python of an environment with these packages, made if it is missing; without packages: denn's own."""
+    """Return the Python of an environment with these packages, created if missing; without packages, denn's own."""
     if not packages:
         return Path(sys.executable)
     listed = "\n".join((*packages, *carriers))
@@ -35,17 +35,17 @@ def python_of(name: str, packages: Sequence[str], carriers: Sequence[str] = ()) 
 
 
 def packages_of(name: str, folder: Path) -> Path:
-    """Return the folder of a runner's unpacked packages, which is in this one."""
+    """Return the subfolder with a runner's unpacked packages."""
     found = folder.resolve() / name
     if not found.is_dir():
-        raise EnvironmentFailed(f"{found} is missing; expected a folder with the unpacked packages of this runner.")
+        raise EnvironmentFailed(f"{found} is missing. Expected a folder with the unpacked packages of this runner.")
     return found
 
 
 def _make(folder: Path, python: Path, packages: Sequence[str], carriers: Sequence[str]) -> None:
     _call(sys.executable, "-m", "venv", str(folder))
     install = (str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check")
-    # torch comes first and alone, so that its pin decides which build is taken.
+    # Install torch first and alone, so that its pin selects the build.
     first = [package for package in packages if package.startswith("torch==")]
     for step in (first, packages, carriers and ("--no-deps", *carriers)):
         if step:

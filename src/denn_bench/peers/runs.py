@@ -1,4 +1,4 @@
-"""Runs of peers: planned, done one at a time, written as one JSON line each, and resumed."""
+"""Runs of peers: plan them, perform them one at a time, write one JSON line each, and resume."""
 
 from __future__ import annotations
 
@@ -39,11 +39,11 @@ class Run:
     minutes: float
     seed: int
     device: str = CPU  # or the name of the GPU
-    processor: str = ""  # name of the machine's CPU: times on another one do not compare
+    processor: str = ""  # name of the machine's CPU; times on different CPUs are not comparable
 
     @property
     def name(self) -> str:
-        """What messages call it."""
+        """Return its name for messages."""
         return f"{self.peer} on {self.corpus}, {self.minutes:g} min, seed {self.seed}"
 
 
@@ -66,7 +66,7 @@ def plan(
 
 
 def read(path: Path) -> list[Row]:
-    """Read the rows of finished runs; of several with the same run the last one counts."""
+    """Read the rows of finished runs; the last row of a run counts."""
     rows: dict[Run, Row] = {}
     for number, line in enumerate(path.read_text(encoding="utf-8").splitlines() if path.exists() else (), 1):
         try:
@@ -79,20 +79,21 @@ def read(path: Path) -> list[Row]:
 
 def run_of(row: Mapping[str, Any]) -> Run:
     """Return the run that a row is about."""
-    device = row.get("device", CPU)  # rows from before there was a choice have none
+    device = row.get("device", CPU)  # older rows have none
     return Run(row["peer"], row["corpus"], row["minutes"], row["seed"], device, processor(row["machine"]))
 
 
 def processor(machine: Mapping[str, Any]) -> str:
-    """Name a machine's CPU, with the instructions that tell it from others of the same name."""
-    instructions = machine.get("instructions", ())  # rows from before they were noted have none
+    """Return the name of a machine's CPU, with its instruction sets, since several CPUs share a name."""
+    instructions = machine.get("instructions", ())  # older rows have none
     return f"{machine['cpu']} ({', '.join(instructions)})" if instructions else str(machine["cpu"])
 
 
 def settled(run: Run, rows: Iterable[Row], checksum: str, retry: bool = False, busy: float = 1.0) -> Row | None:
-    """Return the row that makes a run unnecessary: its own, or one of another time limit that holds for it, too.
+    """Return the row that makes a run unnecessary: its own, or one with another time limit that also holds for it.
 
-    Failures do not count with `retry`, nor does what ran while others took more than the share `busy` of its cores.
+    With `retry`, failures do not count. Neither do runs during which other processes took more than the share `busy`
+    of the cores.
     """
     for row in rows:
         if row.get("others", 0.0) > busy or (retry and row["failure"]):
@@ -105,13 +106,13 @@ def settled(run: Run, rows: Iterable[Row], checksum: str, retry: bool = False, b
 
 
 def stands_for(row: Row, minutes: float) -> bool:
-    """Say whether a row holds for a time limit: its own, or one within which its training ended by itself."""
+    """Check whether a row holds for a time limit: its own, or one within which its training was complete."""
     ended = bool(row.get("complete")) and not row["failure"] and row["train_seconds"] <= 60 * minutes
     return ended or bool(row["minutes"] == minutes)
 
 
 def append(path: Path, row: Row) -> None:
-    """Write a row at the end of the file, to survive what comes next."""
+    """Append a row to the file, durably."""
     with path.open("a", encoding="utf-8") as file:
         file.write(json.dumps(row) + "\n")
         file.flush()
@@ -119,7 +120,7 @@ def append(path: Path, row: Row) -> None:
 
 
 def write_documents(corpus: Corpus, folder: Path) -> None:
-    """Write what runners read; the test part has no labels."""
+    """Write the documents for the runners; the test split has no labels."""
     folder.mkdir(parents=True)
     (folder / "labels.json").write_text(json.dumps(corpus.labels.names), encoding="utf-8")
     parts: dict[str, Sequence[Document]] = {"train": corpus.train, "valid": corpus.valid, "test": corpus.test}
@@ -141,9 +142,9 @@ def perform(
     work: Path,
     packages: Path | None = None,
 ) -> Row:
-    """Run a peer in its environment, and return its row; a failure is a row, too.
+    """Run a peer in its environment and return its row; a failure is a row too.
 
-    With `packages` it runs by this Python, and what it needs beyond that comes from its folder there.
+    With `packages`, it runs with this Python, and additional packages come from its folder there.
     """
     peer = PEERS[run.peer]
     options = ["--device cuda"] * (run.device != CPU) + [f"--packages {packages}"] * (packages is not None)
@@ -183,7 +184,7 @@ def perform(
 
 
 def _tidy(out: Path, failure: str | None) -> None:
-    """Remove what a run left; what it said stays after a failure."""
+    """Remove the files of a run; keep its log after a failure."""
     if not failure:
         shutil.rmtree(out)
         return
@@ -195,7 +196,7 @@ def _tidy(out: Path, failure: str | None) -> None:
 
 
 def _python(peer: Peer, packages: Path | None) -> tuple[Path, str]:
-    """Return the Python that runs a peer, and its PYTHONPATH."""
+    """Return the Python for a peer, and its PYTHONPATH."""
     if not peer.packages or packages is None:
         own = "" if peer.packages else os.environ.get("PYTHONPATH", "")
         return python_of(peer.runner, peer.packages, peer.carriers), own
@@ -203,11 +204,11 @@ def _python(peer: Peer, packages: Path | None) -> tuple[Path, str]:
 
 
 def _environment(cores: int, device: str, path: str) -> dict[str, str]:
-    """Return the environment variables of a runner: as many threads as cores, no model hub, no GPU unless asked for."""
+    """Return the environment variables of a runner: one thread per core, no model hub, no GPU unless requested."""
     return {
         **os.environ,
         **({"CUDA_VISIBLE_DEVICES": ""} if device == CPU else {}),
-        "PYTHONPATH": path,  # empty: the same as none
+        "PYTHONPATH": path,  # an empty value means none
         **dict.fromkeys(THREADS, str(cores)),
         "HF_HUB_OFFLINE": "1",
         "TRANSFORMERS_OFFLINE": "1",

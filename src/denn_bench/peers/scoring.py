@@ -15,11 +15,11 @@ from denn.errors import DataError
 from denn.types import Corpus
 
 CANDIDATES = 200
-FACTOR = 4  # candidates give between 1/FACTOR and FACTOR times as many labels as the documents have
+FACTOR = 4  # candidates yield between 1/FACTOR and FACTOR times the number of gold labels
 
 
 def candidates(scores: Tensor, gold: Tensor) -> list[float]:
-    """Return thresholds to choose from, by how many labels they give: the scores of peers differ in scale."""
+    """Return candidate thresholds by the number of labels they yield, because the scores of peers differ in scale."""
     ordered = scores.flatten().sort(descending=True).values
     total = max(int(gold.sum()), 1)
     ranks = np.geomspace(max(total / FACTOR, 1), total * FACTOR, CANDIDATES).astype(int).clip(max=len(ordered)) - 1
@@ -27,7 +27,7 @@ def candidates(scores: Tensor, gold: Tensor) -> list[float]:
 
 
 def measure(path: Path, corpus: Corpus) -> dict[str, Any]:
-    """Tune a threshold on validation, and return it with micro- and macro-F1 on test; `own` at the peer's own cut."""
+    """Tune a threshold on validation; return it with test micro- and macro-F1, also at the peer's `own` threshold."""
     with np.load(path) as arrays:
         valid, test = (torch.from_numpy(arrays[part]).float() for part in ("valid", "test"))
         own = torch.from_numpy(arrays["own"]) if "own" in arrays else None
@@ -36,7 +36,7 @@ def measure(path: Path, corpus: Corpus) -> dict[str, Any]:
         if scores.shape != gold.shape:
             raise DataError(f"Got {name} scores of shape {tuple(scores.shape)}, expected {tuple(gold.shape)}.")
         if not scores.isfinite().all():
-            raise DataError(f"Some {name} scores are not finite numbers.")
+            raise DataError(f"Some {name} scores are not finite.")
     threshold = tune_global(valid, golds[0], candidates(valid, golds[0]))
     tuned = _f1(decide(test, threshold), golds[1])
     return {**tuned, "threshold": threshold, "own": None if own is None else _f1(own, golds[1])}

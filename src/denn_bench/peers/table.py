@@ -1,4 +1,4 @@
-"""Rows of peers → one table in Markdown, and the place of a page that holds it."""
+"""Turn rows of peers into a Markdown table, and insert it into a page."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ MIB = 1 << 20
 
 
 def render(rows: Sequence[Row]) -> str:
-    """Return one table for each machine; those of GPUs come last."""
+    """Return one table per machine, GPUs last."""
     if not rows:
-        raise DataError("There are no runs of peers. Make some with `denn bench peers run`.")
+        raise DataError("There are no runs of peers. Start with `denn bench peers run`.")
     machines: dict[tuple[str, str], list[Row]] = {}
     for row in rows:
         machines.setdefault((run_of(row).device, run_of(row).processor), []).append(row)
@@ -29,7 +29,7 @@ def render(rows: Sequence[Row]) -> str:
 
 
 def _table(rows: Sequence[Row]) -> str:
-    """Return a table, corpus by corpus, the best micro-F1 of each time limit in bold, and what failed below it."""
+    """Return a table by corpus, with the best micro-F1 of each time limit in bold, and failures below it."""
     limits = sorted({row["minutes"] for row in rows})
     f1 = [f"F1 after {limit:g} min" for limit in limits]
     head = ["Corpus", "System", *f1, "trained in s", "texts/s", "memory MiB", "disk MiB"]
@@ -44,14 +44,14 @@ def _table(rows: Sequence[Row]) -> str:
 
 
 def fill(page: str, rows: Sequence[Row]) -> str:
-    """Return a page with the table as the rows have it now."""
+    """Return the page with an updated table."""
     if not PLACE.search(page):
-        raise DataError("The page has no place for the table; expected <!-- peers --> and <!-- end -->.")
+        raise DataError("The page has no place for the table. Expected <!-- peers --> and <!-- end -->.")
     return PLACE.sub(lambda _: f"<!-- peers -->\n{render(rows)}<!-- end -->", page)
 
 
 def at(rows: Iterable[Row], limit: float) -> list[Row]:
-    """Return a peer's rows that hold for a time limit, one per seed; its own first, then the one with the nearest."""
+    """Return a peer's rows that hold for a time limit, one per seed: its own, or the one with the nearest limit."""
     found: dict[int, Row] = {}
     for row in sorted(rows, key=lambda row: abs(float(row["minutes"]) - limit)):
         if stands_for(row, limit):
@@ -95,7 +95,7 @@ def _cells(rows: Sequence[Row], limits: Sequence[float], best: dict[float, float
 
 def _scores(rows: Sequence[Row], best: float) -> str:
     micro, macro = (mean_sd([100 * row[name] for row in rows]) for name in ("micro_f1", "macro_f1"))
-    is_best = round(_mean(rows, "micro_f1"), 3) >= round(best, 3)  # as far as the table shows
+    is_best = round(_mean(rows, "micro_f1"), 3) >= round(best, 3)  # at the precision of the table
     return f"**{micro}** / {macro}" if is_best else f"{micro} / {macro}"
 
 

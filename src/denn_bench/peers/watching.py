@@ -1,4 +1,4 @@
-"""Run a child process within time limits, and measure the memory of it and of its children."""
+"""Run a child process within time limits, and measure the memory of it and its children."""
 
 from __future__ import annotations
 
@@ -10,26 +10,26 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-INTERVAL = 0.5  # seconds between two looks
-GRACE = 0.1, 10.0  # share of the time limit and seconds that a training may take beyond it
-SCORING = 3600.0  # seconds that scoring may take
+INTERVAL = 0.5  # seconds between two checks
+GRACE = 0.1, 10.0  # share of the time limit, and seconds, that training may exceed it by
+SCORING = 3600.0  # time limit of scoring in seconds
 KIB = 1024
 STAT = Path("/proc/stat")
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a child ended."""
+    """Outcome of a child process."""
 
-    failure: str | None  # one line; None if all went well
+    failure: str | None  # one line; None on success
     peak_bytes: int
-    others: float  # share of the processor time of the run's cores that other processes took meanwhile
+    others: float  # share of the run's CPU time that other processes took
 
 
 def watch(
     command: Sequence[str], environment: Mapping[str, str], out: Path, seconds: float, cores: Sequence[int]
 ) -> Outcome:
-    """Run a runner on these cores: it writes trained.json within the seconds, then scored.json, or failure.txt."""
+    """Run a runner on these cores: it writes trained.json within the time limit, then scored.json, or failure.txt."""
     begun, peak, late, before = time.monotonic(), 0, None, (core_seconds(cores), _own_seconds())
     with (out / "log.txt").open("wb") as log:
         child = subprocess.Popen(
@@ -54,7 +54,7 @@ def watch(
 
 
 def memory(pid: int) -> int:
-    """Return the bytes that a process and its descendants hold: shared pages count once."""
+    """Return the memory of a process and its descendants in bytes; shared pages count once."""
     pids = list(descendants(pid))
     if len(pids) == 1:
         return _field(pid, "status", "VmHWM")  # the peak so far
@@ -62,18 +62,18 @@ def memory(pid: int) -> int:
 
 
 def descendants(pid: int) -> Iterator[int]:
-    """Yield a process and all its children's children."""
+    """Yield a process and all its descendants."""
     yield pid
     try:
         for task in Path(f"/proc/{pid}/task").iterdir():
             for child in (task / "children").read_text().split():
                 yield from descendants(int(child))
-    except OSError:  # it ended meanwhile, or this is not Linux
+    except OSError:  # it has ended, or this is not Linux
         return
 
 
 def core_seconds(cores: Sequence[int]) -> float:
-    """Return the processor time that these cores have spent on work since the machine started; 0 if it is unknown."""
+    """Return the busy time of these cores in seconds since the machine started; 0 if unknown."""
     try:
         lines = [line.split() for line in STAT.read_text().splitlines()]
     except OSError:
@@ -88,7 +88,7 @@ def core_seconds(cores: Sequence[int]) -> float:
 
 
 def _own_seconds() -> float:
-    """Return the processor time of this process and of the children that have ended."""
+    """Return the CPU time of this process and its finished children."""
     return sum(os.times()[:4])
 
 
@@ -103,7 +103,7 @@ def _field(pid: int, file: str, name: str) -> int:
 
 
 def _end(child: subprocess.Popen[bytes]) -> None:
-    """End a child and what it started."""
+    """Kill a child and everything it started."""
     try:
         os.killpg(child.pid, signal.SIGKILL)
     except ProcessLookupError:

@@ -1,1 +1,1 @@
-"""The other systems of the paper, one file each, and what they share."""
+"""The other systems of the paper, one file each, and shared code."""

@@ -13,5 +13,5 @@ class Bert(Neural):
     Parameters = ClassifierParameters
 
     def make(self, encoder: TransformerEncoder, labels: int) -> Classifier:
-        """Put a linear map on the encoder."""
+        """Add a linear map to the encoder."""
         return Classifier(encoder, labels, self.parameters.dropout)

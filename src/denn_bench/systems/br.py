@@ -1,4 +1,4 @@
-"""Binary relevance: TF-IDF with one linear support vector machine per label, the plain system to measure against."""
+"""Binary relevance: TF-IDF with one linear support vector machine per label, a simple baseline."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ from denn_bench.systems.tfidf import Matrix, Tfidf, array_types, from_arrays, in
 
 FILE = "machines.safetensors"
 COSTS = (0.1, 1.0, 10.0)
-GRID = tuple(step / 50 for step in range(-50, 51))  # decision values; 0 is the machine's own threshold
+GRID = tuple(step / 50 for step in range(-50, 51))  # decision values; 0 is the SVM's own threshold
 
 
 @dataclass(frozen=True, kw_only=True)
 class BrParameters(LinearParameters):
-    """All that can be set; nothing is drawn by lot, the seed is there because every method has one."""
+    """Parameters; the method is deterministic, and the seed exists because every method has one."""
 
-    tune_cost: bool = False  # instead of `cost` that of 0.1, 1 and 10 with the best micro-F1 on validation
+    tune_cost: bool = False  # choose 0.1, 1 or 10 by micro-F1 on validation instead of `cost`
 
 
 class BR(Method):
-    """One machine for each label, learnt apart from all others. Scores are sigmoids of decision values."""
+    """One independent SVM per label. Scores are sigmoids of decision values."""
 
     Parameters = BrParameters
     features: Tfidf
@@ -47,7 +47,7 @@ class BR(Method):
         self.names: tuple[str, ...] = ()
 
     def fit(self, corpus: Corpus, workdir: Path, progress: Progress, clock: Clock | None = None) -> Fitted:
-        """Learn the machines, for several costs where the cost is tuned."""
+        """Train the SVMs, for several costs if the cost is tuned."""
         p, begun = self.parameters, time.monotonic()
         progress.start(Stage("reading words"))
         self.names = corpus.labels.names
@@ -55,7 +55,7 @@ class BR(Method):
         gold = corpus.labels.matrix(corpus.train)
         costs = COSTS if p.tune_cost and corpus.valid else (p.cost,)
         if p.tune_cost and not corpus.valid:
-            progress.note(f"there is no validation part to tune the cost on: it stays at {p.cost:g}")
+            progress.note(f"there is no validation split to tune the cost on, so it stays at {p.cost:g}")
         tried: dict[str, float] = {}
         for cost in costs:
             progress.start(Stage(f"learning labels at cost {cost:g}", len(self.names), "labels"))
@@ -69,27 +69,27 @@ class BR(Method):
         return Fitted({"seconds": round(time.monotonic() - begun, 1), **facts, **tuning}, corpus)
 
     def _judge(self, corpus: Corpus, weights: Matrix, bias: Any) -> float:
-        """Return the micro-F1 on validation at the threshold that makes it best."""
+        """Return the micro-F1 on validation at its best threshold."""
         rows = self.features([document.text for document in corpus.valid])
         scores, gold = torch.sigmoid(decision_values(rows, weights, bias)), corpus.labels.matrix(corpus.valid)
         return multilabel_scores(decide(scores, tune_global(scores, gold)), gold)["micro_f1"]
 
     def decisions(self, texts: Sequence[str]) -> Tensor:
-        """Return the (n,L) float32 decision values of texts, yes above 0."""
+        """Return the (n,L) float32 decision values of texts; positive means yes."""
         return decision_values(self.features(texts), self.weights, self.bias).float()
 
     def scores(self, texts: Sequence[str], own_ids: Sequence[str | None] | None = None) -> Scores:
-        """Score texts: (n,L); 0.5 is a machine's own 0."""
+        """Score texts: (n,L); a decision value of 0 becomes 0.5."""
         return Scores(torch.sigmoid(self.decisions(texts)), self.names)
 
     def save(self, folder: Path) -> None:
-        """Write terms and machines."""
+        """Save terms and SVMs."""
         self.features.save(folder)
         save_file(to_arrays(self.weights, "weights") | {"bias": self.bias}, folder / FILE)
 
     @classmethod
     def load(cls, folder: Path, parameters: BrParameters, labels: LabelSpace) -> Self:
-        """Read what `save` wrote."""
+        """Load what `save` wrote."""
         self = cls(parameters)
         self.names, self.features = labels.names, Tfidf.load(folder, parameters)
         expected = array_types("weights") | {"bias": ("F64", (len(labels),))}
@@ -102,7 +102,7 @@ class BR(Method):
     def decision_scores(
         cls, train: Sequence[Document], texts: Sequence[str], labels: LabelSpace, *, cost: float = 1.0, jobs: int = 2
     ) -> Tensor:
-        """Learn each label against the rest and return the decision values of the texts: float32 (n,L), yes above 0."""
+        """Train one SVM per label and return the float32 (n,L) decision values of the texts; positive means yes."""
         self = cls(BrParameters(cost=cost, jobs=jobs, prune=0.0))
         self.features, known = Tfidf.of([document.text for document in train], self.parameters)
         self.weights, self.bias = machines(known, labels.matrix(train), cost, self.parameters)
@@ -110,14 +110,14 @@ class BR(Method):
 
     @staticmethod
     def tune_decision(scores: Tensor, gold: Tensor) -> float:
-        """Return the decision value with the best micro-F1 on (n,L) scores of a validation part."""
+        """Return the decision value with the best micro-F1 on (n,L) scores of a validation split."""
         return tune_global(scores, gold, GRID)
 
 
 def machines(
     known: Matrix, gold: Tensor, cost: float, parameters: LinearParameters, report: Callable[[int], None] | None = None
 ) -> tuple[Matrix, Any]:
-    """Learn each label of (N,L) bool against the rest from (N,V) rows: (V,L) weights and (L,) biases."""
+    """Train one SVM per label of (N,L) bool on (N,V) rows: (V,L) weights and (L,) biases."""
     import numpy as np
 
     columns = gold.T.contiguous().numpy()

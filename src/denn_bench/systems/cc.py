@@ -1,4 +1,4 @@
-"""Classifier chains: TF-IDF with one linear support vector machine per label that sees the labels before it."""
+"""Classifier chains: TF-IDF with one linear SVM per label that sees the labels before it."""
 
 from __future__ import annotations
 
@@ -27,36 +27,36 @@ FILE = "chains.safetensors"
 
 @dataclass(frozen=True, kw_only=True)
 class CcParameters(LinearParameters):
-    """All that can be set."""
+    """Parameters of classifier chains."""
 
-    # more than one: an ensemble, each with a random order and documents drawn with replacement
+    # more than one: an ensemble with random orders and bootstrap samples
     chains: Annotated[int, Field(ge=1, le=10_000)] = 1
-    order: Literal["frequency", "random"] = "frequency"  # of a single chain: frequent labels first, or by the seed
-    label_weight: PositiveFloat = 0.3  # what a label before counts as a feature, where a text's features have norm 1
-    max_labels: PositiveInt = 1000  # the machines of a chain decide one after the other
+    order: Literal["frequency", "random"] = "frequency"  # of a single chain: frequent labels first, or random
+    label_weight: PositiveFloat = 0.3  # weight of a label feature; a text's features have norm 1
+    max_labels: PositiveInt = 1000  # the SVMs of a chain decide one after the other
 
 
 @dataclass(frozen=True)
 class Chain:
-    """The machines of one order."""
+    """The SVMs of one order."""
 
-    order: Any  # (L,) int64, columns in the order they are decided in
+    order: Any  # (L,) int64, columns in decision order
     weights: Matrix  # (V,L)
-    links: Any  # (L,L) float64; [i, j]: what label i adds to the decision value of label j
+    links: Any  # (L,L) float64; [i, j] is added to the decision value of label j if label i is set
     bias: Any  # (L,)
 
     def decisions(self, rows: Matrix) -> Tensor:
-        """Return the (n,L) decision values of (n,V) rows, each after those before it were decided."""
+        """Return the (n,L) decision values of (n,V) rows, decided one after the other."""
         values = decision_values(rows, self.weights, self.bias)
         return follow_chain(values, torch.from_numpy(self.links), self.order.tolist())
 
 
 class CC(Method):
-    """Read's chains: true labels are features in training, decided ones afterwards.
+    """Read's chains: true labels are features in training, predicted labels afterwards.
 
-    The final score is the mean over the chains of sigmoids of decision values: it ranks labels, which the votes of few
-    chains cannot, and is above 0.5 nearly where the majority votes yes. The votes, which the original ensemble decides
-    by, are a part.
+    The final score is the mean over chains of the sigmoids of decision values. It ranks labels, which the votes of few
+    chains cannot, and is above 0.5 nearly always when the majority votes yes. The votes, which decide in the original
+    ensemble, are a part.
     """
 
     Parameters = CcParameters
@@ -68,13 +68,13 @@ class CC(Method):
         self.names: tuple[str, ...] = ()
 
     def fit(self, corpus: Corpus, workdir: Path, progress: Progress, clock: Clock | None = None) -> Fitted:
-        """Learn the chains, one after the other."""
+        """Train the chains, one after the other."""
         import numpy as np
 
         p, begun, count = self.parameters, time.monotonic(), len(corpus.labels)
         if count > p.max_labels:
             raise ConfigError(
-                f"Got {count} labels, expected at most max_labels = {p.max_labels} for a chain, whose machines decide "
+                f"Got {count} labels, expected at most max_labels = {p.max_labels} for a chain, whose SVMs decide "
                 f"one after the other. Use the method 'br', or allow it with --set max_labels={count}."
             )
         progress.start(Stage("reading words"))
@@ -98,14 +98,14 @@ class CC(Method):
         return Fitted(facts, corpus)
 
     def scores(self, texts: Sequence[str], own_ids: Sequence[str | None] | None = None) -> Scores:
-        """Score texts: (n,L), and the share of chains that vote yes where there are several."""
+        """Score texts: (n,L), and the share of chains that vote yes if there are several."""
         rows = self.features(texts)
         decisions = torch.stack([chain.decisions(rows) for chain in self.chains])
         votes = {"votes": (decisions > 0).float().mean(0)} if len(self.chains) > 1 else {}
         return Scores(torch.sigmoid(decisions).mean(0).float(), self.names, votes)
 
     def save(self, folder: Path) -> None:
-        """Write terms and chains."""
+        """Save terms and chains."""
         self.features.save(folder)
         arrays: dict[str, Any] = {}
         for number, chain in enumerate(self.chains):
@@ -115,7 +115,7 @@ class CC(Method):
 
     @classmethod
     def load(cls, folder: Path, parameters: CcParameters, labels: LabelSpace) -> Self:
-        """Read what `save` wrote."""
+        """Load what `save` wrote."""
         self = cls(parameters)
         self.names, self.features = labels.names, Tfidf.load(folder, parameters)
         count, file = len(labels), folder / FILE
@@ -138,9 +138,9 @@ class CC(Method):
 def learn_chain(
     known: Matrix, gold: Any, order: Any, parameters: CcParameters, report: Callable[[int], None] | None = None
 ) -> Chain:
-    """Learn a chain from (N,V) rows and (N,L) bool: the machine at place j sees the true labels of places before j.
+    """Train a chain on (N,V) rows and (N,L) bool: the SVM at position j sees the true labels of earlier positions.
 
-    As they are known beforehand, the machines of a chain are learnt beside each other.
+    Because these are known, the SVMs of a chain are trained in parallel.
     """
     import numpy as np
     from scipy.sparse import csr_matrix, hstack
@@ -164,5 +164,5 @@ def learn_chain(
 
 
 def _from(start: int, report: Callable[[int], None]) -> Callable[[int], None]:
-    """Count on from a number."""
+    """Report progress from an offset."""
     return lambda done: report(start + done)

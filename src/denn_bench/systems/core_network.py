@@ -1,4 +1,4 @@
-"""CORE: labels read as tokens behind the text, and tokens of the text weighed by how like the labels they are.
+"""CORE: labels are read as tokens after the text, and text tokens are weighted by their similarity to the labels.
 
 Zhang et al., "Correlation-guided representation for multi-label text classification", IJCAI 2021.
 """
@@ -25,22 +25,22 @@ PLANE = 10  # tokens, and labels, that the convolution over the plane sees at on
 
 @dataclass(frozen=True, kw_only=True)
 class CoreParameters(TransformerParameters):
-    """How CORE reads, and the training of the released code."""
+    """Parameters of CORE, with the training settings of the released code."""
 
     convolution: Literal["tokens", "plane"] = "tokens"  # over tokens, labels as channels; or over tokens × labels
     dropout: Annotated[float, Field(ge=0, lt=1)] = 0.1  # before the head
     learning_rate: PositiveFloat = 5e-5
-    layer_decay: Annotated[float, Field(gt=0, le=1)] = 0.8  # of the learning rate, from each layer to the one below
+    layer_decay: Annotated[float, Field(gt=0, le=1)] = 0.8  # learning rate of each layer relative to the one above
     optimiser: Literal["adam", "adamw"] = "adamw"
     weight_decay: NonNegativeFloat = 0.01
     warmup: Annotated[float, Field(ge=0, lt=1)] = 0.1
 
 
 class CoreNetwork(LabelTokens):
-    """Weighs the tokens h_i of a text by their likeness to all labels: c = Σ a_i h_i/‖h_i‖, ŷ = sigmoid(W c + b).
+    """Weight the tokens h_i of a text by their similarity to the labels: c = Σ a_i h_i/‖h_i‖, ŷ = sigmoid(W c + b).
 
-    a = tanh(max over channels of ReLU(conv(G))) with G the cosines of tokens and labels. Padding counts for nothing:
-    its rows of G are 0, as beyond the ends of a text, and so is its a.
+    a = tanh(max over channels of ReLU(conv(G))) with G the cosine similarities of tokens and labels. Padding has no
+    effect: its rows of G are 0, as beyond the ends of a text, and so is its a.
     """
 
     def __init__(self, encoder: TransformerEncoder, labels: int, parameters: CoreParameters) -> None:
@@ -57,8 +57,8 @@ class CoreNetwork(LabelTokens):
         return self.classify(self.read(ids, layout, seeds))
 
     def attention(self, states: States) -> Tensor:
-        """Return a, the (n,T) weights of tokens in [0,1), 0 behind each text."""
-        likeness = unit(states.text) @ unit(states.labels).transpose(1, 2)  # (n,T,C), 0 behind each text
+        """Return a, the (n,T) weights of tokens in [0,1), 0 after each text."""
+        likeness = unit(states.text) @ unit(states.labels).transpose(1, 2)  # (n,T,C), 0 after each text
         if isinstance(self.convolution, nn.Conv2d):
             before, after = (PLANE - 1) // 2, PLANE // 2
             plane = F.pad(likeness, (before, after, before, after))[:, None]  # (n,1,T+9,C+9)
@@ -68,7 +68,7 @@ class CoreNetwork(LabelTokens):
         return torch.tanh(F.relu(strength)) * states.real
 
     def classify(self, states: States) -> Tensor:
-        """Return the (n,L) logits of what the encoder says."""
+        """Return the (n,L) logits of encoded texts."""
         weights = self.attention(states)
         document = (weights[:, None] @ unit(states.text))[:, 0]  # (n,d)
         logits: Tensor = self.head(F.dropout(document, self.dropout, self.training))
@@ -81,7 +81,7 @@ class CoreNetwork(LabelTokens):
 
 
 def unit(states: Tensor) -> Tensor:
-    """Bring (…,d) states to length 1; zeros stay."""
+    """Normalise (…,d) states to length 1; zeros stay."""
     return F.normalize(states, dim=-1, eps=1e-6)
 
 

@@ -1,4 +1,4 @@
-"""A baseline that reads no text: each label's score is its share of the training documents."""
+"""A baseline that ignores the text: each label's score is its share of the training documents."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ FILE = "frequencies.json"
 
 @dataclass(frozen=True, kw_only=True)
 class DummyParameters:
-    """Nothing is drawn by lot; the seed is there because every method has one."""
+    """Parameters; the method is deterministic, and the seed exists because every method has one."""
 
     seed: int = 0
 
 
 class Dummy(Method):
-    """What every other method must beat."""
+    """The baseline that every other method must beat."""
 
     Parameters = DummyParameters
     is_baseline: ClassVar[bool] = True
@@ -39,7 +39,7 @@ class Dummy(Method):
         self.frequencies: list[float] = []
 
     def fit(self, corpus: Corpus, workdir: Path, progress: Progress, clock: Clock | None = None) -> Fitted:
-        """Count the labels of the training part."""
+        """Count the labels of the training split."""
         counts = Counter(label for document in corpus.train for label in document.labels)
         self.names = corpus.labels.names
         self.frequencies = [counts[name] / len(corpus.train) for name in self.names]
@@ -47,16 +47,16 @@ class Dummy(Method):
         return Fitted({}, corpus)
 
     def scores(self, texts: Sequence[str], own_ids: Sequence[str | None] | None = None) -> Scores:
-        """Score every text alike: (n,L)."""
+        """Give every text the same scores: (n,L)."""
         return Scores(torch.tensor(self.frequencies).repeat(len(texts), 1), self.names)
 
     def save(self, folder: Path) -> None:
-        """Write the frequencies in column order."""
+        """Save the frequencies in column order."""
         (folder / FILE).write_text(json.dumps(self.frequencies))
 
     @classmethod
     def load(cls, folder: Path, parameters: DummyParameters, labels: LabelSpace) -> Dummy:
-        """Read what `save` wrote."""
+        """Load what `save` wrote."""
         self = cls(parameters)
         shares = read_json(folder / FILE, BundleError)
         if not (

@@ -1,4 +1,4 @@
-"""EXAM (Du et al. 2019): each label meets every word of the text, and one network judges the row of its meetings."""
+"""EXAM (Du et al. 2019): each label interacts with every word, and one network judges the row of interactions."""
 
 from __future__ import annotations
 
@@ -18,26 +18,26 @@ from denn_bench.encoders.recurrent import Recurrent
 from denn_bench.encoders.words import WordEncoder
 from denn_bench.systems.word_parameters import WordParameters
 
-AT_ONCE = 2**30  # numbers of one tensor with a row for each label of each text; more texts go through in turns
+AT_ONCE = 2**30  # maximum size of a tensor with a row per text and label; more texts are processed in parts
 
 
 @dataclass(frozen=True, kw_only=True)
 class ExamParameters(WordParameters):
-    """The settings of the authors' script for multi-label corpora, with 320 places instead of 30."""
+    """The settings of the authors' script for multi-label corpora, with 320 positions instead of 30."""
 
     word_width: PositiveInt = 256
     state_width: PositiveInt = 1024  # of the GRU, and of the labels' vectors
     layers: Layers = 2
-    hidden: PositiveInt = 60  # of the network that judges a label's row
+    hidden: PositiveInt = 60  # hidden width of the network that judges a label's row
     batch_size: PositiveInt = 128
     epochs: NonNegativeInt = 10
     schedule: Literal["constant", "linear"] = "constant"
 
 
 class ExamNetwork(Network):
-    """Judges the products I_l = (e_l · h_1, …, e_l · h_W) of a label with a text's W places, by one map for all labels.
+    """Judge the products I_l = (e_l · h_1, …, e_l · h_W) of a label with W positions by one network for all labels.
 
-    logit_l = v · relu(W I_l + b) + c; places behind a text hold 0.
+    logit_l = v · relu(W I_l + b) + c; positions after a text are 0.
     """
 
     encoder: WordEncoder
@@ -72,5 +72,5 @@ class Exam(Neural):
     parameters: ExamParameters
 
     def make(self, encoder: WordEncoder, labels: int) -> ExamNetwork:
-        """Put the labels' vectors and their judge on a GRU."""
+        """Add label vectors and the shared network to a GRU."""
         return ExamNetwork(encoder, labels, self.parameters)

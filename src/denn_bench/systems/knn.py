@@ -1,8 +1,8 @@
-"""kNN: a classifier and the nearest documents in equal shares, trained with a contrast of dynamic coefficients.
+"""kNN: a classifier and the nearest documents with equal weight, trained with a contrast of dynamic coefficients.
 
-Su, Wang and Dai, ACL 2022. One difference: they compare embeddings as long as the encoder gives them; here all are
-brought to one length r for the distances, d = r √(2 − 2 cos), so that the datastore, which searches by cosine, finds
-the nearest by Euclidean distance.
+Su, Wang and Dai, ACL 2022. One difference: they compare embeddings at their original length; here all are scaled
+to one length r for the distances, d = r √(2 − 2 cos), so that the datastore, which searches by cosine similarity,
+finds the nearest by Euclidean distance.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from denn_bench.core.label_contrast import euclidean, shared_labels, weighted_co
 
 @dataclass(frozen=True, kw_only=True)
 class KnnParameters(ClassifierParameters):
-    """All that can be set; DENN's names for what is the same, the letters of Su et al. beside them."""
+    """Parameters, named as in DENN, with the symbols of Su et al. in comments."""
 
     embedding_norm: PositiveFloat = 15.0  # mean length of h at the start, and r, the length for all distances
     alpha: NonNegativeFloat = 0.1  # γ: weight of the contrastive loss
@@ -64,18 +64,18 @@ class KNN(WithNeighbours):
     network: KnnNetwork
 
     def make(self, encoder: TransformerEncoder, labels: int) -> KnnNetwork:
-        """Put a linear map on the encoder."""
+        """Add a linear map to the encoder."""
         return KnnNetwork(encoder, labels, self.parameters)
 
     def combine(self, parts: Mapping[str, Tensor], found: Neighbours, gamma: float | None = None) -> Scores:
-        """Give both fixed shares, ŷ = λ ŷ_knn + (1 − λ) ŷ_clf; without any neighbour the classifier speaks alone."""
+        """Combine with fixed weights, ŷ = λ ŷ_knn + (1 − λ) ŷ_clf; without neighbours, use the classifier alone."""
         known = parts["classifier"][:, : len(self.names)]
         share = found.similarity.isfinite().any(1).to(known.device) * self.parameters.vote_share  # (n,)
         final, familiarity = combine_known(known, parts["neighbours"], share), self.familiarity_of(found)
         return Scores(final, found.names, parts, None, found, familiarity=familiarity)
 
     def votes(self, found: Neighbours, labels: int) -> Tensor:
-        """Let neighbours vote, β = softmax(−d/τ): (n,L)."""
+        """Return the votes of the neighbours, β = softmax(−d/τ): (n,L)."""
         there = found.similarity.isfinite()
         nearness = -euclidean(found.similarity, self.parameters.embedding_norm).masked_fill(~there, torch.inf)
         return vote_sparse(nearness, found.offsets, found.label_columns, labels, self.parameters.vote_temperature)

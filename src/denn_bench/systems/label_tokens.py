@@ -1,4 +1,4 @@
-"""Labels as tokens behind the text, read by the encoder together with it: [CLS] text [SEP] l₁ … l_C [SEP]."""
+"""Labels as tokens after the text, read by the encoder together with it: [CLS] text [SEP] l₁ … l_C [SEP]."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ from denn.errors import ConfigError
 from denn.training.network import Network
 from denn.types import Corpus
 
-RESERVED = "[unused"  # how BERT's and MPNet's vocabularies begin the names of tokens that were never used
+RESERVED = "[unused"  # name prefixes of unused tokens in the vocabularies of BERT and MPNet
 
 
 class States(NamedTuple):
-    """What the encoder says of n texts and of C labels beside each; all float32."""
+    """States of n texts and of the C labels read with each, in float32."""
 
-    text: Tensor  # (n,T,d), zeros behind each text; [CLS] and [SEP] are among its tokens
+    text: Tensor  # (n,T,d), zeros after each text; includes [CLS] and [SEP]
     real: Tensor  # (n,T) bool: the tokens of the texts
     labels: Tensor  # (n,C,d)
 
 
 class LabelTokens(Network):
-    """An encoder that reads every text with one token per label behind it.
+    """An encoder that reads every text with one token per label after it.
 
-    The tokens are those that the vocabulary holds in reserve; where there are too few, new ones are added to it.
+    The tokens are the vocabulary's unused ones; if there are too few, new ones are added.
     """
 
     encoder: TransformerEncoder
@@ -42,7 +42,7 @@ class LabelTokens(Network):
         self.register_buffer("label_ids", torch.zeros(labels, dtype=torch.int64))
 
     def prepare(self, corpus: Corpus) -> None:
-        """Give every label a token."""
+        """Assign a token to every label."""
         vocabulary = self.encoder.tokenizer.get_vocab()
         reserved = sorted(number for token, number in vocabulary.items() if token.startswith(RESERVED))
         count = len(self.label_ids)
@@ -51,11 +51,11 @@ class LabelTokens(Network):
         self.label_ids.copy_(torch.tensor(reserved[:count]))
 
     def is_sound(self) -> bool:
-        """Say whether every label has a token."""
+        """Check whether every label has a token."""
         return bool(((self.label_ids >= 0) & (self.label_ids < self.encoder.vocabulary)).all())
 
     def tokenize(self, texts: Sequence[str]) -> Tokens:
-        """Turn texts into tokens, cut so that the labels and a last [SEP] fit behind each."""
+        """Tokenise texts, truncated so that the labels and a final [SEP] fit."""
         behind = len(self.label_ids) + 1
         tokens = self.encoder.tokenize(texts, reserved=behind)
         if not texts:
@@ -64,10 +64,10 @@ class LabelTokens(Network):
         return insert(tokens, torch.cat([self.label_ids.cpu().to(end.dtype), end]), tokens.lengths)
 
     def read(self, ids: Tensor, layout: Layout, seeds: Tensor | None = None, count: int | None = None) -> States:
-        """Run packed texts through the encoder; `count` leaves out a last document that means nothing."""
+        """Encode packed texts; `count` excludes a final padding document."""
         n, labels, device = count or len(layout.starts) - 1, len(self.label_ids), ids.device
         starts = layout.starts.long()
-        ends = starts[1:] - labels - 1  # behind each text's [SEP]
+        ends = starts[1:] - labels - 1  # after each text's [SEP]
         since = torch.arange(len(ids), device=device) - ends[layout.document]
         in_labels = (since >= 0) & (since < labels)  # the last [SEP] is of the text's kind
         states = self.encoder.states(ids, layout, seeds, types=in_labels.long()).float()
@@ -79,22 +79,22 @@ class LabelTokens(Network):
 
 
 def check_room(encoder: TransformerEncoder, labels: int, pieces: int) -> None:
-    """Refuse labels whose tokens, so many pieces, leave no room for [CLS], one token of text, and two [SEP]."""
+    """Reject labels whose tokens leave no room for [CLS], one token of text, and two [SEP]."""
     if pieces > room(encoder):
         names = "every label is a token" if pieces == labels else f"their names are {pieces} tokens"
         raise ConfigError(
-            f"Got {labels} labels and a length of {encoder.max_length} tokens: {names} beside the text, so at most "
+            f"Got {labels} labels and a length of {encoder.max_length} tokens: {names} next to the text, so at most "
             f"{room(encoder)} fit. Use a method that reads the text alone, such as bert."
         )
 
 
 def room(encoder: TransformerEncoder) -> int:
-    """Return how many tokens can stand beside [CLS], one token of text, and two [SEP]."""
+    """Return how many tokens fit in addition to [CLS], one token of text, and two [SEP]."""
     return encoder.max_length - 4
 
 
 def insert(tokens: Tokens, run: Tensor, places: Tensor) -> Tokens:
-    """Put the same run of ids into every text, before the token at the text's own (n,) place, or at its end."""
+    """Insert the same ids into every text, before the token at the text's (n,) position, or at its end."""
     width, numbers = len(run), torch.arange(len(tokens))
     offsets = tokens.offsets + width * torch.arange(len(tokens) + 1)
     document = torch.repeat_interleave(numbers, tokens.lengths)
@@ -107,12 +107,12 @@ def insert(tokens: Tokens, run: Tensor, places: Tensor) -> Tokens:
 
 
 def pick(states: Tensor, rows: Tensor) -> Tensor:
-    """Return states[rows]; its backward pass adds where that of plain indexing sorts."""
+    """Return states[rows] with a backward pass that adds; that of plain indexing sorts."""
     return states.index_select(0, rows.flatten()).view(*rows.shape, states.shape[1])
 
 
 def _add_tokens(model: nn.Module, count: int) -> list[int]:
-    """Widen the embedding table by new rows and return their numbers."""
+    """Add new rows to the embedding table and return their numbers."""
     config, table = model.config, cast(nn.Embedding, model.get_input_embeddings())  # type: ignore[operator]
     old = table.weight.data
     new = old.new_empty(count, old.shape[1]).normal_(std=float(old.std()))

@@ -1,8 +1,8 @@
-"""LACO: CORE's network that also learns, from the labels' own states, which labels go together.
+"""LACO: CORE's network that also learns, from the labels' states, which labels co-occur.
 
 Zhang et al., "Enhancing label correlation feedback in multi-label text classification via multi-task learning",
-Findings of ACL 2021. The second task is of training alone: pairs of labels (PLCP), or the others where some are given
-(CLCP).
+Findings of ACL 2021. The second task is used only in training: pairs of labels (PLCP), or the remaining labels given
+some (CLCP).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from denn_bench.systems.core_network import CoreNetwork, CoreParameters, summed_
 
 @dataclass(frozen=True, kw_only=True)
 class PairParameters(CoreParameters):
-    """CORE, and one pair of labels of each document in each step."""
+    """CORE with one pair of labels per document in each step."""
 
     pair_weight: NonNegativeFloat = 1.0  # of the second task's loss
     positive_share: Annotated[float, Field(ge=0, le=1)] = 0.5  # of pairs whose labels both belong to the document
@@ -31,15 +31,15 @@ class PairParameters(CoreParameters):
 
 @dataclass(frozen=True, kw_only=True)
 class ConditionalParameters(CoreParameters):
-    """CORE, and all other labels of each document where some are given."""
+    """CORE with all other labels of each document, given some."""
 
     conditional_weight: NonNegativeFloat = 5.0  # of the second task's loss
-    given: PositiveInt = 1  # labels of a document that are given, all where it has fewer
-    transform: bool = False  # whether states go through a layer of their own first, as in the released code
+    given: PositiveInt = 1  # number of given labels of a document, or all if it has fewer
+    transform: bool = False  # pass states through an extra layer first, as in the released code
 
 
 class PairNetwork(CoreNetwork):
-    """CORE that also says of a pair of labels whether both belong to the document: sigmoid(u · [h_i; h_j])."""
+    """CORE that also predicts whether both labels of a pair belong to the document: sigmoid(u · [h_i; h_j])."""
 
     def __init__(self, encoder: TransformerEncoder, labels: int, parameters: PairParameters) -> None:
         super().__init__(encoder, labels, parameters)
@@ -47,7 +47,7 @@ class PairNetwork(CoreNetwork):
         self.pair = nn.Linear(2 * encoder.width, 1, bias=False)
 
     def loss(self, batch: Batch) -> Tensor:
-        """Return CORE's loss and the weighted one of one pair of each document, drawn anew each time."""
+        """Return CORE's loss plus the weighted loss of one pair per document, drawn again each time."""
         states = self.read(batch.ids, batch.layout, batch.seeds, len(batch.labels))
         n, labels = batch.labels.shape
         pairs = draw_pairs(
@@ -59,14 +59,14 @@ class PairNetwork(CoreNetwork):
         return summed_loss(self.classify(states), batch.labels) + self.weight * self.pair_loss(states.labels, *pairs)
 
     def pair_loss(self, states: Tensor, first: Tensor, second: Tensor, both: Tensor, drawn: Tensor) -> Tensor:
-        """Return the mean binary cross-entropy of the pairs drawn, 0 where there are none, from (n,C,d) states."""
+        """Return the mean binary cross-entropy of the drawn pairs, 0 if there are none, from (n,C,d) states."""
         chosen = [states.take_along_dim(columns[:, None, None], 1)[:, 0] for columns in (first, second)]
         logits = self.pair(torch.cat(chosen, 1))[:, 0]  # (n,)
         return mean_loss(logits, both, drawn)
 
 
 class ConditionalNetwork(CoreNetwork):
-    """CORE that also says of each label whether it belongs to a document with given others: sigmoid(u · [h_i; h_G])."""
+    """CORE that also predicts each label of a document from given other labels: sigmoid(u · [h_i; h_G])."""
 
     def __init__(self, encoder: TransformerEncoder, labels: int, parameters: ConditionalParameters) -> None:
         super().__init__(encoder, labels, parameters)
@@ -77,14 +77,14 @@ class ConditionalNetwork(CoreNetwork):
         self.pair = nn.Linear(2 * width, 1, bias=transform)
 
     def loss(self, batch: Batch) -> Tensor:
-        """Return CORE's loss and the weighted one of the other labels, the given ones drawn anew each time."""
+        """Return CORE's loss plus the weighted loss of the other labels; the given ones are drawn again each time."""
         states = self.read(batch.ids, batch.layout, batch.seeds, len(batch.labels))
         given = draw_given(batch.labels, torch.rand(batch.labels.shape, device=batch.labels.device), self.given)
         second = self.conditional_loss(states.labels, batch.labels, given)
         return summed_loss(self.classify(states), batch.labels) + self.weight * second
 
     def conditional_loss(self, states: Tensor, labels: Tensor, given: Tensor) -> Tensor:
-        """Return the mean binary cross-entropy of all labels that are not given, of documents with given ones.
+        """Return the mean binary cross-entropy of the labels that are not given, over documents with given ones.
 
         h_G is the mean of the given labels' states; states (n,C,d), labels and given (n,C) bool.
         """
@@ -96,11 +96,11 @@ class ConditionalNetwork(CoreNetwork):
 
 
 def draw_pairs(labels: Tensor, draws: Tensor, coins: Tensor, share: float) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Draw a pair of labels for each document: columns of first and second, whether both belong to it, whether any.
+    """Draw a pair of labels per document: both columns, whether both belong to the document, whether there is a pair.
 
-    One label is always the document's. The other is too with probability `share`, else none of its own; where only one
-    of the two can be had it is that one, and a document without labels has no pair. Either may come first. `draws` is
-    (2,n,C), `coins` (2,n), both even in [0,1).
+    One label always belongs to the document. The other also does with probability `share`; otherwise it does not. If
+    only one of these is possible, it is used, and a document without labels has no pair. The order is random. `draws`
+    is (2,n,C), `coins` (2,n), both uniform in [0,1).
     """
     count, total = labels.sum(1), labels.shape[1]
     possible, others = count > 1, (count > 0) & (count < total)
@@ -114,13 +114,13 @@ def draw_pairs(labels: Tensor, draws: Tensor, coins: Tensor, share: float) -> tu
 
 
 def draw_given(labels: Tensor, draws: Tensor, count: int) -> Tensor:
-    """Choose so many of each document's labels, all where it has fewer: (n,C) bool, from draws in [0,1)."""
+    """Choose this many of each document's labels, or all if it has fewer: (n,C) bool, from draws in [0,1)."""
     ranks = draws.masked_fill(~labels, -1).argsort(1, descending=True).argsort(1)
     return labels & (ranks < count)
 
 
 def mean_loss(logits: Tensor, gold: Tensor, counted: Tensor) -> Tensor:
-    """Return the mean binary cross-entropy of those that count, 0 where none does."""
+    """Return the mean binary cross-entropy of those that count, 0 if there are none."""
     losses = F.binary_cross_entropy_with_logits(logits, gold.float(), reduction="none")
     return (losses * counted).sum() / counted.sum().clamp(min=1)
 
@@ -135,7 +135,7 @@ class LacoPairs(Neural):
     Parameters = PairParameters
 
     def make(self, encoder: TransformerEncoder, labels: int) -> PairNetwork:
-        """Put CORE's network and the pair's head on the encoder."""
+        """Add CORE's network and the pair's head to the encoder."""
         return PairNetwork(encoder, labels, self.parameters)
 
 
@@ -145,5 +145,5 @@ class LacoConditional(Neural):
     Parameters = ConditionalParameters
 
     def make(self, encoder: TransformerEncoder, labels: int) -> ConditionalNetwork:
-        """Put CORE's network and the conditional head on the encoder."""
+        """Add CORE's network and the conditional head to the encoder."""
         return ConditionalNetwork(encoder, labels, self.parameters)

@@ -1,4 +1,4 @@
-"""LDGN (Ma et al. 2021): what a text says about each label, passed along two graphs between the labels."""
+"""LDGN (Ma et al. 2021): label-specific features of a text, propagated along two graphs between the labels."""
 
 from __future__ import annotations
 
@@ -22,26 +22,28 @@ from denn_bench.encoders.recurrent import Recurrent
 from denn_bench.encoders.words import WordEncoder, name_vectors
 from denn_bench.systems.word_parameters import WordParameters
 
-MOST_BYTES = 8_000_000_000  # of the graphs of one batch; training holds a few such tensors. More texts take turns
+MOST_BYTES = 8_000_000_000  # maximum size of a batch's graphs; training holds a few such tensors
 
 
 @dataclass(frozen=True, kw_only=True)
 class LdgnParameters(WordParameters):
-    """No code of the authors is known: the sizes of the BiLSTM are LSAN's, those of the graphs are chosen here."""
+    """Parameters; the authors' code is not known, so the BiLSTM has LSAN's sizes, and those of the graphs are ours."""
 
     max_length: Length = 500
     dropout: Annotated[float, Field(ge=0, lt=1)] = 0.3  # of the words' vectors
-    graph_width: PositiveInt = 512  # of what a label knows after each pass, and of the products that make an edge
+    graph_width: PositiveInt = (
+        512  # width of a label's features after each convolution, and of the products for the edges
+    )
     batch_size: PositiveInt = 64
     epochs: NonNegativeInt = 10
     schedule: Literal["constant", "linear"] = "constant"
 
 
 class LdgnNetwork(Network):
-    """Attends with each label to the states of a BiLSTM, and passes what it finds along two graphs.
+    """Attend with each label to the states of a BiLSTM, and propagate the result along two graphs.
 
     u_l = Σ_t softmax_t(c_l · h_t) h_t,  V = f(Â U W₁),  V' = f(B̂ V W₂),  logit_l = w_l · [v_l; v'_l] + b_l, where
-    A_ij = P(i | j) in the training part, B = sigmoid((U W_a)(U W_b)ᵀ), and a hat adds each label's
+    A_ij = P(i | j) in the training split, B = sigmoid((U W_a)(U W_b)ᵀ), and a hat adds each label's
     edge to itself and scales by the degrees: D^-½ (A + I) D^-½.
     """
 
@@ -64,7 +66,7 @@ class LdgnNetwork(Network):
         self.at_once = max(1, MOST_BYTES // (4 * labels * max(encoder.max_length, states, labels)))
 
     def prepare(self, corpus: Corpus) -> None:
-        """Start every label from the words in its name, for both directions, and count labels that come together."""
+        """Initialise every label with the words in its name, for both directions, and count co-occurring labels."""
         vectors = name_vectors(self.encoder, corpus.labels.names, self.settings.word_vectors)
         with torch.no_grad():
             self.label_vectors.copy_(vectors.repeat(1, 2))
@@ -93,15 +95,15 @@ class Ldgn(Neural):
     parameters: LdgnParameters
 
     def make(self, encoder: WordEncoder, labels: int) -> LdgnNetwork:
-        """Put label attention and both graphs on a BiLSTM."""
+        """Add label attention and both graphs to a BiLSTM."""
         return LdgnNetwork(encoder, labels, self.parameters)
 
 
 def _check_size(labels: int, batch: int) -> None:
-    """Refuse batches whose graphs do not fit."""
+    """Reject batches whose graphs do not fit."""
     needed, fitting = 4 * batch * labels**2, MOST_BYTES // (4 * labels**2)
     if needed > MOST_BYTES:
-        remedy = f"Set batch_size to {fitting} at most" if fitting else "Use a method without them, such as lsan"
+        remedy = f"Set batch_size to at most {fitting}" if fitting else "Use a method without them, such as lsan"
         raise ConfigError(
             f"Got {labels} labels and batches of {batch} texts: LDGN's graphs between labels, one for each text, take "
             f"{needed:,} bytes, expected at most {MOST_BYTES:,}. {remedy}."

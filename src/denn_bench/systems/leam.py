@@ -1,4 +1,4 @@
-"""LEAM (Wang et al. 2018): words and labels in one space; the words that are near labels make up the text's vector."""
+"""LEAM (Wang et al. 2018): words and labels share a space; words near labels determine the text's vector."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from denn_bench.core.label_attention import attend
 from denn_bench.encoders.words import WordEncoder, name_vectors
 from denn_bench.systems.word_parameters import WordParameters
 
-AT_ONCE = 2**30  # numbers of one tensor with a row for each label of each text; more texts go through in turns
+AT_ONCE = 2**30  # maximum size of a tensor with a row per text and label; more texts are processed in parts
 MOST_WEIGHTS = 200_000_000  # of the convolution from labels to labels
 
 
 @dataclass(frozen=True, kw_only=True)
 class LeamParameters(WordParameters):
-    """Two networks have the name: the paper's, joint, and that of the authors' script for multi-label corpora.
+    """Two networks have this name: the paper's, joint, and that of the authors' script for multi-label corpora.
 
-    The default is the latter, per_label: it was written for this task, and it takes any number of labels.
+    The default is the latter, per_label: it was written for this task and takes any number of labels.
     """
 
     variant: Literal["per_label", "joint"] = "per_label"
@@ -35,14 +35,14 @@ class LeamParameters(WordParameters):
     label_window: PositiveInt = 55  # words of the convolution of cosines; joint
     hidden: PositiveInt = 300  # joint
     dropout: Annotated[float, Field(ge=0, lt=1)] = 0.5  # before each linear map
-    label_weight: NonNegativeFloat = 1.0  # of the loss of labels that must be classified as themselves; joint
+    label_weight: NonNegativeFloat = 1.0  # weight of the loss that classifies each label as itself; joint
     batch_size: PositiveInt = 64
     epochs: NonNegativeInt = 10
     schedule: Literal["constant", "linear"] = "constant"
 
 
 class PerLabelNetwork(Network):
-    """Attends with each label to words in their windows, h = relu(conv x), and scores it by a linear map of its own.
+    """Attend with each label to words in their windows, h = relu(conv x), and score it with its own linear map.
 
     a_l = softmax over words of e_l · h_t,  m_l = Σ_t a_lt h_t,  logit_l = w_l · m_l + b_l
     """
@@ -58,7 +58,7 @@ class PerLabelNetwork(Network):
         self.at_once = max(1, AT_ONCE // (labels * max(encoder.max_length, encoder.width)))
 
     def prepare(self, corpus: Corpus) -> None:
-        """Start every label from the mean vector of the words in its name."""
+        """Initialise every label with the mean vector of the words in its name."""
         _start_labels(self.label_vectors, self.encoder, corpus, self.settings)
 
     def forward(self, ids: Tensor, layout: Layout, seeds: Tensor | None = None) -> Tensor:
@@ -76,7 +76,7 @@ class PerLabelNetwork(Network):
 
 
 class JointNetwork(Network):
-    """Weighs each word by the label it is nearest to, and classifies the weighted sum of the words' own vectors.
+    """Weight each word by its nearest label, and classify the weighted sum of the word vectors.
 
     G = cosine of labels and words,  u = relu(conv G),  β = softmax over words of max_l u_l,  z = Σ_t β_t x_t
     """
@@ -99,7 +99,7 @@ class JointNetwork(Network):
         self.head = nn.Linear(p.hidden, labels)
 
     def prepare(self, corpus: Corpus) -> None:
-        """Start every label from the mean vector of the words in its name."""
+        """Initialise every label with the mean vector of the words in its name."""
         _start_labels(self.label_vectors, self.encoder, corpus, self.settings)
 
     def forward(self, ids: Tensor, layout: Layout, seeds: Tensor | None = None) -> Tensor:
@@ -130,13 +130,13 @@ class Leam(Neural):
     parameters: LeamParameters
 
     def make(self, encoder: WordEncoder, labels: int) -> PerLabelNetwork | JointNetwork:
-        """Make the variant's network."""
+        """Create the variant's network."""
         kind = JointNetwork if self.parameters.variant == "joint" else PerLabelNetwork
         return kind(encoder, labels, self.parameters)
 
 
 def _same(convolution: nn.Conv1d, values: Tensor) -> Tensor:
-    """Convolve (n,c,T) values with zeros around them, so that T stays; of an even width the last place is behind."""
+    """Convolve (n,c,T) values with zero padding that keeps T; an even width has one more position after than before."""
     width = convolution.kernel_size[0]
     found: Tensor = convolution(F.pad(values, ((width - 1) // 2, width // 2)))
     return found

@@ -1,4 +1,4 @@
-"""Linear support vector machines, one for each label, with weights that are kept sparse."""
+"""Linear support vector machines, one per label, with sparse weights."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from denn_bench.systems.tfidf import Matrix, TfidfParameters
 
 @dataclass(frozen=True, kw_only=True)
 class LinearParameters(TfidfParameters):
-    """What a machine for one label is learnt with."""
+    """Settings of an SVM."""
 
-    cost: PositiveFloat = 1.0  # C: how much a training document on the wrong side of the margin counts
-    prune: NonNegativeFloat = 0.01  # weights nearer 0 than this are dropped; 0: none
+    cost: PositiveFloat = 1.0  # C: penalty for a training document on the wrong side of the margin
+    prune: NonNegativeFloat = 0.01  # drop weights closer to 0 than this; 0: drop none
 
 
 def learn(known: Matrix, positive: Any, cost: float) -> tuple[Any, float]:
-    """Learn one label from (N,V) rows and (N,) bool; return (V,) weights and the bias of w · x + b, yes above 0:
+    """Train one label on (N,V) rows and (N,) bool; return (V,) weights and the bias of w · x + b, positive for yes:
 
         min ½‖(w,b)‖² + C Σ max(0, 1 − y (w · x + b))²
 
-    A label that all or none of the rows carry is +1 or −1 everywhere.
+    A label that all or no rows have is +1 or −1 everywhere.
     """
     import numpy as np
     from sklearn.svm import LinearSVC
@@ -38,7 +38,7 @@ def learn(known: Matrix, positive: Any, cost: float) -> tuple[Any, float]:
 
 
 def sparse_row(weights: Any, prune: float) -> Matrix:
-    """Return (V,) weights as a (1,V) float32 row without those nearer 0 than `prune`."""
+    """Return (V,) weights as a (1,V) float32 row without those closer to 0 than `prune`."""
     import numpy as np
     from scipy.sparse import csr_matrix
 
@@ -46,7 +46,7 @@ def sparse_row(weights: Any, prune: float) -> Matrix:
 
 
 def by_term(rows: list[Matrix], terms: int) -> Matrix:
-    """Return the (1,V) rows of L labels as one (V,L) matrix, which texts multiply fast."""
+    """Stack the (1,V) rows of L labels into one (V,L) matrix for fast products with texts."""
     from scipy.sparse import csr_matrix, vstack
 
     return vstack(rows).T.tocsr() if rows else csr_matrix((terms, 0), dtype="float32")

@@ -1,4 +1,4 @@
-"""LSAN (Xiao et al. 2019): what a text says about each label, by self-attention and by the label's own words."""
+"""LSAN (Xiao et al. 2019): label-specific features of a text, by self-attention and by the words of label names."""
 
 from __future__ import annotations
 
@@ -20,18 +20,20 @@ from denn_bench.encoders.recurrent import Recurrent
 from denn_bench.encoders.words import WordEncoder, name_vectors
 from denn_bench.systems.word_parameters import WordParameters
 
-AT_ONCE = 2**30  # numbers of one tensor with a row for each label of each text; more texts go through in turns
+AT_ONCE = 2**30  # maximum size of a tensor with a row per text and label; more texts are processed in parts
 BETAS = (0.9, 0.99)  # of Adam, in the authors' code
 
 
 @dataclass(frozen=True, kw_only=True)
 class LsanParameters(WordParameters):
-    """The authors' settings; each direction of the LSTM is as wide as a word's vector, which labels have too."""
+    """The authors' settings; each direction of the LSTM is as wide as word and label vectors."""
 
     max_length: Length = 500
     dropout: Annotated[float, Field(ge=0, lt=1)] = 0.3  # of the words' vectors
     attention_width: PositiveInt = 200
-    scorer: Literal["per_label", "mean"] = "per_label"  # the paper's: one for every label; or the code's: of their mean
+    scorer: Literal["per_label", "mean"] = (
+        "per_label"  # the paper's, applied to every label; or the code's, applied to their mean
+    )
     scorer_width: PositiveInt = 256  # of the paper's
     batch_size: PositiveInt = 64
     epochs: NonNegativeInt = 10
@@ -39,10 +41,10 @@ class LsanParameters(WordParameters):
 
 
 class LsanNetwork(Network):
-    """Scores labels by two (n,L,2h) views of the states H of a BiLSTM, mixed by a weight for each label.
+    """Score labels by two (n,L,2h) views of the states H of a BiLSTM, mixed with one weight per label.
 
     By self-attention: softmax over words of W₂ tanh(W₁ H). By the frozen vectors E of the labels' words: (E Hᵀ) H, for
-    the two directions apart and without softmax. Padding has no part in either.
+    each direction separately and without softmax. Padding is masked in both.
     """
 
     encoder: WordEncoder
@@ -64,11 +66,11 @@ class LsanNetwork(Network):
         self.at_once = max(1, AT_ONCE // (labels * max(encoder.max_length, width)))
 
     def prepare(self, corpus: Corpus) -> None:
-        """Give every label the mean vector of the words in its name."""
+        """Assign to every label the mean vector of the words in its name."""
         self.label_vectors.copy_(name_vectors(self.encoder, corpus.labels.names, self.settings.word_vectors))
 
     def groups(self, parameters: Any) -> list[dict[str, Any]]:
-        """Add the moments' rates of the authors' code."""
+        """Use Adam's betas from the authors' code."""
         return [group | {"betas": BETAS} for group in super().groups(parameters)]
 
     def forward(self, ids: Tensor, layout: Layout, seeds: Tensor | None = None) -> Tensor:
@@ -79,7 +81,7 @@ class LsanNetwork(Network):
         return torch.cat([self.classify(self.mix(*piece)) for piece in pieces])
 
     def mix(self, states: Tensor, real: Tensor) -> Tensor:
-        """Return the (n,L,2h) mixture of what both kinds of attention make of the states."""
+        """Return the (n,L,2h) mixture of both kinds of attention."""
         by_self = attend(self.outer(torch.tanh(self.inner(states))), real, states)
         halves = states.chunk(2, dim=2)  # forward, backward
         by_label = torch.cat([attend_plainly(self.label_vectors, half) for half in halves], dim=2)
@@ -88,7 +90,7 @@ class LsanNetwork(Network):
         return share * by_label + (1 - share) * by_self
 
     def classify(self, mixed: Tensor) -> Tensor:
-        """Return the (n,L) logits of (n,L,2h) views: by one scorer for every label's, or from the mean of all."""
+        """Return the (n,L) logits of (n,L,2h) views: one scorer applied to each label, or to the mean of all."""
         if self.settings.scorer == "mean":
             mixed = mixed.mean(1)  # (n,2h)
         logits: Tensor = self.head(mixed)
@@ -102,5 +104,5 @@ class Lsan(Neural):
     parameters: LsanParameters
 
     def make(self, encoder: WordEncoder, labels: int) -> LsanNetwork:
-        """Put both attentions on a BiLSTM."""
+        """Add both attentions to a BiLSTM."""
         return LsanNetwork(encoder, labels, self.parameters)

@@ -1,4 +1,4 @@
-"""ML-kNN: the labels of the nearest training documents by TF-IDF, weighed by how often they mislead."""
+"""ML-kNN: the labels of the nearest training documents by TF-IDF, weighted by how reliable they are."""
 
 from __future__ import annotations
 
@@ -24,20 +24,20 @@ from denn_bench.systems.tfidf import Matrix, Tfidf, TfidfParameters, array_types
 
 FILE = "neighbours.safetensors"
 QUERIES = 64  # texts compared with all training documents at a time, by each thread
-CELLS = 2**24  # of their dense rows, at most
+CELLS = 2**24  # maximum size of their dense rows
 COUNTED = 1024  # training documents whose neighbours' labels are counted at a time
 
 
 @dataclass(frozen=True, kw_only=True)
 class MlknnParameters(TfidfParameters):
-    """All that can be set; nothing is drawn by lot, the seed is there because every method has one."""
+    """Parameters; the method is deterministic, and the seed exists because every method has one."""
 
     k: Neighbourhood = 10
-    smoothing: PositiveFloat = 1.0  # s: what every count starts from
+    smoothing: PositiveFloat = 1.0  # s, added to every count
 
 
 class MLkNN(Method):
-    """The method of Zhang and Zhou, 2007. A document that shares no term with a text is no neighbour of it."""
+    """The method of Zhang and Zhou, 2007. A document that shares no term with a text is not its neighbour."""
 
     Parameters = MlknnParameters
     features: Tfidf
@@ -81,14 +81,14 @@ class MLkNN(Method):
         return Scores(chances.float(), self.names)
 
     def save(self, folder: Path) -> None:
-        """Write terms, training documents with their labels, and counts."""
+        """Save terms, training documents with their labels, and counts."""
         self.features.save(folder)
         counts = {"with_label": self.with_label.numpy(), "without_label": self.without_label.numpy()}
         save_file(to_arrays(self.known, "known") | to_arrays(self.labels, "labels") | counts, folder / FILE)
 
     @classmethod
     def load(cls, folder: Path, parameters: MlknnParameters, labels: LabelSpace) -> Self:
-        """Read what `save` wrote."""
+        """Load what `save` wrote."""
         self = cls(parameters)
         self.names, self.features = labels.names, Tfidf.load(folder, parameters)
         file, counts = folder / FILE, ("I64", (len(labels), parameters.k + 1))
@@ -109,9 +109,9 @@ def nearest(
     queries: Matrix, known: Matrix, k: int, jobs: int | None, *, own: bool = False,
     report: Callable[[int], None] | None = None,
 ) -> Matrix:  # fmt: skip
-    """Return (n,N) int32 ones at the k nearest of (N,V) rows by cosine for each of (n,V) rows, all of norm 1.
+    """Return (n,N) int32 ones at the k nearest of (N,V) rows by cosine similarity for each of (n,V) rows, of norm 1.
 
-    Rows without a common term do not count. `own` says that the queries are the known rows, none its own neighbour.
+    Rows without a common term do not count. `own` means that the queries are the known rows; none is its own neighbour.
     """
     import numpy as np
     from scipy.sparse import csr_matrix, vstack
@@ -123,7 +123,7 @@ def nearest(
     def some(number: int) -> Matrix:
         start = number * block
         rows = queries[start : start + block].toarray()  # (b,V)
-        # Nearly all pairs share a frequent term: with sparse queries too the product would take twice as long.
+        # Nearly all pairs share a frequent term, so the product would take twice as long with sparse queries.
         cosine = torch.from_numpy(np.ascontiguousarray((known @ np.ascontiguousarray(rows.T)).T))  # (b,N)
         if own:
             cosine[torch.arange(len(rows)), start + torch.arange(len(rows))] = -1

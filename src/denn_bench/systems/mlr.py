@@ -1,4 +1,4 @@
-"""ML-Reasoner: every round scores all labels anew, with the labels that the round before believed in at hand.
+"""ML-Reasoner: every round scores all labels again, given the scores of the previous round.
 
 Wang, Ridley, Su, Qu and Dai, Information Processing and Management 2021.
 """
@@ -48,11 +48,11 @@ class MlrTextCnnParameters(WordParameters):
 
 
 class Reasoner(nn.Module):
-    """What reads the label scores of a round for the next: a vector for each label, attention, a map to the labels."""
+    """Pass the label scores of a round to the next: a vector per label, attention, and a map to the labels."""
 
     def __init__(self, width: int, labels: int, label_width: int) -> None:
         super().__init__()
-        self.text = nn.Linear(width, width)  # x_e begins as the text vector itself
+        self.text = nn.Linear(width, width)  # x_e starts as the text vector itself
         nn.init.eye_(self.text.weight)
         nn.init.zeros_(self.text.bias)
         self.label_vectors = nn.Parameter(torch.randn(labels, label_width) / label_width**0.5)
@@ -64,7 +64,7 @@ class Reasoner(nn.Module):
 
         With z_0 = 0 and l'_j = z_{t−1,j} l_j: a = softmax_j(w·[x_e; l'_j] + b), l_att = Σ_j a_j l'_j,
         z_t = sigmoid(W x_e + b + V l_att). So the first round is the plain classifier. Neither w·l'_j = z_j (w·l_j)
-        nor the sum needs the (n,L,width) vectors l'; and the text's part of w, the same for all j, leaves a as it is.
+        nor the sum needs the (n,L,width) vectors l'. The text's part of w is the same for all j and does not change a.
         """
         width = text.shape[1]
         from_text, from_labels = self.attention.weight[0, :width], self.attention.weight[0, width:]
@@ -80,7 +80,7 @@ class Reasoner(nn.Module):
 
 
 class MlrNetwork(Classifier):
-    """The rounds on a transformer's embedding; round 1 begins as the plain classifier."""
+    """The rounds on a transformer's embedding; round 1 starts as the plain classifier."""
 
     def __init__(self, encoder: TransformerEncoder, labels: int, parameters: MlrParameters) -> None:
         super().__init__(encoder, labels, parameters.dropout)
@@ -104,7 +104,7 @@ class MlrNetwork(Classifier):
 
 
 class MlrTextCnnNetwork(Network):
-    """The rounds on the strongest answer of each filter in a text."""
+    """The rounds on the maximum response of each filter in a text."""
 
     encoder: WordEncoder
 
@@ -113,18 +113,20 @@ class MlrTextCnnNetwork(Network):
         p, width = parameters, len(WIDTHS) * parameters.filters
         self.encoder, self.rounds, self.dropout = encoder, p.rounds, p.dropout
         convolutions = [nn.Conv1d(encoder.width, p.filters, size) for size in WIDTHS]
-        for convolution in convolutions:  # torch's own start is so small that words make no difference at first
+        for (
+            convolution
+        ) in convolutions:  # torch's default initialisation is so small that words initially make no difference
             nn.init.kaiming_normal_(convolution.weight, nonlinearity="relu")
         self.convolutions = nn.ModuleList(convolutions)
         self.reasoner = Reasoner(width, labels, p.label_width)
         self.head = nn.Linear(width, labels)
 
     def start(self, tokens: Tokens, labels: Tensor, parameters: Any, progress: Progress, sampled: int) -> None:
-        """Begin the head's bias at the log-odds of each label."""
+        """Initialise the head's bias with the log-odds of each label."""
         start_head(self.head, torch.empty(0), labels, 0, parameters.seed)
 
     def features(self, ids: Tensor, layout: Layout) -> Tensor:
-        """Return (n, widths · filters) answers; zeros stand behind a text that is shorter than a filter."""
+        """Return (n, widths · filters) responses; texts shorter than a filter are padded with zeros."""
         vectors, real = self.encoder(ids, layout)
         vectors, places = vectors.transpose(1, 2), torch.arange(real.shape[1], device=ids.device)  # (n,d,T)
         found = []
@@ -150,7 +152,7 @@ class MlrTextCnnNetwork(Network):
 
 
 def over_rounds(logits: Tensor, labels: Tensor) -> Tensor:
-    """Return the mean binary cross-entropy of (T,n,L) logits; a document behind the (n,L) labels is left out."""
+    """Return the mean binary cross-entropy of (T,n,L) logits; documents beyond the (n,L) labels are ignored."""
     logits = logits[:, : len(labels)]
     return F.binary_cross_entropy_with_logits(logits, labels.to(logits.dtype).expand_as(logits))
 
@@ -161,7 +163,7 @@ class MLR(Neural):
     Parameters = MlrParameters
 
     def make(self, encoder: TransformerEncoder, labels: int) -> MlrNetwork:
-        """Put head and reasoner on the encoder."""
+        """Add head and reasoner to the encoder."""
         return MlrNetwork(encoder, labels, self.parameters)
 
 
@@ -171,5 +173,5 @@ class MLRTextCnn(Neural):
     Parameters = MlrTextCnnParameters
 
     def make(self, encoder: WordEncoder, labels: int) -> MlrTextCnnNetwork:
-        """Put convolutions, head and reasoner on the words."""
+        """Add convolutions, head and reasoner to the words."""
         return MlrTextCnnNetwork(encoder, labels, self.parameters)

@@ -1,9 +1,9 @@
-"""OCD (Tsai & Lee, 2020): a decoder that learns from its own label sequences, whatever their order.
+"""OCD (Tsai & Lee, 2020): a decoder that learns from its own label sequences, in any order.
 
-Optimal completion distillation: every step of what the decoder wrote is taught the labels that are still missing. A
-second, logistic decoder (binary relevance) may learn beside it and take part in decoding. The authors' macro-F1 is the
-harmonic mean of macro precision and macro recall, 2PR / (P + R), so the 58.5 that is quoted of them on AAPD is no mean
-of the labels' F1, which is what we report.
+Optimal completion distillation: every step of the decoder's own sequence learns the labels that are still missing. A
+second, logistic decoder (binary relevance) can be trained with it and take part in decoding. The authors' macro-F1 is
+the harmonic mean of macro precision and macro recall, 2PR / (P + R), so their 58.5 on AAPD is not the mean of the
+labels' F1, which we report.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ Decoding = Literal["beam", "rescoring", "joint"]
 
 @dataclass(frozen=True, kw_only=True)
 class OcdParameters(SequenceParameters):
-    """The authors' settings on AAPD; the order of labels plays no part."""
+    """The authors' settings on AAPD; the order of labels has no effect."""
 
-    logistic_weight: NonNegativeFloat = 1.0  # of the logistic decoder's loss; 0: no such decoder, as released
+    logistic_weight: NonNegativeFloat = 1.0  # weight of the logistic decoder's loss; 0: no such decoder, as released
     logistic_layers: Annotated[int, Field(ge=0, le=100)] = 3
     logistic_width: PositiveInt = 512
-    decoding: Decoding = "beam"  # rescoring, joint: with the logistic decoder's odds, after the search or in it
+    decoding: Decoding = "beam"  # rescoring, joint: use the logistic decoder's odds after or during the search
     decoder_layers: Layers = 2
     max_labels: PositiveInt | None = 23  # with the end, the 24 steps of the authors
     beam: Beam = 6
@@ -47,7 +47,7 @@ class OcdParameters(SequenceParameters):
 
 
 class BatchNorm(nn.BatchNorm1d):
-    """Normalises over the batch; a batch of one text, which has no spread, by what earlier ones had."""
+    """Batch norm that uses running statistics for a batch of one text, which has no variance."""
 
     def forward(self, x: Tensor) -> Tensor:
         """Normalise (n,d) values."""
@@ -57,7 +57,7 @@ class BatchNorm(nn.BatchNorm1d):
 
 
 class LogisticDecoder(nn.Module):
-    """Scores every label by itself from the last word's state and from what it makes attention look at.
+    """Score every label independently from the last word's state and the context that it attends to.
 
     q = U layers(h_T),   c = attention(q),   z = head(tanh(W [q; c]))
     with layers of a linear map, batch norm, leaky ReLU and dropout each.
@@ -91,7 +91,7 @@ class LogisticDecoder(nn.Module):
 
 
 class OcdNetwork(SequenceNetwork):
-    """Writes labels by lot in training, and learns at each step which labels are missing.
+    """Sample labels in training, and learn at each step which labels are missing.
 
     L = KL(π* ‖ p) as the mean over live steps, plus `logistic_weight` times the logistic decoder's cross-entropy.
     """
@@ -104,11 +104,11 @@ class OcdNetwork(SequenceNetwork):
 
     @property
     def limit(self) -> int:
-        """The tokens that a text can get, its end among them."""
+        """Return the maximum number of tokens of a text, including the end."""
         return min(self.p.max_labels or int(self.longest) + MARGIN, self.labels) + 1
 
     def loss(self, batch: Batch) -> Tensor:
-        """Return the loss of what the decoder itself writes, and of the logistic decoder."""
+        """Return the loss of the decoder's own sequences, plus that of the logistic decoder."""
         memory, state = self.read(batch.ids, batch.layout)
         tokens, logits = write(
             lambda last, now: self.step(last, now, memory), state,
@@ -121,7 +121,7 @@ class OcdNetwork(SequenceNetwork):
         return loss + self.p.logistic_weight * beside
 
     def infer(self, ids: Tensor, layout: Layout) -> dict[str, Tensor]:
-        """Return the labels' share of the beams' probability, the best beam's, and the logistic decoder's scores."""
+        """Return the labels' shares of the beams' probability, the best beam's labels, and the logistic scores."""
         memory, state = self.read(ids, layout)
         odds = self.logistic(memory) if self.logistic is not None else None  # (n,L), their logarithms
         fusion = F.pad(odds, (0, 1)) if odds is not None and self.p.decoding == "joint" else None  # the end's odds: 1
@@ -136,12 +136,12 @@ class OcdNetwork(SequenceNetwork):
 
 
 class Ocd(Neural):
-    """The row OCD of the paper's tables; which decoding its numbers are of is not said there."""
+    """The row OCD of the paper's tables; the paper does not say which decoding it used."""
 
     Parameters = OcdParameters
 
     def make(self, encoder: WordEncoder, labels: int) -> OcdNetwork:
-        """Put LSTM layers, an LSTM decoder and, where it is asked for, a logistic one on the words."""
+        """Add LSTM layers, an LSTM decoder and, if requested, a logistic one to the words."""
         p = self.parameters
         if p.decoding != "beam" and not p.logistic_weight:
             raise ConfigError(
@@ -154,8 +154,8 @@ class Ocd(Neural):
 def rescored(beams: Beams, odds: Tensor, normalise: bool = False) -> Beams:
     """Return beams with log p(y) + Σ_{l in y} o_l of (n,L) log-odds o, in their new order.
 
-    Π_{l in y} p_l/(1 − p_l) is the logistic decoder's probability of the set y, up to what all sets share; so beams
-    are ranked by the product of both decoders' probabilities, as joint decoding ranks them while it searches.
+    Π_{l in y} p_l/(1 − p_l) is the logistic decoder's probability of the set y, up to a constant. So beams are ranked
+    by the product of both decoders' probabilities, as joint decoding does during the search.
     """
     end = odds.shape[1]
     counted = live(beams.tokens.flatten(0, 1), end).view_as(beams.tokens)  # (n,width,S)

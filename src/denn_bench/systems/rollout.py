@@ -1,4 +1,4 @@
-"""A decoder that writes labels by its own choice, for methods that learn from what they wrote."""
+"""Rollouts of a decoder, for methods that learn from their own sequences."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from denn_bench.core.beam import State, Step
 
 
 def write(step: Step, state: State, *, limit: int, start: int, end: int, greedy: bool = False) -> tuple[Tensor, Tensor]:
-    """Write at most `limit` tokens for each row of a state: (n,S) tokens, behind an end only ends, and (n,S,V) logits.
+    """Generate at most `limit` tokens per row of a state: (n,S) tokens, only ends after an end, and (n,S,V) logits.
 
-    Each token is drawn from the softmax of the step's logits, or is the likeliest; labels emitted before cannot be
-    chosen, the end always can. The logits are returned as the step gave them, and choosing passes no gradient on.
-    Draws follow the generator of the device.
+    Each token is sampled from the softmax of the step's logits, or is the most likely one. Labels emitted before cannot
+    be chosen; the end always can. The logits are returned unchanged, and the choice passes no gradient. Samples use
+    the generator of the device.
     """
     last = torch.full((len(state[0]),), start, device=state[0].device)
     finished = torch.zeros_like(last, dtype=torch.bool)
@@ -25,7 +25,7 @@ def write(step: Step, state: State, *, limit: int, start: int, end: int, greedy:
         if used is None:
             used = torch.zeros_like(logits, dtype=torch.bool)
         masked = logits.detach().masked_fill(used, -torch.inf)
-        # argmax of z − log(exponential noise) is a draw from softmax(z), and does not stop a device at a z of NaN
+        # argmax of z − log(exponential noise) is a sample from softmax(z), and does not fail on a GPU if z is NaN
         noise = 0.0 if greedy else torch.empty_like(masked).exponential_().log()
         last = torch.where(finished, end, (masked - noise).argmax(1))
         used = used.scatter(1, last[:, None], True)

@@ -1,6 +1,6 @@
-"""SCL and JSCL: the plain classifier with a supervised contrastive loss beside cross-entropy (Lin et al., 2023).
+"""SCL and JSCL: the plain classifier with an additional supervised contrastive loss (Lin et al., 2023).
 
-The loss is BCE + α · contrast; the factor τ/0.07 that the released code keeps from SupCon is left to α.
+The loss is BCE + α · contrast; α includes the factor τ/0.07 that the released code takes from SupCon.
 """
 
 from __future__ import annotations
@@ -38,19 +38,19 @@ Contrast = Callable[[Tensor, Tensor], Tensor]  # (N,N) similarity over τ, (N,L)
 
 @dataclass(frozen=True, kw_only=True)
 class SclParameters(ClassifierParameters):
-    """The plain classifier, and a contrast between the texts of a batch."""
+    """The plain classifier with a contrast between the texts of a batch."""
 
     alpha: NonNegativeFloat = 0.1  # α: weight of the contrastive loss
     temperature: PositiveFloat = 0.5  # τ
-    similarity: Literal["cosine", "dot"] = "cosine"  # dot: products of vectors as long as they are, the original's
+    similarity: Literal["cosine", "dot"] = "cosine"  # dot: dot products of unscaled vectors, as in the original
 
 
 @dataclass(frozen=True, kw_only=True)
 class JsclParameters(SclParameters):
-    """What is contrasted, and how label similarity counts."""
+    """Parameters of JSCL: what is contrasted, and how label similarity counts."""
 
     contrast: Literal["jscl", "jspcl", "slcl", "icl"] = "jscl"  # embeddings, scores, label by label, label tokens
-    form: Literal["paper", "code"] = "paper"  # of jscl and jspcl: as DENN's paper reads it, or as it was released
+    form: Literal["paper", "code"] = "paper"  # of jscl and jspcl: as in DENN's paper, or as released
 
 
 class ContrastNetwork(Classifier):
@@ -89,7 +89,7 @@ class InstanceNetwork(LabelTokens):
         return self.classify(self.read(ids, layout, seeds))
 
     def classify(self, states: States) -> Tensor:
-        """Return the (n,L) logits of what was read, as the plain classifier scores its embedding."""
+        """Return the (n,L) logits of encoded texts, as the plain classifier scores its embedding."""
         embeddings = self.scale * self.pool(states)
         logits: Tensor = self.head(F.dropout(embeddings, self.settings.dropout, self.training))
         return logits
@@ -111,7 +111,7 @@ class InstanceNetwork(LabelTokens):
 
     @torch.inference_mode()
     def start(self, tokens: Tokens, labels: Tensor, parameters: Any, progress: Progress, sampled: int) -> None:
-        """Fix the scale on some texts and begin the head's bias at the log-odds of each label."""
+        """Fix the scale on some texts, and initialise the head's bias with the log-odds of each label."""
         self.eval()
         some = tokens.first(sampled).to(self.device)
         passes = some.by_length(self.encoder.pass_tokens)
@@ -122,7 +122,7 @@ class InstanceNetwork(LabelTokens):
 
 
 def similarities(vectors: Tensor, parameters: SclParameters) -> Tensor:
-    """Return the (…,N,N) cosines, or products, of (…,N,d) vectors over the temperature."""
+    """Return the (…,N,N) cosine similarities, or dot products, of (…,N,d) vectors divided by the temperature."""
     vectors = vectors.float()
     if parameters.similarity == "cosine":
         vectors = F.normalize(vectors, dim=-1)
@@ -130,27 +130,27 @@ def similarities(vectors: Tensor, parameters: SclParameters) -> Tensor:
 
 
 def scl(near: Tensor, labels: Tensor) -> Tensor:
-    """Let texts attract each other whose label sets are the same: (N,)."""
+    """Attract texts with identical label sets: (N,)."""
     return weighted_contrast(near, identical_sets(labels))
 
 
 def jscl(near: Tensor, labels: Tensor) -> Tensor:
-    """Let texts attract each other by the Jaccard index of their label sets: (N,)."""
+    """Attract texts by the Jaccard index of their label sets: (N,)."""
     return weighted_contrast(near, jaccard_weights(labels))
 
 
 def slcl(near: Tensor, labels: Tensor) -> Tensor:
-    """Let texts attract each other, label by label, that both have it or both lack it: (N,)."""
+    """Attract texts, label by label, that both have it or both lack it: (N,)."""
     return weighted_contrast(near, label_by_label(labels))
 
 
 class SCL(Neural):
-    """The row SCL of the paper's tables: strict, the label sets of positives are the same."""
+    """The row SCL of the paper's tables: positives have identical label sets."""
 
     Parameters = SclParameters
 
     def make(self, encoder: TransformerEncoder, labels: int) -> ContrastNetwork:
-        """Put a linear map on the encoder."""
+        """Add a linear map to the encoder."""
         return ContrastNetwork(encoder, labels, self.parameters, scl)
 
 
@@ -160,18 +160,18 @@ class JSCL(Neural):
     Parameters = JsclParameters
 
     def make(self, encoder: TransformerEncoder, labels: int) -> ContrastNetwork | InstanceNetwork:
-        """Put a linear map on the encoder, which reads the labels too where their tokens are contrasted."""
+        """Add a linear map to the encoder, which also reads the labels if their tokens are contrasted."""
         p: JsclParameters = self.parameters
         if p.form == "code" and p.contrast not in ("jscl", "jspcl"):
             raise ConfigError(
-                f"Got form 'code' with contrast {p.contrast!r}, expected it with 'jscl' or 'jspcl', which alone have "
+                f"Got form 'code' with contrast {p.contrast!r}, expected 'jscl' or 'jspcl', the only ones that have "
                 "two forms. Leave form at 'paper'."
             )
         if p.contrast == "icl":
             if p.head_start:
                 raise ConfigError(
-                    f"Got head_start {p.head_start} with contrast 'icl', expected 0: the head on a text that is read "
-                    "with label tokens is not started alone. Leave it out."
+                    f"Got head_start {p.head_start} with contrast 'icl', expected 0: the head of a text that is read "
+                    "with label tokens cannot be trained alone. Omit head_start."
                 )
             return InstanceNetwork(encoder, labels, p)
         if p.contrast == "slcl":

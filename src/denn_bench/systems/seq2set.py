@@ -1,8 +1,8 @@
-"""Seq2Set (Yang et al., 2019): a decoder rewarded for the label set it writes, in whatever order.
+"""Seq2Set (Yang et al., 2019): a decoder rewarded for the label set it generates, in any order.
 
-Two forms. `simple`, the released one: a sequence decoder learns the labels in order by maximum likelihood, then by
-self-critical policy gradient alone. `full`: a sequence decoder drafts the labels, and a set decoder, which looks at the
-words and at the draft, is the one rewarded, while the first goes on learning by maximum likelihood.
+There are two forms. `simple`, the released one: a sequence decoder learns the labels in order by maximum likelihood,
+then only by self-critical policy gradient. `full`: a sequence decoder drafts the labels, and a set decoder, which
+attends to the words and the draft, is rewarded, while the first continues with maximum likelihood.
 """
 
 from __future__ import annotations
@@ -41,29 +41,29 @@ from denn_bench.systems.sequences import (
     target_sequences,
 )
 
-TAUGHT = "taught.safetensors"  # the weights and facts of the first stage, once it is finished
+TAUGHT = "taught.safetensors"  # weights and facts of the finished first stage
 SUMMED = ("steps", "seconds", "training_seconds", "validation_seconds", "tokens")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Seq2SetParameters(SequenceParameters):
-    """Sizes of the released code; epochs and learning rate are those of the stage by maximum likelihood."""
+    """Sizes of the released code; epochs and learning rate are those of the maximum-likelihood stage."""
 
     form: Literal["simple", "full"] = "simple"
     set_weight: Annotated[float, Field(ge=0, le=1)] = 0.8  # λ: the set decoder's share of the loss of the full form
     decoder_layers: Layers = 2
     beam: Beam = 10
     clip: NonNegativeFloat = 8.0
-    reinforced_epochs: NonNegativeInt = 10  # of the stage by policy gradient
+    reinforced_epochs: NonNegativeInt = 10  # of the policy-gradient stage
     reinforced_learning_rate: PositiveFloat = 1e-5
     reinforced_schedule: Literal["constant", "linear"] = "linear"  # the released code: cosine
 
 
 class SetNetwork(SequenceNetwork):
-    """One decoder: first maximum likelihood of the labels in order, then the reward of what it writes.
+    """One decoder: first maximum likelihood of the labels in order, then a reward for its own sequences.
 
-    Reinforced, L = −(r(y) − r(ŷ)) Σ_t log p(y_t | y_<t), with y drawn from the decoder, ŷ its greedy choice without
-    dropout, and r the F1 of the set against the document's.
+    The second loss is L = −(r(y) − r(ŷ)) Σ_t log p(y_t | y_<t), with y sampled from the decoder, ŷ its greedy choice
+    without dropout, and r the F1 of the set against the document's.
     """
 
     reinforced = False
@@ -73,24 +73,24 @@ class SetNetwork(SequenceNetwork):
 
     @property
     def limit(self) -> int:
-        """The tokens that a text can get, its end among them."""
+        """Return the maximum number of tokens of a text, including the end."""
         return min(self.p.max_labels or int(self.longest) + MARGIN, self.labels) + 1
 
     def decoder(self, memory: Memory, state: State) -> tuple[Step, State]:
-        """Return the decoder whose labels count, as steps for these texts, and the state that it starts from."""
+        """Return the step function of the decoder that decides, and its initial state for these texts."""
         return lambda last, now: self.step(last, now, memory), state
 
     def write(self, step: Step, state: State, greedy: bool = False) -> tuple[Tensor, Tensor]:
-        """Let a decoder write: (n,S) tokens and (n,S,L+1) logits."""
+        """Generate with a decoder: (n,S) tokens and (n,S,L+1) logits."""
         return write(step, state, limit=self.limit, start=self.start_token, end=self.end, greedy=greedy)
 
     def loss(self, batch: Batch) -> Tensor:
-        """Return the loss of the decoder, of whichever stage."""
+        """Return the loss of the decoder in the current stage."""
         baseline = self.baseline(batch) if self.reinforced else None
         return self.set_loss(batch, baseline, *self.decoder(*self.read(batch.ids, batch.layout)))
 
     def set_loss(self, batch: Batch, baseline: Tensor | None, step: Step, state: State) -> Tensor:
-        """Return the policy gradient's loss against an (n,) baseline; where there is none, the cross-entropy."""
+        """Return the policy-gradient loss against an (n,) baseline, or the cross-entropy without a baseline."""
         if baseline is None:
             targets = target_sequences(batch.labels, self.p.order)
             return sequence_loss(taught(step, state, targets, self.start_token), targets)
@@ -98,7 +98,7 @@ class SetNetwork(SequenceNetwork):
         return self_critical_loss(logits, tokens, self.reward(tokens, batch.labels) - baseline)
 
     def reward(self, tokens: Tensor, gold: Tensor) -> Tensor:
-        """Return the (n,) F1 of written (n,S) tokens against (n,L) label sets."""
+        """Return the (n,) F1 of generated (n,S) tokens against (n,L) label sets."""
         return sample_f1(members(tokens, self.labels), gold)
 
     @torch.no_grad()
@@ -109,11 +109,11 @@ class SetNetwork(SequenceNetwork):
         step, state = self.decoder(*self.read(batch.ids, batch.layout))
         tokens, _ = self.write(step, state, greedy=True)
         self.train(was_training)
-        torch.clear_autocast_cache()  # of weights without gradients, which an older torch would use in what follows
+        torch.clear_autocast_cache()  # casts of weights without gradients, which older versions of torch would reuse
         return self.reward(tokens, batch.labels)
 
     def beams(self, ids: Tensor, layout: Layout, fusion: Tensor | None = None) -> Beams:
-        """Search the likeliest sequences of the decoder whose labels count."""
+        """Search for the most likely sequences of the decoder that decides."""
         memory, state = self.read(ids, layout)
         return beam_search(
             *self.decoder(memory, state), len(memory.states), width=self.p.beam, limit=self.limit,
@@ -122,7 +122,7 @@ class SetNetwork(SequenceNetwork):
 
 
 class SetDecoder(nn.Module):
-    """The set decoder of the full form: looks at the words and at the states of the sequence decoder.
+    """The set decoder of the full form: attends to the words and to the states of the sequence decoder.
 
     s_t = cells([g(y_{t−1}); c_{t−1}; d_{t−1}], s_{t−1}),   z_t = head(tanh(W [s_t; c_t; d_t]))
     with c_t the words and d_t the draft's states that s_t attends to.
@@ -138,7 +138,7 @@ class SetDecoder(nn.Module):
         self.head = nn.Linear(wide, labels + 1)
 
     def start(self, state: State, words: Memory, draft: Memory) -> State:
-        """Return the state before the first step: what the cells keep, then what they attend to."""
+        """Return the initial state: the cells' state, then what they attend to."""
         kept = state[: self.cells.parts]
         return *kept, self.attend(kept[len(self.cells.cells) - 1], words, draft)
 
@@ -159,8 +159,8 @@ class SetDecoder(nn.Module):
 class FullSetNetwork(SetNetwork):
     """Two decoders: (1 − λ) of the sequence decoder's cross-entropy and λ of the set decoder's loss.
 
-    The draft that the set decoder attends to is what the sequence decoder writes greedily, in training too: the states
-    of a decoder that is told the labels would give the set decoder the answer.
+    The set decoder attends to the greedy output of the sequence decoder, in training too: with teacher forcing, the
+    states would reveal the labels to the set decoder.
     """
 
     def __init__(self, encoder: WordEncoder, labels: int, p: Seq2SetParameters) -> None:
@@ -177,7 +177,7 @@ class FullSetNetwork(SetNetwork):
         return (1 - self.set_weight) * first + self.set_weight * second
 
     def decoder(self, memory: Memory, state: State) -> tuple[Step, State]:
-        """Return the set decoder, with the sequence decoder's draft before it."""
+        """Return the set decoder, after the sequence decoder's draft."""
         draft = self.draft(memory, state)
 
         def step(last: Tensor, now: State) -> tuple[Tensor, State]:
@@ -186,7 +186,7 @@ class FullSetNetwork(SetNetwork):
         return step, self.second.start(state, memory, draft)
 
     def draft(self, memory: Memory, state: State) -> Memory:
-        """Let the sequence decoder write greedily: its states of all steps, real up to its end."""
+        """Decode greedily with the sequence decoder, and return the states of all steps up to its end."""
         outputs: list[Tensor] = []
 
         def step(last: Tensor, now: State) -> tuple[Tensor, State]:
@@ -205,10 +205,10 @@ class Stages(Training):
     network: SetNetwork
 
     def run(self, workdir: Path, progress: Progress, clock: Clock) -> dict[str, object]:
-        """Run the stages that are not finished yet and return the facts of both.
+        """Run the unfinished stages and return the facts of both.
 
-        The first keeps its state in `workdir` and leaves a file when it is finished, after which no later call takes it
-        up again, whatever its epochs; the second keeps its state in a folder of `workdir`.
+        The first keeps its state in `workdir` and writes a file when it is finished, after which it never runs again,
+        whatever its epochs; the second keeps its state in a folder of `workdir`.
         """
         whole: Any = self.parameters
         first: Any
@@ -227,7 +227,7 @@ class Stages(Training):
         if not whole.reinforced_epochs:
             self.parameters = whole
             return {**first, "taught_steps": first["steps"]}
-        progress.note("learning from the reward of what the decoder writes")
+        progress.note("learning from the reward of the decoder's own sequences")
         self.parameters, later = _second_stage(whole), workdir / "reinforced"
         later.mkdir(exist_ok=True)
         self.network.reinforced = True
@@ -249,7 +249,7 @@ class Seq2Set(Neural):
     Parameters = Seq2SetParameters
 
     def make(self, encoder: WordEncoder, labels: int) -> SetNetwork:
-        """Put LSTM layers and one or two LSTM decoders on the words."""
+        """Add LSTM layers and one or two LSTM decoders to the words."""
         kinds = {"simple": SetNetwork, "full": FullSetNetwork}
         return kinds[self.parameters.form](encoder, labels, self.parameters)
 
@@ -259,12 +259,12 @@ class Seq2Set(Neural):
 
 
 def taught(step: Step, state: State, targets: Tensor, start: int) -> Tensor:
-    """Return the (n,S,L+1) logits of a decoder that is told the (n,S) target before each step."""
+    """Return the (n,S,L+1) logits of a decoder with teacher forcing on (n,S) targets."""
     last, found = torch.full_like(targets[:, 0], start), []
     for place in range(targets.shape[1]):
         logits, state = step(last, state)
         found.append(logits)
-        last = targets[:, place].clamp(min=0)  # behind the end any label does
+        last = targets[:, place].clamp(min=0)  # after the end, any label will do
     return torch.stack(found, 1)
 
 
@@ -275,12 +275,12 @@ def _second_stage(p: Any) -> Any:
 
 
 def _best(facts: Any) -> float:
-    """Return the best validation's score; without validation the later weights are the better ones, as in a stage."""
+    """Return the best validation score; without validation, later weights count as better, as within a stage."""
     return max((entry["score"] for entry in facts["history"] if "score" in entry), default=-1.0)
 
 
 def _joined(first: Any, second: Any, better: bool) -> dict[str, object]:
-    """Return the facts of both stages as of one run: steps and seconds of the second follow those of the first."""
+    """Merge the facts of both stages into those of one run: steps and seconds of the second follow the first."""
     steps, seconds = first["steps"], first["seconds"]
     later = [
         {**entry, "step": entry["step"] + steps, "seconds": round(entry["seconds"] + seconds, 3)}

@@ -12,11 +12,11 @@ import numpy.typing as npt
 from .contract import SAFETY, Document, Job, Matrix, Trained, spread
 
 PACKAGES = ("torch==2.13.0", "adaptive-classifier==0.3.1", "transformers==4.57.6", "numpy==2.4.6")
-TRIALS = 16, 64  # documents; the difference of their times is what documents take, the rest is training the head
+TRIALS = 16, 64  # documents; the difference in time is the cost of documents, the rest is training the head
 
 
 def train(job: Job) -> Trained:
-    """Add as many documents as a measured pace allows: two small parts to measure it, then the rest."""
+    """Add as many documents as the measured speed allows: two small samples to measure it, then the rest."""
     from adaptive_classifier import MultiLabelAdaptiveClassifier
 
     _limit_threads(job.cores)
@@ -44,7 +44,7 @@ def train(job: Job) -> Trained:
         return spread([[row[str(column)] for column in columns] for row in found], columns, len(job.labels))
 
     def own(scores: Matrix, _: Sequence[str]) -> npt.NDArray[np.bool_]:
-        """Apply its thresholds, and give the best label where none reaches its own."""
+        """Apply its thresholds; if no label reaches its threshold, assign the best label."""
         cuts = np.full(len(job.labels), np.inf, dtype=np.float32)
         for name, cut in classifier.label_thresholds.items():
             cuts[int(name)] = cut

@@ -1,6 +1,6 @@
 """Annif with its Omikuji and fastText backends and the ensemble of both, each at its own settings.
 
-Its tokenizer needs NLTK's punkt_tab, which NLTK downloads; here it comes from a package that carries it.
+Its tokenizer needs NLTK's punkt_tab, which NLTK downloads; here it comes from a package.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import numpy as np
 from .contract import Document, Job, Matrix, Trained, fitting_documents
 
 PACKAGES = ("annif[fasttext,omikuji]==1.4.3", "omikuji==0.5.2", "fasttext-numpy2==0.10.4", "scikit-learn==1.7.2")
-CARRIERS = ("llama-index-core==0.12.52",)  # installed without what it needs: only its data is read
+CARRIERS = ("llama-index-core==0.12.52",)  # installed without dependencies, only for its data
 PROJECTS = """
 [omikuji]
 name=Omikuji
@@ -68,7 +68,7 @@ def train(job: Job) -> Trained:
         chosen = annif.registry.get_project(job.variant)
         parts = [annif.registry.get_project(name) for name in ("omikuji", "fasttext")]
         trained = parts if job.variant == "ensemble" else [chosen]
-        failures: list[int] = []  # of fastText, in each training
+        failures: list[int] = []  # of fastText, in each training run
 
         def fit(documents: Sequence[Document]) -> None:
             path = _write(documents, job.folder.parent / "train.tsv")
@@ -95,10 +95,10 @@ def train(job: Job) -> Trained:
 
 
 def _train(project: Any, corpus: Any, threads: int) -> int:
-    """Train a project, and return how often fastText failed before.
+    """Train a project, and return how often fastText failed first.
 
-    fastText reads memory that it never wrote, and fails if that holds no numbers, so a new try finds zeros there. By
-    default it takes one thread less than the machine has cores, however few of them this process may use.
+    fastText reads uninitialised memory and fails if it contains NaN, so a retry fills memory with zeros. By
+    default it uses one thread fewer than the machine has cores, even if this process may use fewer cores.
     """
     for failures in range(TRIES):
         try:
@@ -115,7 +115,7 @@ def _train(project: Any, corpus: Any, threads: int) -> int:
 
 
 def _fill_memory(byte: int) -> None:
-    """Have glibc fill the memory that it hands out with the complement of a byte; 0 ends that."""
+    """Make glibc fill allocated memory with the complement of a byte; 0 turns this off."""
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt:
         mallopt(M_PERTURB, byte)

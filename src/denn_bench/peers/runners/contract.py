@@ -1,4 +1,4 @@
-"""What a runner gets and what it returns; standard library and numpy only, since every peer's environment has these."""
+"""Input and output of a runner; only the standard library and numpy, which every peer's environment has."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ import numpy as np
 import numpy.typing as npt
 
 Matrix = npt.NDArray[np.float32]  # (texts, labels)
-NEVER = -1e4  # score of a label that the peer did not learn: below every other
-WARM_UP, TRIAL = 64, 10  # 1/64 of the documents warms up, 1/10 measures the pace
+NEVER = -1e4  # score of a label that the peer did not learn, below every other score
+WARM_UP, TRIAL = 64, 10  # 1/64 of the documents for warm-up, 1/10 to measure the speed
 SAFETY = 0.8  # share of the remaining time that a plan may use
 
 
@@ -29,7 +29,7 @@ class Document:
 
 @dataclass(frozen=True)
 class Job:
-    """What to learn, and within which limits."""
+    """Documents to learn from, and limits."""
 
     labels: tuple[str, ...]  # names in column order
     train: Sequence[Document]
@@ -40,27 +40,27 @@ class Job:
     seed: int
     cores: int
     encoder: Path  # folder in Hugging Face format
-    folder: Path  # empty; the model belongs here
+    folder: Path  # empty folder for the model
     variant: str = ""  # of a peer with several rows
     data: Path = field(default_factory=Path)  # train.jsonl, valid.jsonl and test.jsonl
 
     def left(self) -> float:
-        """Return the seconds that are left."""
+        """Return the remaining seconds."""
         return self.started + self.seconds - time.time()
 
     def sample(self, count: int) -> list[Document]:
-        """Draw training documents by lot; a larger sample starts with the smaller one."""
+        """Sample training documents at random; a larger sample starts with the smaller one."""
         return random.Random(self.seed).sample(list(self.train), len(self.train))[: max(count, 1)]
 
 
 @dataclass(frozen=True)
 class Trained:
-    """A trained model: how it scores texts, and how the time limit was kept."""
+    """A trained model, and how it kept the time limit."""
 
-    score: Callable[[Sequence[str]], Matrix]  # texts → (n,L); the higher, the likelier
+    score: Callable[[Sequence[str]], Matrix]  # texts → (n,L); higher means more likely
     documents: int  # training documents that were used
     limit: str  # how the time limit was kept
-    complete: bool  # training ended by itself: more time would not change the model
+    complete: bool  # whether training finished: more time would not change the model
     packages: Sequence[str] = ()  # whose versions to report
     own: Callable[[Matrix, Sequence[str]], npt.NDArray[np.bool_]] | None = None  # scores → the peer's own decisions
     facts: dict[str, Any] = field(default_factory=dict)  # steps, epochs, …
@@ -83,7 +83,7 @@ def read_job(data: Path, **options: Any) -> Job:
 
 
 def gold(documents: Sequence[Document], width: int) -> npt.NDArray[np.int64]:
-    """Return the (n,L) 0/1 matrix of documents' labels; int64, as scikit-learn 1.9 mixes up 128 columns of int8."""
+    """Return the (n,L) 0/1 label matrix; int64, because scikit-learn 1.9 handles 128 columns of int8 wrongly."""
     matrix = np.zeros((len(documents), width), dtype=np.int64)
     for row, document in enumerate(documents):
         matrix[row, list(document.labels)] = 1
@@ -91,7 +91,7 @@ def gold(documents: Sequence[Document], width: int) -> npt.NDArray[np.int64]:
 
 
 def seen_labels(documents: Sequence[Document]) -> list[int]:
-    """Return the columns of the labels that documents have, ascending."""
+    """Return the columns of the labels that occur in documents, ascending."""
     return sorted({column for document in documents for column in document.labels})
 
 
@@ -103,9 +103,9 @@ def spread(scores: Any, columns: Sequence[int], width: int) -> Matrix:
 
 
 def fitting_documents(job: Job, fit: Callable[[Sequence[Document]], object]) -> list[Document]:
-    """Fit small parts first, and return as many documents as the remaining time suffices for; all of them if it does.
+    """Fit small samples first, and return as many documents as the remaining time allows.
 
-    The time of a linear model grows about as the number of documents does. The first fit warms up and is not counted.
+    The time of a linear model is roughly proportional to the number of documents. The first fit is a warm-up.
     """
     fit(job.sample(max(len(job.train) // WARM_UP, 100)))
     trial = job.sample(max(len(job.train) // TRIAL, 200))

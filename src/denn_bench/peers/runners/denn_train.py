@@ -16,7 +16,7 @@ PACKAGES = ()  # it runs in its own environment
 
 
 def train(job: Job) -> Trained:
-    """Train by the command line with what is left of the time, and score with the model that it wrote."""
+    """Train with the command line in the remaining time, and score with the saved model."""
     out = job.folder / "model"
     command = [
         sys.executable, "-m", "denn", "train", str(job.data / "train.jsonl"), "--valid", str(job.data / "valid.jsonl"),

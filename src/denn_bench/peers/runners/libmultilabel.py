@@ -12,7 +12,7 @@ from .contract import Document, Job, Matrix, Trained, fitting_documents, spread
 
 PACKAGES = (
     "torch==2.13.0", "libmultilabel[nn]==0.10.0", "lightning==2.6.6", "transformers==5.23.0", "numpy==2.4.6",
-    "setuptools==80.9.0",  # its torchmetrics needs pkg_resources, which later ones lack
+    "setuptools==80.9.0",  # its torchmetrics needs pkg_resources, which later versions lack
 )  # fmt: skip
 LIBLINEAR = "-s 2 -B 1 -e 0.0001 -q"  # as in example_config/rcv1/l2svm.yml, which the quickstart of the command uses
 EPOCHS, BATCH, TOKENS, RATE = 15, 8, 512, 3e-5  # as in the quickstart of BERT
@@ -20,7 +20,7 @@ SAVING = 5.0  # seconds
 
 
 def train(job: Job) -> Trained:
-    """Train the variant that the job names."""
+    """Train the job's variant."""
     return {"linear": _linear, "bert": _bert}[job.variant](job)
 
 
@@ -66,7 +66,7 @@ def _bert(job: Job) -> Trained:
     set_seed(job.seed)
     on_cpu = not torch.cuda.is_available()
     device = init_device(on_cpu)
-    classes = [f"{column:06d}" for column in range(len(job.labels))]  # sorted as the columns are
+    classes = [f"{column:06d}" for column in range(len(job.labels))]  # sorts in column order
     tokenizer = AutoTokenizer.from_pretrained(job.encoder)
     model = init_model(
         model_name="BERT",
@@ -85,7 +85,7 @@ def _bert(job: Job) -> Trained:
             rows, classes, device, max_seq_length=TOKENS, batch_size=BATCH, shuffle=shuffle, tokenizer=tokenizer
         )
 
-    # Without validation documents: it would score them when the time is over, and less than an epoch fits anyway.
+    # No validation documents: it would score them after the time limit, and less than an epoch fits anyway.
     trainer = init_trainer(
         str(job.folder), epochs=EPOCHS, val_metric="P@5", use_cpu=on_cpu, silent=True, save_checkpoints=False
     )

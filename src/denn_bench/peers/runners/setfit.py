@@ -1,4 +1,4 @@
-"""SetFit: pairs fine-tune the encoder, then one logistic regression per label; TrainingArguments as they are."""
+"""SetFit: fine-tune the encoder on pairs, then fit one logistic regression per label; default TrainingArguments."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ import numpy as np
 from .contract import SAFETY, Job, Matrix, Trained, gold
 
 PACKAGES = ("torch==2.13.0", "setfit==1.2.0", "sentence-transformers==6.2.0", "transformers==5.23.0", "datasets==5.2.0")
-TRIAL = 64  # documents that measure the pace of embedding
+TRIAL = 64  # documents to measure the speed of embedding
 MOST = 10_000  # documents: SetFit lists all pairs of them, 20 bytes each
-HEAD = 1e-4  # seconds per document and label that a logistic regression takes, about
+HEAD = 1e-4  # approximate seconds per document and label of a logistic regression
 BATCH = 16  # pairs; a step encodes twice as many texts, and its backward pass takes about as long as two forward passes
 
 
@@ -37,7 +37,7 @@ def train(job: Job) -> Trained:
     done: list[float] = []
 
     class Clock(TrainerCallback):  # type: ignore[misc]
-        """Stops when the head needs the rest of the time."""
+        """Stop when the head needs the remaining time."""
 
         def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
             done.append(time.time())

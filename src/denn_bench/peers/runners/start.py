@@ -1,4 +1,4 @@
-"""Run one peer on one corpus: `python -P start.py NAME --data DIR --out DIR …`, by the Python of its environment."""
+"""Run one peer on one corpus: `python -P start.py NAME --data DIR --out DIR …`, with the Python of its environment."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from importlib import import_module, metadata
 from pathlib import Path
 from typing import Any
 
-WARM_UP = 32  # texts that are scored before the clock runs
+WARM_UP = 32  # texts scored before timing starts
 
 
 def main() -> None:
-    """Train, score and write; what fails is written, too."""
+    """Train, score and write the results, or the failure."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("peer")
     parser.add_argument("--data", type=Path, required=True)
@@ -46,7 +46,7 @@ def main() -> None:
 
 
 def perform(asked: argparse.Namespace, cores: int) -> None:
-    """Train one peer, then score the validation and the test part."""
+    """Train one peer, then score the validation and test splits."""
     import numpy as np
 
     folder = asked.out / "model"
@@ -77,14 +77,14 @@ def perform(asked: argparse.Namespace, cores: int) -> None:
 
 
 def end_with_parent(parent: int) -> None:
-    """End this process and its children when the process that started it is gone."""
+    """Kill this process and its children when its parent is gone."""
     while os.getppid() == parent:
         time.sleep(2)
     os.killpg(0, signal.SIGKILL)
 
 
 def write(path: Path, value: dict[str, Any]) -> None:
-    """Write JSON that appears when it is complete."""
+    """Write JSON atomically."""
     beside = path.with_suffix(".part")
     beside.write_text(json.dumps(value), encoding="utf-8")
     beside.replace(path)

@@ -21,7 +21,7 @@ def train(job: Job) -> Trained:
     def fit(documents: Sequence[Document]) -> Any:
         machines = OneVsRestClassifier(LinearSVC(random_state=job.seed), n_jobs=job.cores)
         wanted = gold(documents, len(job.labels))[:, seen_labels(documents)]
-        with joblib.parallel_config("threading"):  # liblinear lets go of the interpreter while it works
+        with joblib.parallel_config("threading"):  # liblinear releases the GIL
             return make_pipeline(TfidfVectorizer(), machines).fit([document.text for document in documents], wanted)
 
     documents = fitting_documents(job, fit)

@@ -1,4 +1,4 @@
-"""Hugging Face Trainer: a classifier with sigmoid outputs on the same encoder, TrainingArguments as they are."""
+"""Hugging Face Trainer: a classifier with sigmoid outputs on the same encoder, default TrainingArguments."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ import numpy as np
 from .contract import SAFETY, Job, Matrix, Trained, gold
 
 PACKAGES = ("torch==2.13.0", "transformers[torch]==5.22.2")
-TRIAL = 4  # steps that measure the pace; the first one is not counted
+TRIAL = 4  # steps to measure the speed; the first one is not counted
 EPOCHS, SIZE = 3, 8  # TrainingArguments' own epochs and batch
 BATCH = 64  # texts scored at once
 
 
 def train(job: Job) -> Trained:
-    """Train three epochs, or as many steps as a measured pace allows."""
+    """Train three epochs, or as many steps as the measured speed allows."""
     import torch
     from transformers import AutoModelForSequenceClassification, AutoTokenizer, DataCollatorWithPadding, set_seed
 
@@ -44,7 +44,7 @@ def train(job: Job) -> Trained:
     begun = time.time()
     ends = _train(job, fresh(), Rows(), collate, TRIAL)
     pace = (ends[-1] - ends[0]) / max(len(ends) - 1, 1)
-    left = job.left() - (ends[0] - begun)  # loading the model takes as long again
+    left = job.left() - (ends[0] - begun)  # loading the model takes this long again
     fitting, whole = int(SAFETY * left / pace), EPOCHS * -(-len(job.train) // SIZE)
     set_seed(job.seed)
     model = fresh()
@@ -71,13 +71,13 @@ def train(job: Job) -> Trained:
 
 
 def _train(job: Job, model: Any, rows: Any, collate: Any, steps: int) -> list[float]:
-    """Train, and return when each step ended."""
+    """Train, and return the end time of each step."""
     from transformers import Trainer, TrainerCallback, TrainingArguments
 
     ends: list[float] = []
 
     class Clock(TrainerCallback):  # type: ignore[misc]
-        """Stops at the end of the time."""
+        """Stop at the end of the time limit."""
 
         def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
             ends.append(time.time())
