@@ -92,7 +92,7 @@ def test_a_folder_that_has_the_name_of_our_workdir_is_refused_and_untouched(tiny
     mine = tmp_path / "model.training"
     mine.mkdir()
     (mine / "notes.txt").write_text("precious")
-    with pytest.raises(TrainingError, match="exists and is no unfinished training"):
+    with pytest.raises(TrainingError, match="exists and is not an unfinished training run"):
         denn.train(tiny_corpus, out=tmp_path / "model", restart=restart, **brief)
     assert (mine / "notes.txt").read_text() == "precious"
 
@@ -124,7 +124,7 @@ def test_other_settings_do_not_take_up_an_unfinished_training(tiny_corpus, brief
     interrupt(tiny_corpus, out, **brief)
     fewer = denn.Corpus(train=tiny_corpus.train[:-1], valid=tiny_corpus.valid, labels=tiny_corpus.labels)
     for corpus, settings in ((tiny_corpus, {**brief, "seed": 7}), (fewer, brief)):
-        with pytest.raises(TrainingError, match=r"unfinished training of other data or other settings.*--restart"):
+        with pytest.raises(TrainingError, match=r"unfinished training run with other data or settings.*--restart"):
             denn.train(corpus, out=out, **settings)
     with denn.train(tiny_corpus, out=out, restart=True, **{**brief, "seed": 7}) as model:
         assert model.card.parameters["seed"] == 7
@@ -171,7 +171,7 @@ def test_a_label_of_more_than_one_line_is_refused(brief, tmp_path, label):
 def test_unknown_parameters_and_methods_are_refused_at_once(tiny_corpus, tmp_path):
     with pytest.raises(ConfigError, match=r"no parameter 'epoch'\. Did you mean 'epochs'\?"):
         denn.train(tiny_corpus, out=tmp_path / "model", epoch=3)
-    with pytest.raises(ConfigError, match=r"Got the method 'den'.*Did you mean 'denn'\?"):
+    with pytest.raises(ConfigError, match=r"Unknown method 'den'.*Did you mean 'denn'\?"):
         denn.train(tiny_corpus, out=tmp_path / "model", method="den")
     assert names(tmp_path) == set()
 
@@ -184,7 +184,7 @@ def test_without_validation_thresholds_stay_at_a_half(tiny_corpus, brief, tmp_pa
         assert {thresholds.overall for thresholds in model.card.thresholds.values()} == {0.5}
         assert set(model.card.thresholds) == {"final", "classifier", "neighbours", "words", "average", "confidence"}
         assert model.evaluate(tiny_corpus.test).headline["threshold"] == 0.5
-    assert "there is no validation part: thresholds stay at 0.5, and nothing shows how good the model is" in caplog.text
+    assert "there are no validation documents: thresholds stay at 0.5, and the model's quality" in caplog.text
     assert "step 4: loss" in caplog.text, "notes go to the log where nobody watches"
 
 
@@ -193,7 +193,7 @@ def test_a_model_that_learnt_nothing_is_not_written(puzzle, tmp_path):
     with pytest.raises(TrainingError) as refused:
         denn.train(puzzle, out=tmp_path / "model", **settings)
     assert str(refused.value).startswith(
-        "The model was not written: it gets micro F1 60.0 on 10 validation documents, and always giving the most "
+        "The model was not written: its micro F1 is 60.0 on 10 validation documents, and always predicting the most "
         "frequent label gets 60.0. Run the same command with more epochs or time"
     )
     assert "--allow-poor" in str(refused.value) and "\n" not in str(refused.value)
@@ -248,7 +248,7 @@ def test_a_poor_model_leaves_the_older_one_and_its_own_checkpoint(puzzle, tiny_m
     out = Path(shutil.copytree(tiny_model, tmp_path / "model"))
     before = (out / "bundle.json").read_bytes()
     settings = {**brief, "batch_size": 10, "checkpoint_seconds": 0, "replace": True}
-    with pytest.raises(TrainingError, match=r"always giving the most frequent label gets 60\.0"):
+    with pytest.raises(TrainingError, match=r"always predicting the most frequent label gets 60\.0"):
         denn.train(puzzle, out=out, **{**settings, "allow_poor": False})
     assert (out / "bundle.json").read_bytes() == before
     assert names(tmp_path) == {"model", "model.training"} and not (tmp_path / "model.training" / "bundle").exists()
@@ -313,7 +313,7 @@ def test_what_a_datastore_has_learnt_is_not_thrown_away_unasked(tiny_corpus, bri
     out = tmp_path / "model"
     with denn.train(tiny_corpus, out=out, **brief) as model:
         model.add([denn.Document("a violin", ("taught",), "mine")])
-    with pytest.raises(TrainingError, match="datastore was changed since its training"):
+    with pytest.raises(TrainingError, match="datastore has changed since training"):
         denn.train(tiny_corpus, out=out, **brief)
     with denn.load(out) as model:
         assert "mine" in model.method.store.ids()
@@ -327,7 +327,7 @@ def test_a_model_is_not_replaced_unasked(tiny_corpus, tmp_path):
     denn.train(tiny_corpus, out=out, method="dummy").close()
     before = (out / "bundle.json").read_bytes()
     described = rf"{out} already contains a model \(dummy, 6 labels, 20..-..-..\)\."
-    with pytest.raises(TrainingError, match=rf"{described} Give another --out, or pass --replace\."):
+    with pytest.raises(TrainingError, match=rf"{described} Choose another --out, or pass --replace\."):
         denn.train(tiny_corpus, out=out, method="dummy", seed=1)
     assert (out / "bundle.json").read_bytes() == before and names(tmp_path) == {"model"}
     denn.train(tiny_corpus, out=out, method="dummy", seed=1, replace=True).close()
@@ -338,7 +338,7 @@ def test_a_model_is_not_replaced_unasked(tiny_corpus, tmp_path):
 def test_a_damaged_model_is_not_replaced_unasked_either(tmp_path, damage):
     (tmp_path / "bundle.json").write_text(damage)
     found = existing_model(tmp_path)
-    assert found.description == f"{tmp_path} already contains a model (damaged, or of another version)."
+    assert found.description == f"{tmp_path} already contains a model (damaged or from another version)."
     assert (found.corpus, found.loss) == ("", "")
 
 
@@ -348,7 +348,7 @@ def test_what_would_be_lost_with_a_model_is_said(tiny_model, tmp_path):
     (folder / "store" / "store.sqlite").write_bytes(b"damaged")
     assert existing_model(folder).loss == "its datastore cannot be read"
     (folder / "store" / "address").write_text("postgresql://elsewhere/denn")
-    assert existing_model(folder).loss == "it uses a datastore elsewhere, which a new one would not"
+    assert existing_model(folder).loss == "it uses a datastore elsewhere, which a new model would not use"
 
 
 def test_two_trainings_of_one_folder_are_one_too_many(tiny_corpus, brief, tmp_path):
@@ -357,7 +357,7 @@ def test_two_trainings_of_one_folder_are_one_too_many(tiny_corpus, brief, tmp_pa
 
         def start(self, stage):
             if self.refused is None:
-                with pytest.raises(TrainingError, match="Another training is writing to") as self.refused:
+                with pytest.raises(TrainingError, match="Another training run is writing to") as self.refused:
                     denn.train(tiny_corpus, out=tmp_path / "model", **brief)
 
         def advance(self, done, **values):
@@ -374,7 +374,7 @@ def test_two_trainings_of_one_folder_are_one_too_many(tiny_corpus, brief, tmp_pa
 
 def test_an_id_twice_is_refused_before_training(brief, tmp_path):
     twice = [denn.Document("x", ("a",), "1"), denn.Document("y", ("b",), "1")]
-    with pytest.raises(DataError, match="the id '1' twice"):
+    with pytest.raises(DataError, match="have the id '1'"):
         denn.train(denn.Corpus(train=twice), out=tmp_path / "model", **brief)
 
 

@@ -67,7 +67,7 @@ def test_the_plan_says_what_is_done_and_how_long_it_takes():
     assert f"about {about(large.quick)}; --effort balanced would also fine-tune it, about 3." in said
     said = describe(large, "balanced", False, parameters, Clock(3600))
     assert said.startswith("effort balanced: learn") and "at most 10 epochs, about 3." in said
-    assert said.endswith("until the time budget of 60 min ends; the better model on validation documents is kept")
+    assert said.endswith("until the time budget of 60 min ends; keep the model that is better on validation documents")
     assert [about(seconds) for seconds in (0.2, 45, 200, 7200)] == ["1 s", "45 s", "3 min", "2.0 h"]
 
 
@@ -95,15 +95,15 @@ def test_what_is_given_wins_over_what_a_level_chooses(monkeypatch):
     assert "encoder" not in with_effort("denn", {"effort": "best"}, Silent(), continues=True)
     monkeypatch.setattr(effort_module, "is_installed", lambda name: False)
     assert "encoder" not in with_effort("denn", {"effort": "best"}, heard := Heard())
-    assert heard.notes == ["the encoder mpnet is not installed, so minilm is used"]
+    assert heard.notes == ["the encoder mpnet is not installed; using minilm"]
 
 
 @pytest.mark.parametrize(
     ("given", "message"),
     [
         ({"effort": "quick", "epochs": 3}, "epochs = 3, but quick does not train the encoder. Leave out epochs"),
-        ({"effort": "best", "epochs": 0}, "effort = 'best' and epochs = 0, expected epochs to fine-tune for"),
-        ({"effort": "lazy"}, "Got effort = 'lazy'"),
+        ({"effort": "best", "epochs": 0}, "effort = 'best' and epochs = 0, expected at least 1 epoch"),
+        ({"effort": "lazy"}, "effort must be 'auto', 'quick', 'balanced' or 'best', not 'lazy'"),
     ],
 )
 def test_what_does_not_go_together_is_refused_at_once(tiny_corpus, tmp_path, given, message):
@@ -150,7 +150,7 @@ def test_balanced_keeps_what_validates_better(tiny_corpus, open_settings, tmp_pa
             assert model.card.metrics["micro_f1"] == max(facts["quick"], facts["fine_tuned"])
             assert model.card.training["frozen"] is not facts["kept_fine_tuned"]
             assert model.card.training["trained_share"] == (0.5 if facts["kept_fine_tuned"] else 0.0), "on a CPU"
-            assert f"the model {'with' if facts['kept_fine_tuned'] else 'without'} it is kept" in heard.notes[-1]
+            assert f"keeping the model {'with' if facts['kept_fine_tuned'] else 'without'} it" in heard.notes[-1]
             kept[epochs] = facts["kept_fine_tuned"]
             assert len(model.predict([tiny_corpus.test[0].text])) == 1
         assert sorted(path.name for path in tmp_path.iterdir()) == sorted(map(str, kept)), "nothing else is left"
@@ -176,7 +176,7 @@ def test_a_collapse_leaves_the_model_without_fine_tuning(tiny_corpus, open_setti
     settings = {**open_settings, "effort": "balanced", "epochs": 1, "batch_size": 60, "learning_rate": 1e6}
     with denn.train(tiny_corpus, out=tmp_path / "model", progress=(heard := Heard()), **settings) as model:
         assert model.card.training["frozen"] and model.card.training["effort"]["fine_tuned"] is None
-    assert heard.notes[-1].endswith("the model without fine-tuning is kept")
+    assert heard.notes[-1].endswith("keeping the model without fine-tuning")
 
 
 def test_too_little_time_to_fine_tune_leaves_the_quick_model(tiny_corpus, open_settings, tmp_path, monkeypatch):
@@ -184,7 +184,7 @@ def test_too_little_time_to_fine_tune_leaves_the_quick_model(tiny_corpus, open_s
     settings = {**open_settings, "effort": "balanced", "time_budget": 60.0}
     with denn.train(tiny_corpus, out=tmp_path / "model", progress=(heard := Heard()), **settings) as model:
         assert model.card.training["frozen"] and model.card.parameters["effort"] == "balanced"
-    assert "The time budget of 60 s leaves too little time to fine-tune the encoder; the model" in heard.notes[-1]
+    assert "The time budget of 60 s leaves too little time to fine-tune the encoder; keeping" in heard.notes[-1]
 
 
 def test_an_interrupted_fine_tuning_resumes_without_the_first_part(tiny_corpus, open_settings, tmp_path):
@@ -206,7 +206,7 @@ def test_an_interrupted_fine_tuning_can_end_with_the_quick_model(tiny_corpus, op
     heard = Heard()
     with denn.train(tiny_corpus, out=tmp_path / "model", progress=heard, effort="quick", **open_settings) as model:
         assert model.card.training["frozen"] and model.card.parameters["effort"] == "quick"
-    assert heard.stages == ["measuring how fast this machine is"]
+    assert heard.stages == ["measuring the speed of this machine"]
     assert [path.name for path in tmp_path.iterdir()] == ["model"]
 
 

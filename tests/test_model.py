@@ -58,7 +58,7 @@ def test_of_some_labels_a_witness_may_have_no_idea():
 def test_a_classifier_that_gives_no_number_is_damaged(model, texts):
     with torch.no_grad():
         model.method.network.head.bias[0] = float("nan")
-    with pytest.raises(BundleError, match="classifier gives scores that are not finite"):
+    with pytest.raises(BundleError, match="classifier's scores are not finite"):
         model.predict(texts)
 
 
@@ -134,7 +134,7 @@ def test_a_threshold_of_ones_own(model, texts):
             expected = {name for c, name in enumerate(scores.names) if float(scores.final[row, c]) > threshold}
             assert set(prediction.labels) == expected
     for wrong in (-0.1, 1.1, float("nan")):
-        with pytest.raises(ConfigError, match="expected a number from 0 to 1"):
+        with pytest.raises(ConfigError, match="must be a number from 0 to 1"):
             model.predict(texts, threshold=wrong)
 
 
@@ -210,7 +210,7 @@ def test_new_documents_and_labels_are_seen_at_once_and_survive(model, tmp_path):
     gone = model.predict([text])[0]
     assert gone.labels == before.labels
     assert gone.neighbours == before.neighbours
-    with pytest.raises(StoreError, match="holds no document with the id"):
+    with pytest.raises(StoreError, match="has no document with the id"):
         model.remove(ids[:1])
 
 
@@ -372,7 +372,7 @@ def test_a_method_without_a_datastore_says_so(tiny_corpus, tmp_path):
         assert len(prediction.labels) >= 1
         assert model.evaluate(tiny_corpus.test).confidence is None
         for change in (lambda: model.add([denn.Document("goal")]), lambda: model.remove(["train-0"])):
-            with pytest.raises(StoreError, match="keeps no datastore; train with one that does"):
+            with pytest.raises(StoreError, match=r"keeps no datastore\. Train with a method that does"):
                 change()
 
 

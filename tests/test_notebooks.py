@@ -62,7 +62,7 @@ def test_a_prediction_is_a_table_in_a_notebook():
     ]
     assert [row[2] for row in cells.rows if row[2][0] == "n"] == ["n0", "n1", "n2", "n3", "n4"]
     assert len(cells.rows[4][3]) == 160 and "<summary>2 more</summary>" in html
-    assert "Unfamiliar: nothing in the datastore is much like this text." in html
+    assert "Unfamiliar: the datastore has nothing similar to this text." in html
     assert "<script>" not in html and "<b>" not in html and "color" not in html
 
 

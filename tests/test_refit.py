@@ -159,7 +159,7 @@ def test_a_refit_of_the_same_documents_is_as_good_as_the_one_before(model):
 def test_a_label_of_two_lines_from_an_older_store_can_be_relabelled(model, monkeypatch):
     monkeypatch.setattr("denn.stores.rules.check_labels", lambda names: None)  # as it was
     teach(model, [denn.Document("gambit and pawn", ("two\nlines",), "older")])
-    with pytest.raises(DataError, match="expected one line"):
+    with pytest.raises(DataError, match="contains a line break"):
         denn.refit(model, force=True)
     with denn.load(model) as opened:
         opened.store.relabel("older", [opened.labels.names[0]])
@@ -181,7 +181,7 @@ def test_a_refit_that_learnt_from_a_forgotten_document_is_not_taken(model):
 
 def test_a_folder_that_takes_no_lock_is_named_in_a_sentence(model):
     (model.parent / f".{model.name}.lock").mkdir()
-    with pytest.raises(BundleError, match=r"cannot be locked: Is a directory\. Make the folder"):
+    with pytest.raises(BundleError, match=r"cannot be locked: Is a directory\. Make its parent folder"):
         denn.refit(model)
 
 
@@ -193,14 +193,14 @@ def test_a_worse_refit_is_not_taken(model, tiny_corpus):
     files, shown = content(model), Hook()
     with denn.refit(model, progress=shown) as after:
         assert after.card.refitted is None
-    assert "The model stays as it was" in shown.notes[-1]
+    assert "The model was not changed" in shown.notes[-1]
     assert content(model) == files
     with denn.refit(model, force=True) as after:
         assert after.card.refitted["after"] < after.card.refitted["before"]
 
 
 def test_an_older_model_says_what_is_missing(older, tiny_corpus):
-    with pytest.raises(DataError, match=r"keeps no validation documents, and 0 .* --valid FILE"):
+    with pytest.raises(DataError, match=r"keeps no validation documents, and only 0 .* --valid FILE"):
         denn.refit(older)
     with denn.refit(older, valid=tiny_corpus.valid) as after:
         assert after.card.refitted["held_out"] == 60
@@ -214,7 +214,7 @@ def test_an_older_model_says_what_is_missing(older, tiny_corpus):
 def test_an_older_model_validates_on_later_documents(older):
     ids = [id for id in (f"held-{n}" for n in range(1000)) if is_held_out(id)]
     teach(older, [denn.Document(one.text, one.labels, id) for one, id in zip(taught(24), ids, strict=False)])
-    with pytest.raises(DataError, match="and 24 of the documents"):
+    with pytest.raises(DataError, match="and only 24 of the documents"):
         denn.refit(older)
     teach(older, [denn.Document("gambit and pawn", (NEW,), ids[24])])
     with denn.refit(older, force=True) as after:
@@ -223,7 +223,7 @@ def test_an_older_model_validates_on_later_documents(older):
 
 
 def test_training_documents_judge_nothing(older, tiny_corpus):
-    with pytest.raises(DataError, match="are held out, expected at least"):
+    with pytest.raises(DataError, match="can be held out; a refit needs at least"):
         denn.refit(older, valid=tiny_corpus.train[:40])
 
 
@@ -311,7 +311,7 @@ def test_leftovers_of_a_killed_refit_go_with_the_next(model):
 
 
 def test_one_refit_at_a_time(model):
-    with changing(model), pytest.raises(ConflictError, match="A training or a refit is changing"):
+    with changing(model), pytest.raises(ConflictError, match="Training or a refit is changing"):
         denn.refit(model)
 
 
@@ -331,7 +331,7 @@ def test_digests_are_checked(model):
 def test_a_card_names_no_other_folder(model, field, value):
     card = json.loads((model / "bundle.json").read_text(encoding="utf-8"))
     (model / "bundle.json").write_text(json.dumps(card | {field: value}), encoding="utf-8")
-    with pytest.raises(BundleError, match=f"'{field}' is not what it should be"):
+    with pytest.raises(BundleError, match=f"'{field}' has an invalid value"):
         denn.load(model)
 
 
@@ -412,7 +412,7 @@ def test_vectors_of_another_width_are_refused(model):
     shutil.rmtree(model / "validation")
     Kept(kept.documents, kept.vectors[:, :-1], kept.trained).save(model / "validation")
     bundle.write_card(model, bundle.read_card(model).model_copy(update={"digests": bundle.digests(model)}))
-    with pytest.raises(BundleError, match="are 31 wide, those of the datastore 32"):
+    with pytest.raises(BundleError, match="have 31 dimensions, those of the datastore have 32"):
         denn.refit(model)
 
 

@@ -15,7 +15,7 @@ MOMENTS = {  # → whether the new model counts by then
     "training the head": False,
     "reading words": False,
     "learning the words of labels": False,
-    "hearing the witnesses": False,
+    "scoring": False,
     "comparing": False,
     "writing the model": False,
     "before the commit": False,

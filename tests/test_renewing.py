@@ -70,7 +70,7 @@ def test_without_a_refit_there_is_nothing_to_renew(folder):
 def test_another_model_in_the_folder_is_refused(folder):
     with denn.load(folder) as model:
         rewrite(folder, created="2020-02-02T00:00:00+00:00")
-        with pytest.raises(BundleError, match="now holds another model, trained at 2020-02-02"):
+        with pytest.raises(BundleError, match="now contains another model, trained at 2020-02-02"):
             renew(model)
 
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from denn.types import Corpus, Document, Neighbour, Prediction, Where
     from denn.vocabulary import Vocabulary
 
-# Threads that spin while they wait take cores from those that work. OpenMP reads this when torch is imported.
+# Threads that spin while waiting take cores from those that work. OpenMP reads this when torch is imported.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 __version__ = "0.1.0"
@@ -60,12 +60,12 @@ _HOMES = {
 
 
 def __dir__() -> list[str]:
-    """List the public names, also those that were not imported yet, for tab completion."""
+    """List the public names for tab completion, including those not imported yet."""
     return sorted({*globals(), *_HOMES})
 
 
 def __getattr__(name: str) -> object:
-    """Import a public name when it is first asked for, so that `import denn` costs nothing."""
+    """Import a public name on first use, so that `import denn` is fast."""
     if name not in _HOMES:
         raise AttributeError(f"module 'denn' has no attribute {name!r}")
     home = _HOMES[name]

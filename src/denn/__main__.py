@@ -1,4 +1,4 @@
-"""`python -m denn` is the command line."""
+"""Run the command line with `python -m denn`."""
 
 from denn.cli import main
 

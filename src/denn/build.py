@@ -1,4 +1,4 @@
-"""From a corpus to a bundle: train a method, tune thresholds on validation, write the folder in one move."""
+"""Build a bundle from a corpus: train a method, tune thresholds on validation, and write the folder atomically."""
 
 from __future__ import annotations
 
@@ -43,20 +43,20 @@ from denn.vocabulary_file import write_vocabulary
 
 log = logging.getLogger(__name__)
 
-STAGING = "bundle"  # where a model is written, in the folder of its training
+STAGING = "bundle"  # subfolder of the training folder where the model is written
 STOPPERS = {
     "effort",
     "epochs",
     "patience",
     "time_budget",
     "checkpoint_seconds",
-}  # may change when a run is taken up again
+}  # may change when a run is resumed
 
 FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
 
 class Silent:
-    """Progress that nobody watches; notes go to the log."""
+    """Progress that is not shown; notes go to the log."""
 
     def start(self, stage: Stage) -> None:
         """Ignore a new stage."""
@@ -86,27 +86,27 @@ def train(
 ) -> Model:
     """Train a method on a corpus, or on anything that `read_corpus` takes, and write the model's folder.
 
-    A run that was killed resumes when the same call is made again; `restart` discards it. The folder appears only when
-    everything is done; a model that is there already stays until then, and is replaced only with `replace`. A new
-    model that is no better on validation than the most frequent labels alone is written only with `allow_poor`. A
-    `time_budget` counts from the call; `clock` gives another budget or start.
+    Make the same call again to resume an interrupted run, or pass `restart` to discard it. The folder appears only when
+    training is complete. An existing model stays until then, and is replaced only with `replace`. A model that is no
+    better on validation than always predicting the most frequent labels is written only with `allow_poor`.
+    `time_budget` counts from the call; pass `clock` for another budget or start time.
 
-    The `effort` is quick (the encoder stays as it is), balanced (quick, then fine-tuning; the better one is kept) or
-    best (the same with a large encoder). By default it suits the machine and the time; `epochs` without an effort, or
-    None, means one fine-tuning. `continue_from` names a model whose weights, labels and settings are the start, and
-    `with_store` adds its stored documents to the training documents.
+    `effort` is quick (use the encoder as it is), balanced (quick, then fine-tune, and keep the better model) or best
+    (the same with a large encoder). The default depends on the machine and the time budget; `epochs` without an effort,
+    or None, fine-tunes once. `continue_from` names a model whose weights, labels and settings training starts with, and
+    `with_store` also trains on its stored documents.
 
     `callbacks` are objects with `on_validation(validation)` (see `denn.callbacks.Validation`) or `on_end(model)`.
     """
     folder, shown, begun = Path(out).resolve(), Watched(progress or Silent(), callbacks), time.monotonic()
-    make_recipe(method, parameters)  # unknown names are said before anything is read
+    make_recipe(method, parameters)  # report unknown names before reading anything
     corpus = corpus if isinstance(corpus, Corpus) else read_corpus(corpus)
     chosen, origin = with_effort(method, parameters, shown, continues=continue_from is not None), None
     if continue_from is not None:
         origin, corpus = open_origin(continue_from, corpus, method, parameters, with_store, shown)
         chosen = {**origin.parameters, **chosen}
     elif with_store:
-        raise ConfigError("Got with_store without a model to continue from. Add --from MODEL, or leave it out.")
+        raise ConfigError("with_store needs a model to continue from. Add --from MODEL, or leave it out.")
     recipe = make_recipe(method, chosen)
     clock = clock or Clock(getattr(recipe.parameters, "time_budget", None), begun)
     check_corpus(corpus)
@@ -127,7 +127,7 @@ def _train(
     corpus: Corpus, recipe: Recipe, folder: Path, shown: Progress, restart: bool, allow_poor: bool, clock: Clock,
     origin: Origin | None,
 ) -> Model:  # fmt: skip
-    """Train and write; nobody else writes to the folder meanwhile."""
+    """Train and write the model; the caller holds the folder's lock."""
     workdir = folder.with_name(folder.name + ".training")
     start = origin.folder if origin else None
     resumed = not restart and (workdir / CHECKPOINT).exists()
@@ -139,7 +139,7 @@ def _train(
     )
     if made.poor and not allow_poor:
         shutil.rmtree(workdir / STAGING, ignore_errors=True)
-        if not unfinished.has_checkpoint(workdir):  # to train on, or to write the model anyway
+        if not unfinished.has_checkpoint(workdir):  # a checkpoint allows more training, or --allow-poor
             unfinished.discard(workdir)
         raise TrainingError(made.poor)
     if origin:
@@ -153,15 +153,15 @@ def _try(
     corpus: Corpus, workdir: Path, shown: Progress, clock: Clock,
     recipe: Recipe, start: Path | None, kept: KeptStates | None,
 ) -> Try:  # fmt: skip
-    """Train a method once and write its model into the folder of the training."""
+    """Train a method once and write its model into the training folder."""
     built, staging = recipe.build(), workdir / STAGING
     built.start, built.kept = start, kept
     shutil.rmtree(staging, ignore_errors=True)
     with unfinished.keeping_what_is_learnt(workdir):
         facts, used = built.fit(corpus, workdir, shown, clock)
-    recipe = Recipe(recipe.method, built.parameters)  # less than was asked for, where the time did not suffice
+    recipe = Recipe(recipe.method, built.parameters)  # fit may have reduced them to stay within the time budget
     with ExitStack() as failed:
-        failed.callback(shutil.rmtree, staging, ignore_errors=True)  # half a model helps nobody, and takes room
+        failed.callback(shutil.rmtree, staging, ignore_errors=True)  # a partial model is useless and takes space
         staging.mkdir()
         shown.start(Stage("writing the model"))
         with _usable():
@@ -175,19 +175,19 @@ def _try(
 
 @contextmanager
 def _usable() -> Iterator[None]:
-    """Say that a training diverged where the model that it gave cannot be stored or used."""
+    """Raise a FineTuningError if the trained model cannot be stored or used."""
     try:
         yield
     except (BundleError, DataError, EncoderError) as error:
         raise FineTuningError(
-            f"The model was not written, as it cannot be used ({first_line(error).split('. ')[0]}). Train with "
+            f"The trained model is unusable and was not written ({first_line(error).split('. ')[0]}). Train again with "
             "--restart and a lower learning rate."
         ) from error
 
 
 @contextmanager
 def room(folder: Path, doing: str) -> Iterator[None]:
-    """Say in a sentence that there is no room for a model, whichever library found out."""
+    """Raise a NoRoomError if the disk is full, whichever library reports it."""
     try:
         yield
     except (OSError, SafetensorError) as error:
@@ -195,13 +195,13 @@ def room(folder: Path, doing: str) -> Iterator[None]:
             raise
         reason = error.strerror if isinstance(error, OSError) else first_line(error)
         raise NoRoomError(
-            f"The {doing} cannot write to {folder.parent}: {reason}. Make room, then run the same command again to "
-            "resume."
+            f"The {doing} cannot write to {folder.parent}: {reason}. Free some space, then run the same command again "
+            "to resume."
         ) from error
 
 
 def _fingerprint(corpus: Corpus, recipe: Recipe, origin: Origin | None = None) -> str:
-    """Digest all that decides a run, so that a checkpoint is never taken up by another one."""
+    """Hash everything that determines a run, so that no other run resumes its checkpoint."""
     content = recipe.as_dict()
     kept = {name: value for name, value in content["parameters"].items() if name not in STOPPERS}
     digest = hashlib.sha256(json.dumps([content["method"], kept, corpus.labels.names]).encode())
@@ -214,7 +214,7 @@ def _fingerprint(corpus: Corpus, recipe: Recipe, origin: Origin | None = None) -
 
 
 def _finish(staging: Path, corpus: Corpus, recipe: Recipe, facts: Mapping[str, object], shown: Progress) -> str | None:
-    """Tune thresholds on the model as it was written, and write bundle.json last; say so of a poor model."""
+    """Tune thresholds on the written model and write bundle.json last; return why the model is poor, or None."""
     counts, poor = Counter(label for document in corpus.train for label in document.labels), None
     card = bundle.Card(
         method=recipe.method,
@@ -249,7 +249,7 @@ def _finish(staging: Path, corpus: Corpus, recipe: Recipe, facts: Mapping[str, o
                 Kept(documents, calibrated.embeddings, digests_of(model.store.ids())).save(staging / FOLDER)
                 found["validation"] = FOLDER
         else:
-            log.warning("there is no validation part: thresholds stay at 0.5, and nothing shows how good the model is")
+            log.warning("there are no validation documents: thresholds stay at 0.5, and the model's quality is unknown")
             thresholds, metrics = untuned(systems_of(model.scores([""])), len(corpus.labels)), {}
         model.method.measure_familiarity(staging)
     found |= {"thresholds": thresholds, "metrics": metrics, "training": dict(facts)}

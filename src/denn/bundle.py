@@ -1,4 +1,4 @@
-"""The bundle on disk: one folder that holds a model, written beside and renamed, checked when it is read."""
+"""The bundle on disk: one folder with a model, written under another name, renamed, and checked when it is read."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ log = logging.getLogger(__name__)
 
 Result = TypeVar("Result")
 
-FORMATS = (2, 4)  # that are read; the last one is written; 3 was never released
+FORMATS = (2, 4)  # readable formats; the last one is written; 3 was never released
 MOST_FILES = 10_000
 PATIENCE = 100  # hundredths of a second
-LEARNT = ("head.safetensors", "witnesses", "combiner.json", "familiarity.json")  # what a refit learns again, and labels
+LEARNT = ("head.safetensors", "witnesses", "combiner.json", "familiarity.json")  # a refit replaces these and labels.txt
 PART = "bundle.json.part"
 VERSIONED = ("torch", "transformers", "tokenizers", "numpy", "scipy", "scikit-learn")
 
@@ -60,7 +60,7 @@ class Trained(BaseModel):
 
 
 class Card(BaseModel):
-    """What bundle.json says."""
+    """The content of bundle.json."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -71,7 +71,7 @@ class Card(BaseModel):
     thresholds: dict[str, Thresholds]  # "final" and each part of the score
     metrics: dict[str, Any]  # on validation
     training: dict[str, Any]
-    digests: dict[str, str]  # sha256 of every file but the datastore, which lives on
+    digests: dict[str, str]  # sha256 of every file except the datastore, which keeps changing
     versions: dict[str, str]
     created: str  # ISO 8601
     learnt: Annotated[str, Field(pattern=r"^(learnt-[1-9][0-9]{0,8})?$")] = ""  # folder of the last refit
@@ -79,26 +79,26 @@ class Card(BaseModel):
     refitted: dict[str, Any] | None = None  # the last refit: time, documents, labels, scores
 
     def flaw(self, labels: int) -> str | None:
-        """Say what does not fit a model of so many labels, if anything."""
+        """Return what does not fit a model with this many labels, or None."""
         try:
             trained = Trained.model_validate(self.corpus)
             datetime.fromisoformat(self.created)
-        except ValueError as error:  # pydantic's is one
-            return f"its corpus or its date is damaged ({first_line(error)})"
+        except ValueError as error:  # includes pydantic's
+            return f"its corpus or date is invalid ({first_line(error)})"
         if len(trained.label_counts) != labels:
-            return f"it counts the documents of {len(trained.label_counts)} labels, labels.txt has {labels}"
+            return f"it counts documents for {len(trained.label_counts)} labels, but labels.txt has {labels}"
         if number := not_finite({"metrics": self.metrics, "training": self.training}):
             return f"{number}, expected a finite number"
         if "final" not in self.thresholds:
             return "it has no thresholds for the final score"
         for name, thresholds in self.thresholds.items():
             if len(thresholds.per_label) != labels:
-                return f"it has {len(thresholds.per_label)} thresholds for {name!r}, labels.txt has {labels} labels"
+                return f"it has {len(thresholds.per_label)} thresholds for {name!r}, but labels.txt has {labels} labels"
         return None
 
 
 def versions() -> dict[str, str]:
-    """Return the versions of the packages that shape a model, of those that are installed."""
+    """Return the versions of the installed packages that affect a model."""
     found = {"denn": __version__}
     for name in VERSIONED:
         with suppress(metadata.PackageNotFoundError):
@@ -107,7 +107,7 @@ def versions() -> dict[str, str]:
 
 
 def digests(folder: Path, part: str = "") -> dict[str, str]:
-    """Return the sha256 of every file of a bundle, or of one folder in it, but bundle.json and the datastore."""
+    """Return the sha256 of every file in a bundle, or in one of its folders, except bundle.json and the datastore."""
     found = {}
     for path in sorted((folder / part).rglob("*")):
         name = path.relative_to(folder).as_posix()
@@ -118,12 +118,12 @@ def digests(folder: Path, part: str = "") -> dict[str, str]:
 
 
 def write_card(folder: Path, card: Card) -> None:
-    """Write bundle.json, which makes all other new files count, in one move; who may read it may read all files."""
+    """Write bundle.json atomically, which activates all other new files; give the weights its permissions."""
     file = folder / PART
-    file.unlink(missing_ok=True)  # a link there must not lead elsewhere
+    file.unlink(missing_ok=True)  # so that a link there is not followed
     content = dumps(card.model_dump(), "The model", TrainingError, indent=1, ensure_ascii=False)
     file.write_text(content, encoding="utf-8")
-    for path in folder.rglob("*.safetensors"):  # written for their owner alone
+    for path in folder.rglob("*.safetensors"):  # written readable only by their owner
         path.chmod(file.stat().st_mode)
     sync(file)
     file.replace(folder / "bundle.json")
@@ -131,13 +131,13 @@ def write_card(folder: Path, card: Card) -> None:
 
 
 def new_name(folder: Path, kind: str) -> str:
-    """Return a name for a folder of this kind in a bundle that is not taken yet: learnt-1, learnt-2, …"""
+    """Return an unused name for a folder of this kind in a bundle: learnt-1, learnt-2, …"""
     taken = [path.name.removeprefix(f"{kind}-") for path in folder.glob(f"{kind}-*")]
     return f"{kind}-{1 + max([0, *(int(number) for number in taken if number.isdecimal())])}"
 
 
 def clear_unused(folder: Path, card: Card) -> None:
-    """Delete what a newer card took the place of, and what an interrupted change left."""
+    """Delete what a newer card replaced, and what an interrupted change left behind."""
     used, unused = {card.learnt, card.validation}, [folder / PART]
     for kind in ("learnt", "validation"):
         unused += [path for path in folder.glob(f"{kind}*") if path.name not in used and _NUMBERED.fullmatch(path.name)]
@@ -158,12 +158,12 @@ def add_facts(folder: Path, **updates: Mapping[str, object]) -> None:
 
 
 def write_labels(folder: Path, labels: LabelSpace) -> None:
-    """Write labels.txt, one name a line in column order."""
+    """Write labels.txt, one name per line in column order."""
     (folder / "labels.txt").write_text("".join(f"{name}\n" for name in labels.names), encoding="utf-8")
 
 
 def undisturbed(folder: Path, reading: Callable[[], Result]) -> Result:
-    """Read from a bundle; start again if a refit replaced its files meanwhile."""
+    """Read from a bundle; start again if a refit replaces its files meanwhile."""
     while True:
         seen = signature(folder)
         try:
@@ -174,11 +174,11 @@ def undisturbed(folder: Path, reading: Callable[[], Result]) -> Result:
 
 
 def read(folder: Path, known: Card | None = None) -> tuple[Card, LabelSpace]:
-    """Read and check a bundle; an error says in one sentence what is wrong.
+    """Read and check a bundle; raise a BundleError that says what is wrong.
 
-    Files with the same digests as in the card `known` were checked with that card, and are not read again.
+    Files with the same digests in the card `known` were checked with that card, and are not read again.
     """
-    for _ in range(PATIENCE):  # between its two renames a replacement has no folder for a moment
+    for _ in range(PATIENCE):  # a replacement briefly has no folder, between its two renames
         if folder.exists() or not _old(folder).exists():
             break
         time.sleep(0.01)
@@ -186,7 +186,7 @@ def read(folder: Path, known: Card | None = None) -> tuple[Card, LabelSpace]:
     file = folder / "bundle.json"
     if not file.is_file():
         what = "no such folder" if not folder.exists() else "no bundle.json in it"
-        raise BundleError(f"{folder} is no model: {what}. Expected a folder written by `denn train … --out {folder}`.")
+        raise BundleError(f"{folder} is not a model: {what}. Train one with `denn train … --out {folder}`.")
     found, card = _files(folder), read_card(folder)
     _check_digests(folder, card, found, known.digests if known else {})
     labels = read_labels(folder / card.learnt)
@@ -196,29 +196,29 @@ def read(folder: Path, known: Card | None = None) -> tuple[Card, LabelSpace]:
     for name, here in versions().items():
         there = card.versions.get(name, here)  # earlier bundles name fewer
         if there.split(".")[0] != here.split(".")[0]:
-            log.warning("%s was written with %s %s, here is %s; scores may differ.", folder, name, there, here)
+            log.warning("%s was written with %s %s, but %s is installed; scores may differ.", folder, name, there, here)
     return card, labels
 
 
 def read_card(folder: Path) -> Card:
-    """Read bundle.json, without a look at the other files."""
+    """Read bundle.json without reading the other files."""
     file = folder / "bundle.json"
     content = read_object(file, BundleError, MOST_LARGE_JSON)
     if content.get("format") not in FORMATS:
         raise BundleError(
-            f"{folder} has the bundle format {repr(content.get('format'))[:40]}, this denn reads {FORMATS[0]} to "
-            f"{FORMATS[-1]}. "
-            "Train again, or load it with the denn version in its bundle.json."
+            f"{folder} has the bundle format {repr(content.get('format'))[:40]}; this version of denn reads "
+            f"{FORMATS[0]} to {FORMATS[-1]}. "
+            "Train again, or load it with the denn version named in its bundle.json."
         )
     try:
         return Card.model_validate(content)
     except ValidationError as error:
         where = ".".join(str(part) for part in error.errors()[0]["loc"])[:100]
-        raise BundleError(f"{file} is damaged: {where!r} is not what it should be. {REMEDY}") from error
+        raise BundleError(f"{file} is damaged: {where!r} has an invalid value. {REMEDY}") from error
 
 
 def signature(folder: Path) -> tuple[int, int] | None:
-    """Return what changes whenever bundle.json is written; None if there is none."""
+    """Return a value that changes whenever bundle.json is written; None if there is no such file."""
     try:
         found = (folder / "bundle.json").stat()
     except OSError:
@@ -227,17 +227,17 @@ def signature(folder: Path) -> tuple[int, int] | None:
 
 
 def glance(folder: Path) -> tuple[str, str]:
-    """Return a few words about a model, and the name of its corpus; nothing but its card is read or checked."""
+    """Describe a model in a few words and name its corpus, reading nothing but its card."""
     try:
         card = Card.model_validate(read_object(folder / "bundle.json", BundleError, MOST_LARGE_JSON))
         trained, created = Trained.model_validate(card.corpus), datetime.fromisoformat(card.created)
-    except (BundleError, ValueError):  # pydantic's is one
-        return "damaged, or of another version", ""
+    except (BundleError, ValueError):  # includes pydantic's
+        return "damaged or from another version", ""
     return f"{_shown(card.method)}, {len(trained.label_counts)} labels, {created:%Y-%m-%d}", trained.name
 
 
 def read_labels(folder: Path) -> LabelSpace:
-    """Read labels.txt: a name a line, each once."""
+    """Read labels.txt: one name per line, each once."""
     file = folder / "labels.txt"
     *names, rest = read_lines(file, BundleError)
     if rest or not names or "" in names:
@@ -246,7 +246,7 @@ def read_labels(folder: Path) -> LabelSpace:
 
 
 def _files(folder: Path) -> dict[str, int]:
-    """Return the files of a bundle with their sizes; links out of it and what is no file or folder are refused."""
+    """Return the files of a bundle with their sizes; reject links out of it, and anything but files and folders."""
     top, found, waiting = folder.resolve(), {}, [folder]
     while waiting:
         with os.scandir(waiting.pop()) as entries:
@@ -254,7 +254,7 @@ def _files(folder: Path) -> dict[str, int]:
                 path = Path(entry.path)
                 name = path.relative_to(folder).as_posix()
                 if entry.is_symlink() and not _leads_inside(path, top):
-                    raise BundleError(f"{folder}: {_shown(name)} is a link out of the folder. Copy what it links to.")
+                    raise BundleError(f"{folder}: {_shown(name)} is a link out of the folder. Replace it with a copy.")
                 if entry.is_dir(follow_symlinks=False):
                     waiting.append(path)
                 elif entry.is_file():
@@ -262,34 +262,34 @@ def _files(folder: Path) -> dict[str, int]:
                 elif not entry.is_dir():
                     raise BundleError(f"{folder}: {_shown(name)} is neither a file nor a folder. Remove it.")
                 if len(found) + len(waiting) > MOST_FILES:
-                    raise BundleError(f"{folder} holds more than {MOST_FILES} files; expected a model's folder.")
+                    raise BundleError(f"{folder} contains more than {MOST_FILES} files; expected a model folder.")
     return found
 
 
 def _shown(name: str) -> str:
-    """Return a name that somebody else chose, fit for one line."""
+    """Return a name that somebody else chose, safe to show on one line."""
     return name if name.isprintable() and len(name) < 200 else ascii(name)[:200]
 
 
 def _leads_inside(link: Path, top: Path) -> bool:
     try:
         return link.resolve(strict=True).is_relative_to(top)
-    except (OSError, RuntimeError):  # to nowhere, or in a circle
+    except (OSError, RuntimeError):  # a broken or circular link
         return False
 
 
 def _check_digests(folder: Path, card: Card, found: Mapping[str, int], known: Mapping[str, str]) -> None:
-    """Compare every file with the digest it was written with; no more is read than memory could hold."""
+    """Compare every file with its recorded digest; refuse a bundle that is larger than memory."""
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     if (size := sum(found.get(name, 0) for name in card.digests)) > memory:
-        raise BundleError(f"{folder} holds {size:,} bytes, more than the {memory:,} of this machine's memory.")
+        raise BundleError(f"{folder} has {size:,} bytes, more than this machine's memory of {memory:,} bytes.")
     for name, expected in card.digests.items():
-        if name not in found:  # nor is any path that leads out of the folder
+        if name not in found:  # rejects paths that lead out of the folder, too
             raise BundleError(f"{folder}: {_shown(name)} is missing. {REMEDY}")
         if known.get(name) == expected:
             continue
         if name.endswith(".safetensors"):
-            header(folder / name, BundleError)  # says whether the file has the size that it should have
+            header(folder / name, BundleError)  # checks the file's size
         elif found[name] > MOST_TEXT:
             raise BundleError(f"{folder}: {_shown(name)} has {found[name]:,} bytes, expected at most {MOST_TEXT:,}.")
         with (folder / name).open("rb") as file:
@@ -298,7 +298,7 @@ def _check_digests(folder: Path, card: Card, found: Mapping[str, int], known: Ma
 
 
 def replace(new: Path, target: Path) -> None:
-    """Put a finished folder in the place of an older one; `recover` mends a crash between the two renames."""
+    """Replace an older folder with a finished one; `recover` repairs a crash between the two renames."""
     sync_all(new)
     old = _old(target)
     if target.exists():
@@ -313,7 +313,7 @@ def replace(new: Path, target: Path) -> None:
 
 
 def recover(target: Path) -> None:
-    """Bring back the older folder where a crash left it moved aside, and clear what a finished replacement left."""
+    """Restore the older folder if a crash left it moved aside, and delete what a finished replacement left behind."""
     old = _old(target)
     if old.exists() and not target.exists():
         old.rename(target)
@@ -327,7 +327,7 @@ def _old(target: Path) -> Path:
 
 
 def is_bundle_or_free(folder: Path) -> bool:
-    """Say whether a model may be written here: nothing there, an empty folder, or an older bundle."""
+    """Return whether a model may be written here: there is nothing, an empty folder, or an older bundle."""
     if not folder.exists():
         return True
     return folder.is_dir() and ((folder / "bundle.json").is_file() or not any(folder.iterdir()))

@@ -1,4 +1,4 @@
-"""What a training tells the objects that watch it: each validation, and the model in the end."""
+"""Callbacks of a training run: for each validation, and for the finished model."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Validation:
 
 
 class Watched:
-    """Progress that passes everything on, and validations to callbacks."""
+    """Progress that forwards every call, and validations to callbacks."""
 
     def __init__(self, progress: Progress, callbacks: Sequence[object]) -> None:
         for callback in callbacks:
@@ -37,22 +37,22 @@ class Watched:
         self.progress, self.callbacks = progress, callbacks
 
     def start(self, stage: Stage) -> None:
-        """Pass a new stage on."""
+        """Forward a new stage."""
         self.progress.start(stage)
 
     def note(self, message: str) -> None:
-        """Pass a line on."""
+        """Forward a line."""
         self.progress.note(message)
 
     def advance(self, done: int, **values: Any) -> None:
-        """Pass progress on; a validation among the values goes to the callbacks."""
+        """Forward progress; a validation among the values goes to the callbacks."""
         validation = values.pop("validation", None)
         self.progress.advance(done, **values)
         if validation is not None:
             self._tell("on_validation", Validation(**validation))
 
     def end(self, model: Model) -> None:
-        """Say that the model is written."""
+        """Tell the callbacks that the model is written."""
         self._tell("on_end", model)
 
     def _tell(self, event: str, what: object) -> None:

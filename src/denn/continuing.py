@@ -1,4 +1,4 @@
-"""A training that continues from a model: its weights, labels, settings and, if asked, its stored documents."""
+"""Continue training from a model: with its weights, labels, settings and, on request, its stored documents."""
 
 from __future__ import annotations
 
@@ -19,31 +19,31 @@ OF_THE_RUN = ("device", "effort", "time_budget")  # parameters of an earlier com
 
 @dataclass(frozen=True)
 class Origin:
-    """The model that a training continues from."""
+    """The model that training continues from."""
 
     folder: Path
-    parameters: Mapping[str, Any]  # that hold unless others are given
+    parameters: Mapping[str, Any]  # used unless others are given
     facts: Mapping[str, object]  # for the bundle
-    digest: str  # of its bundle.json, which has those of all other files
+    digest: str  # of its bundle.json, which contains the digests of all other files
 
 
 def open_origin(
     path: str | Path, corpus: Corpus, method: str, given: Mapping[str, Any], with_store: bool, progress: Progress
 ) -> tuple[Origin, Corpus]:
-    """Read a model to continue from; return it and the corpus in terms of its labels, which come first."""
+    """Open a model to continue from; return it and the corpus, with the model's labels first."""
     folder = Path(path).resolve()
     with load(folder) as model:
         if not model.method.can_continue or method != model.card.method:
             raise ConfigError(
-                f"{path} is a model of the method {model.card.method!r}, expected one of 'denn' to continue by the "
-                "same method."
+                f"{path} was trained with the method {model.card.method!r}; only a model of the method 'denn' can be "
+                "continued, with the same method."
             )
         own = {name: value for name, value in model.card.parameters.items() if name not in OF_THE_RUN}
         for name in ("encoder", "pooling"):
             if given.get(name) not in (None, own[name]):
                 raise ConfigError(
-                    f"Got {name} = {given[name]!r} with a model to continue from, whose encoder is kept. Leave out "
-                    f"{name}."
+                    f"Got {name} = {given[name]!r} with a model to continue from, whose encoder cannot change. Leave "
+                    f"out {name}."
                 )
         corpus = _joined(with_vocabulary(corpus, corpus.vocabulary or model.vocabulary), model, with_store, progress)
     trained = model.card.corpus
@@ -53,7 +53,7 @@ def open_origin(
 
 
 def _joined(corpus: Corpus, model: Model, with_store: bool, progress: Progress) -> Corpus:
-    """Return the corpus with the model's labels first, and with its stored documents if they are asked for."""
+    """Return the corpus with the model's labels first, and with its stored documents if requested."""
     parts = (corpus.train, corpus.valid, corpus.test)
     texts, ids = {d.text for part in parts for d in part}, {d.id for d in corpus.train if d.id is not None}
     validating, seen, more = {d.text for d in corpus.valid}, 0, list[Document]()
@@ -62,31 +62,29 @@ def _joined(corpus: Corpus, model: Model, with_store: bool, progress: Progress) 
         more += [one for one in documents if one.text not in texts and one.id not in ids]
     if seen:
         progress.note(
-            f"{_counted(seen, 'validation document')} of {len(corpus.valid):,} may have trained the model that is "
-            "continued, so validation scores are too high; validate on new documents with --valid"
+            f"{seen:,} of {len(corpus.valid):,} validation documents may have been used to train the original model, "
+            "so validation scores are too high; give new documents with --valid"
         )
     if more and with_store:
-        progress.note(f"{_counted(len(more), 'stored document')} of the model are learnt from as well")
+        progress.note(f"also training on {_counted(len(more), 'stored document')} of the original model")
     elif more:
         progress.note(
-            f"the datastore of the model has {_counted(len(more), 'document')} that the corpus lacks; --with-store "
-            "learns from them as well"
+            f"the original model's datastore has {_counted(len(more), 'document')} not in the corpus; --with-store "
+            "trains on the datastore, too"
         )
     train = [*corpus.train, *(more if with_store else ())]
     return replace(corpus, train=train, labels=_labels(model.labels, corpus.labels, train, progress))
 
 
 def _labels(old: LabelSpace, given: LabelSpace, train: Sequence[Document], progress: Progress) -> LabelSpace:
-    """Append the labels that a model does not know to its own."""
+    """Append the corpus's new labels to the model's own."""
     carried = dict.fromkeys(label for document in train for label in document.labels)
     new = [name for name in dict.fromkeys((*given.names, *carried)) if name not in old]
     lost = sum(name not in carried for name in old.names)
     if new:
         progress.note(f"{_counted(len(new), 'new label')}")
     if lost:
-        progress.note(
-            f"{_counted(lost, 'label')} of the model that is continued have no training documents, and will fade"
-        )
+        progress.note(f"the model may lose {_counted(lost, 'label')} for lack of training documents")
     return LabelSpace((*old.names, *new))
 
 

@@ -1,4 +1,4 @@
-"""Names and files that outlive a power cut."""
+"""Make files and their names survive a power cut."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 
 def sync(path: Path) -> None:
-    """Make a file's content durable, or the names in a folder."""
+    """Flush a file's content, or the names in a folder, to disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -16,6 +16,6 @@ def sync(path: Path) -> None:
 
 
 def sync_all(folder: Path) -> None:
-    """Make all files in a folder durable, with their names."""
+    """Flush all files in a folder to disk, with their names."""
     for path in (*folder.rglob("*"), folder):
         sync(path)

@@ -1,24 +1,24 @@
-"""The errors a user can mend: each says what it got, what it expected, and what to do next."""
+"""Errors that the user can fix: each says what is wrong, what was expected, and what to do next."""
 
 
 class DennError(Exception):
-    """Something the user can mend; shells show its sentence without a traceback and exit with 2."""
+    """An error that the user can fix; shells show its message without a traceback and exit with code 2."""
 
 
 class DataError(DennError):
-    """A corpus, a row or a text is not what it should be."""
+    """A corpus, row or text is invalid."""
 
 
 class ConfigError(DennError):
-    """A recipe, a parameter or a name is not known or not of its type."""
+    """A recipe, parameter or name is unknown or has the wrong type."""
 
 
 class EncoderError(DennError):
-    """The weights or the tokenizer of an encoder are missing, broken or not the published ones."""
+    """The weights or the tokenizer of an encoder are missing, damaged or not the published ones."""
 
 
 class StoreError(DennError):
-    """The datastore cannot do what was asked."""
+    """The datastore cannot carry out the request."""
 
 
 class UnknownError(StoreError):
@@ -26,31 +26,31 @@ class UnknownError(StoreError):
 
 
 class ConflictError(StoreError):
-    """What is asked does not go together with what happened before."""
+    """The request conflicts with an earlier change."""
 
 
 class UnavailableError(StoreError):
-    """The datastore cannot be used just now."""
+    """The datastore is currently unavailable."""
 
 
 class BundleError(DennError):
-    """A model folder is missing, incomplete, changed or of another format."""
+    """A model folder is missing, incomplete, modified or in another format."""
 
 
 class HubError(DennError):
-    """The Hugging Face hub did not give a model, or did not take one."""
+    """A model could not be downloaded from the Hugging Face hub, or uploaded to it."""
 
 
 class TrainingError(DennError):
-    """Training cannot start or cannot go on."""
+    """Training cannot start or continue."""
 
 
 class NoRoomError(TrainingError):
-    """There is no room to write what was learnt."""
+    """There is not enough disk space for the result."""
 
 
 class FineTuningError(TrainingError):
-    """Fine-tuning came to nothing, in too short a time or by a collapse; a model without it may still be good."""
+    """Fine-tuning failed because time was too short or it diverged; a model without it may still be good."""
 
 
 class MissingExtraError(DennError):

@@ -25,12 +25,12 @@ BAND_EDGES = (1, 10, 50, 500)  # training documents of a label
 class Evaluation:
     """How well a model tags labelled documents."""
 
-    names: tuple[str, ...]  # the model's labels, then those that only the documents carry
+    names: tuple[str, ...]  # the model's labels, then labels that only the documents have
     documents: int
-    unknown_labels: int  # labels of the documents that the model cannot give; each counts as missed
+    unknown_labels: int  # labels of the documents that the model does not know; each counts as missed
     systems: Mapping[str, Mapping[str, Mapping[str, float]]]  # part → threshold → metric → value
     bands: Sequence[Mapping[str, Any]]  # of the final score at the tuned threshold
-    table: LabelTable  # likewise
+    table: LabelTable  # of the same scores
     confidence: float | None  # mean λ
     unfamiliar: float | None = None  # share of the documents that are unfamiliar; None if it was not measured
 
@@ -41,17 +41,17 @@ class Evaluation:
 
     @property
     def familiarity_sentence(self) -> str:
-        """Say how many documents are unlike what is stored; nothing if that was not measured."""
+        """The share of documents unlike the stored ones, as a sentence; empty if it was not measured."""
         if self.unfamiliar is None:
             return ""
         count = round(self.unfamiliar * self.documents)
         return (
-            f"{count:,} of {self.documents:,} documents ({100 * self.unfamiliar:.1f} %) are unfamiliar: nothing in the "
-            "datastore is much like them."
+            f"{count:,} of {self.documents:,} documents ({100 * self.unfamiliar:.1f} %) are unfamiliar: the datastore "
+            "has nothing similar to them."
         )
 
     def as_dict(self) -> dict[str, Any]:
-        """Return plain values for JSON: the headline's metrics by name, then everything else."""
+        """Return plain values for JSON: the headline metrics by name, then everything else."""
         rows = zip(*(column.tolist() for column in vars(self.table).values()), strict=True)
         keys = ("label", *vars(self.table))
         return {
@@ -80,12 +80,12 @@ def tune(scores: Scores, documents: Sequence[Document], metric: str = "micro_f1"
 
 
 def untuned(systems: Iterable[str], labels: int) -> dict[str, Thresholds]:
-    """Return 0.5 everywhere, where there is no validation part to tune on."""
+    """Return thresholds of 0.5, for models without validation documents."""
     return {name: Thresholds(overall=0.5, per_label=(0.5,) * labels) for name in (*systems, "final")}
 
 
 def label_thresholds(thresholds: Thresholds, labels: int) -> Tensor:
-    """Return the (L,) per-label thresholds; labels that came later get the overall one."""
+    """Return the (L,) per-label thresholds; labels added later get the overall one."""
     later = labels - len(thresholds.per_label)
     return torch.tensor(list(thresholds.per_label) + [thresholds.overall] * later, dtype=torch.float32)
 
@@ -93,10 +93,10 @@ def label_thresholds(thresholds: Thresholds, labels: int) -> Tensor:
 def decision_thresholds(
     thresholds: Thresholds, labels: int, later: Tensor | None = None, per_label: bool = False
 ) -> float | Tensor:
-    """Return what decides: the overall threshold or those per label, and for labels that came later their own.
+    """Return the overall or per-label decision thresholds, with separate ones for labels added after training.
 
-    One number where all labels have the same, else (L,). `later` holds the thresholds of the labels behind those of
-    the model; None gives them the overall one.
+    The result is one number if all labels share it, otherwise (L,). `later` holds the thresholds of the labels added
+    after training; None gives them the overall one.
     """
     if not per_label and (later is None or not len(later)):
         return thresholds.overall
@@ -115,9 +115,9 @@ def evaluate(
     fixed: Sequence[float] = (0.5,),
     later: Mapping[str, Tensor] | None = None,
 ) -> Evaluation:
-    """Score predictions against the documents' labels, at fixed thresholds, at the tuned one and at those per label.
+    """Score predictions against the documents' labels at fixed thresholds, the tuned one and per-label ones.
 
-    `later` holds each part's thresholds for the labels that came after training, see `Model.later_thresholds`.
+    `later` holds each part's thresholds for the labels added after training; see `Model.later_thresholds`.
     """
     if lacking := [name for name in systems_of(scores) if name not in thresholds]:
         raise BundleError(f"bundle.json is damaged: it has no thresholds for {lacking[0]!r}. Restore it from a copy.")
@@ -137,7 +137,7 @@ def evaluate(
         for kind, threshold in chosen.items():
             predicted = _widen(decide(values, threshold, min_labels), len(unknown))
             systems[name][kind] = all_scores(predicted, gold) | ranking
-            if kind in numbers:  # of the labels that the model was trained on
+            if kind in numbers:  # for the labels that the model was trained on
                 systems[name][kind]["threshold"] = numbers[kind]
             if (name, kind) == ("final", "tuned"):
                 final = predicted
@@ -149,7 +149,7 @@ def evaluate(
 
 
 def stored_copies(documents: Sequence[Document], scores: Scores, store: Datastore) -> int:
-    """Count the documents whose text is stored, but for case and blanks, or whose labels a stored copy decided."""
+    """Count the documents whose text is stored, ignoring case and spacing, or whose labels a stored copy decided."""
     texts, ids, known = [_folded(document.text) for document in documents], store.ids(), set[str]()
     for start in range(0, len(ids), READ_AT_ONCE):
         stored = store.texts(ids[start : start + READ_AT_ONCE])
@@ -159,7 +159,7 @@ def stored_copies(documents: Sequence[Document], scores: Scores, store: Datastor
 
 
 def copies_sentence(copies: int, documents: int) -> str:
-    """Say that documents to evaluate with are in the datastore; what to do follows."""
+    """Return the start of a warning that documents to evaluate are in the datastore; the caller adds a remedy."""
     return (
         f"The datastore contains {copies:,} of these {counted(documents, 'document')}, so the scores are too good. "
         "Evaluate documents that the model has not seen"
@@ -171,7 +171,7 @@ def _folded(text: str) -> str:
 
 
 def share_unfamiliar(scores: Scores) -> float | None:
-    """Return the share of texts that a prediction calls unfamiliar; None if familiarity was not measured."""
+    """Return the share of unfamiliar texts; None if familiarity was not measured."""
     if scores.familiarity is None:
         return None
     low: list[bool] = (scores.familiarity < UNFAMILIAR).tolist()
@@ -180,7 +180,7 @@ def share_unfamiliar(scores: Scores) -> float | None:
 
 
 def systems_of(scores: Scores) -> dict[str, Tensor]:
-    """Return what can decide by itself: each witness, each way to combine them, then the final score."""
+    """Return every score that can decide by itself: each witness, each combination, then the final score."""
     witnesses = {name: part.nan_to_num(0.0) if part.isnan().any() else part for name, part in scores.parts.items()}
     return {**witnesses, **scores.alternatives, "final": scores.final}
 
@@ -190,7 +190,7 @@ def _widen(matrix: Tensor, columns: int) -> Tensor:
 
 
 def concatenate(batches: Sequence[Scores]) -> Scores:
-    """Join the scores of batches, without their neighbours, label by label: one may know others than the next."""
+    """Join the scores of batches by label name, without their neighbours: batches may know different labels."""
     if all(batch.names == batches[0].names for batch in batches):
         names = batches[0].names
     else:

@@ -18,7 +18,7 @@ COLUMNS = "labels scores confidence familiarity unfamiliar same_text parts words
 def to_frame(
     predictions: Iterable[Prediction], *, ids: Iterable[Any] | None = None, texts: Iterable[str] | None = None
 ) -> pd.DataFrame:
-    """Turn predictions into a pandas DataFrame, a row each, with `ids` and `texts` in front where they are given.
+    """Turn predictions into a pandas DataFrame, one row each, with `ids` and `texts` in front if given.
 
     The columns are `labels` (a list, highest score first), `scores` (label → score), `confidence`, `familiarity`,
     `unfamiliar`, `same_text` (the id of a stored document), `parts` (label → witness → score), `words` (label → words)

@@ -1,4 +1,4 @@
-"""Names on the Hugging Face hub, and what its client says in one sentence."""
+"""Names on the Hugging Face hub, and its client's errors in one sentence."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from denn.untrusted import first_line
 
 PART = r"[A-Za-z0-9_](?:[\w.-]{0,94}[\w])?"
 NAME, BARE = re.compile(f"{PART}/{PART}", re.ASCII), re.compile(PART, re.ASCII)
-REASONS = {  # by the client's name of an error, or of one that it derives from; the first that fits
+REASONS = {  # by the name of the client's error or of one of its base classes; the first match counts
     "GatedRepoError": "access to it must be requested on its page first",
     "RepositoryNotFoundError": "no such repository, or your token cannot read it (log in with `hf auth login`)",
     "RevisionNotFoundError": "it has no such revision",
@@ -28,7 +28,7 @@ STATUS = {401: "your token is missing or not valid (log in with `hf auth login`)
 
 
 def is_hub_name(text: str, bare: bool = False) -> bool:
-    """Say whether a string can be a name on the hub, user/model, and is not a path: no such file, and no such parent.
+    """Return whether a string can be a name on the hub, user/model, and is not a path: no such file or parent.
 
     `bare` also allows the names of the oldest models, which have no user.
     """
@@ -38,7 +38,7 @@ def is_hub_name(text: str, bare: bool = False) -> bool:
 
 
 def client() -> ModuleType:
-    """Import the hub's client, which an extra brings."""
+    """Import the hub's client, or name the extra that installs it."""
     try:
         return import_module("huggingface_hub")
     except ImportError as error:

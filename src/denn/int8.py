@@ -1,4 +1,4 @@
-"""Whether a model predicts in 8-bit integers: where that is faster and costs no F1 on its validation documents."""
+"""Choose whether a model predicts in 8-bit integers: if that is faster and loses little F1 on validation documents."""
 
 from __future__ import annotations
 
@@ -33,23 +33,23 @@ from denn.witnesses.texts import Texts
 
 log = logging.getLogger(__name__)
 
-MOST_LOSS = 0.1  # points of micro-F1 in per cent
-LEAST_DOCUMENTS = 200  # fewer cannot show so small a loss
-LEAST_GAIN = 1.1  # times as fast as without
-AROUND = torch.linspace(-0.5, 0.5, 11)  # the tuned threshold, in logits
-PATIENCE = 30.0  # seconds that it may take to measure F1 unasked
+MOST_LOSS = 0.1  # percentage points of micro-F1
+LEAST_DOCUMENTS = 200  # fewer cannot show such a small loss
+LEAST_GAIN = 1.1  # times as fast as without int8
+AROUND = torch.linspace(-0.5, 0.5, 11)  # offsets from the tuned threshold, in logits
+PATIENCE = 30.0  # seconds that measuring F1 may take unless int8 was requested
 TIMED_TOKENS, ROUNDS = 256, 3
-REVISION = 1  # of what `denn.encoders.quantised` computes: another one is measured again
+REVISION = 1  # of the computation in `denn.encoders.quantised`; a new revision is measured again
 
 
 @dataclass(frozen=True)
 class Measured:
-    """What 8-bit integers cost a model and gain on this machine."""
+    """The loss and gain of 8-bit integers for a model on this machine."""
 
     documents: int
-    loss: float  # points of micro-F1 in per cent
-    gain: float  # times as fast as without
-    ranges: Sequence[Ranges]  # that the integers stand for
+    loss: float  # percentage points of micro-F1
+    gain: float  # times as fast as without int8
+    ranges: Sequence[Ranges]  # of the values that the integers represent
 
     @property
     def is_allowed(self) -> bool:
@@ -58,25 +58,25 @@ class Measured:
 
     @property
     def sentence(self) -> str:
-        """Say what was measured."""
+        """The measured loss, in words."""
         change = f"{'loses' if self.loss > 0 else 'gains'} {abs(self.loss):.2f} points of micro F1"
         return f"int8 {change} on {self.documents:,} validation documents"
 
 
 def prefer_int8(method: Method, card: Card, folder: Path) -> None:
-    """Let a model predict in 8-bit integers if they are faster here and good enough, which is measured once."""
+    """Predict in 8-bit integers if they are faster here and accurate enough, which is measured once."""
     if why_not(method, card) or not isinstance(method, WithNeighbours):
         return
     known = _recall(card) or _measure(method, card, folder, PATIENCE)
     if known is None:
-        log.info("Whether int8 is good enough takes long to measure; --precision int8 does it, once.")
+        log.info("int8 is off, because measuring its accuracy would take long; --precision int8 measures it once.")
     elif known.is_allowed and known.gain >= LEAST_GAIN:
         use(method, known)
-        log.info("The model predicts in int8, %.1f times as fast: %s.", known.gain, known.sentence)
+        log.info("Predicting in int8, %.1f times as fast: %s.", known.gain, known.sentence)
 
 
 def use_remembered(method: Method, card: Card) -> bool:
-    """Let a model predict in 8-bit integers if these were found faster and good enough; say if they were measured."""
+    """Predict in 8-bit integers if an earlier measurement favours them; return whether there is a measurement."""
     if why_not(method, card) or not isinstance(method, WithNeighbours):
         return False
     known = _recall(card)
@@ -86,36 +86,36 @@ def use_remembered(method: Method, card: Card) -> bool:
 
 
 def require_int8(method: Method, card: Card, folder: Path) -> None:
-    """Let a model predict in 8-bit integers; an error if it cannot, or if that costs too much F1."""
+    """Predict in 8-bit integers; raise a ConfigError if the model cannot, or if that costs too much F1."""
     if reason := why_not(method, card):
-        raise ConfigError(f"Got the precision int8, but {reason}. Use --precision auto.")
+        raise ConfigError(f"int8 cannot be used: {reason}. Use --precision auto.")
     assert isinstance(method, WithNeighbours)
     known = _recall(card) or _measure(method, card, folder, math.inf)
-    assert known is not None, "patience without end"
+    assert known is not None, "no time limit"
     if not known.is_allowed:
-        raise ConfigError(f"Got the precision int8, but {known.sentence}, more than {MOST_LOSS}. Use --precision auto.")
+        raise ConfigError(f"int8 cannot be used: {known.sentence}, more than {MOST_LOSS}. Use --precision auto.")
     use(method, known)
 
 
 def use(method: WithNeighbours, known: Measured) -> None:
-    """Score texts in 8-bit integers of these ranges from now on."""
+    """Score texts in 8-bit integers with these ranges from now on."""
     method.network.encoder.quantise(known.ranges)
     method.in_int8 = True
 
 
 def why_not(method: Method, card: Card) -> str | None:
-    """Say why a model cannot predict in 8-bit integers; None if it can."""
+    """Return why a model cannot predict in 8-bit integers; None if it can."""
     if not isinstance(method, WithNeighbours):
-        return f"a model of the method {card.method!r} has no such form"
+        return f"the method {card.method!r} does not support it"
     if not method.network.encoder.can_quantise:
-        return "only BERT, RoBERTa and MPNet with GELU on a CPU, in a torch with oneDNN, have such a form"
+        return "only BERT, RoBERTa and MPNet with GELU support it, on a CPU and with a torch that has oneDNN"
     if not card.validation or card.corpus["valid"] < LEAST_DOCUMENTS:
-        return f"the model keeps fewer than {LEAST_DOCUMENTS} validation documents to measure the loss of F1 on"
+        return f"the model keeps fewer than {LEAST_DOCUMENTS} validation documents, too few to measure the loss of F1"
     return None
 
 
 def _seconds_a_token(encoder: TransformerEncoder, tokens: Tokens) -> tuple[float, float]:
-    """Time a small pass as it is and in 8-bit integers, in turns."""
+    """Time a small pass as it is and in 8-bit integers, alternately."""
     some = tokens.first(max(1, int((tokens.offsets <= TIMED_TOKENS).sum()) - 1))
     times = [
         (_seconds(lambda: encoder.encode(some)), _seconds(lambda: encoder.encode(some, in_int8=True)))
@@ -132,10 +132,10 @@ def _seconds(work: Callable[[], object]) -> float:
 
 
 def _measure(method: WithNeighbours, card: Card, folder: Path, patience: float) -> Measured | None:
-    """Compare both ways on the kept documents, among the neighbours that are stored, and remember the result.
+    """Compare both precisions on the kept documents and their stored neighbours, and save the result.
 
-    None if that would take more than `patience` seconds. The loss is a mean over thresholds around the tuned one, which
-    is where the exact scores of these very documents happen to do best.
+    Return None if that would take more than `patience` seconds. The loss is a mean over thresholds around the tuned
+    one, because the tuned one is where the exact scores of these very documents happen to do best.
     """
     kept, encoder = Kept.load(folder / card.validation), method.network.encoder
     texts = [document.text for document in kept.documents]
@@ -162,13 +162,13 @@ def _measure(method: WithNeighbours, card: Card, folder: Path, patience: float) 
 
 
 def _file(card: Card) -> Path:
-    """Return where the result for a model is remembered; whatever was learnt again gives another name."""
+    """Return the file of a model's saved measurement; its name changes whenever anything is learnt again."""
     known = json.dumps([REVISION, card.created, card.digests], sort_keys=True)
     return cache_folder() / "int8" / f"{hashlib.sha256(known.encode()).hexdigest()[:32]}.safetensors"
 
 
 def _recall(card: Card) -> Measured | None:
-    """Return what was remembered; None if nothing is, or nothing that can be read."""
+    """Return the saved measurement; None if there is none or it cannot be read."""
     try:
         with safe_open(_file(card), "pt") as file:
             facts, layers = file.metadata(), len(file.keys()) // len(Ranges._fields)
@@ -188,4 +188,4 @@ def _remember(card: Card, measured: Measured) -> None:
         save_file(tensors, unfinished, facts)
         unfinished.replace(file)
     except (OSError, SafetensorError) as error:
-        log.debug("The result cannot be remembered: %s", error)
+        log.debug("The int8 measurement could not be saved: %s", error)

@@ -1,4 +1,4 @@
-"""Locks between processes: files that the kernel unlocks when their holder ends, however it ends."""
+"""Locks between processes: files that the kernel unlocks when their holder ends, for whatever reason."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from pathlib import Path
 
 @contextmanager
 def alone(path: Path) -> Iterator[int | None]:
-    """Try to take the lock of this file without waiting, and yield its descriptor; None if another holds it.
+    """Try to lock this file without waiting, and yield its descriptor; None if another process holds the lock.
 
     A process that inherits the descriptor holds the lock as well.
 
-    The holder removes the file before it unlocks it. A process that opened the file before that and locks it afterwards
-    has the lock of a file without a name, which keeps nobody away, so it tries again.
+    The holder removes the file before unlocking it. A process that opened the file before that and locks it afterwards
+    holds the lock of a file without a name, which excludes nobody, so it tries again.
     """
     descriptor = _lock(path)
     if descriptor is None:
@@ -30,7 +30,7 @@ def alone(path: Path) -> Iterator[int | None]:
 
 
 def _lock(path: Path) -> int | None:
-    """Lock the file that has this name now, and return its descriptor; None where another holds it."""
+    """Lock the file that has this name now and return its descriptor; None if another process holds it."""
     while True:
         with ExitStack() as unless_locked:
             descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
@@ -43,4 +43,4 @@ def _lock(path: Path) -> int | None:
             except BlockingIOError:
                 return None
             except FileNotFoundError:
-                pass  # its holder removed it after we opened it
+                pass  # the holder removed it after it was opened here

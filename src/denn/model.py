@@ -1,4 +1,4 @@
-"""A trained model: tags texts with evidence, learns and forgets documents, evaluates itself."""
+"""A trained model: tags texts with evidence, adds and forgets documents, evaluates itself."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-BATCH = 256  # texts scored at a time, fewer where there are very many labels
-SCORES_BYTES = 256 * 2**20  # bounds what the (texts × labels) matrices of a batch take
-MATRICES = 10  # of float32: three witnesses, three ways to combine them, and four to work with
+BATCH = 256  # texts scored at a time, fewer if there are very many labels
+SCORES_BYTES = 256 * 2**20  # limit for the (texts × labels) matrices of a batch
+MATRICES = 10  # float32 matrices of a batch: three witnesses, three combinations, and four for intermediate results
 
 
 class Model:
@@ -50,11 +50,11 @@ class Model:
         vocabulary: Vocabulary = Vocabulary(),  # noqa: B008
     ) -> None:
         self.method = method
-        self.labels = labels  # what the model was trained on; the datastore may know more
+        self.labels = labels  # those that the model was trained on; the datastore may have more
         self.card = card
-        self.vocabulary = vocabulary  # names of labels, of later ones too; empty if they are their own names
-        self.folder: Path | None = None  # that it was loaded from
-        # Asked only for labels that a datastore knows.
+        self.vocabulary = vocabulary  # names of labels, including later ones; empty if labels are their own names
+        self.folder: Path | None = None  # the folder that it was loaded from
+        # Used only for labels in a datastore, so the method is a Retriever.
         self._new = NewLabels(cast(Retriever, method), {part: tuned.overall for part, tuned in card.thresholds.items()})
 
     def __enter__(self) -> Self:
@@ -64,11 +64,11 @@ class Model:
         self.close()
 
     def retire(self) -> None:
-        """End background work; leave the datastore open for the model that `renew` made from this one."""
+        """Stop background work; leave the datastore open for the model that `renew` made from this one."""
         self._new.close()
 
     def close(self) -> None:
-        """Release the datastore."""
+        """Stop background work and close the datastore."""
         self.retire()
         if self.method.store is not None:
             self.method.store.close()
@@ -84,10 +84,10 @@ class Model:
     ) -> list[Prediction]:
         """Tag texts, in order.
 
-        Labels are decided by the threshold tuned on validation, by `threshold`, or by one per label; those that came
-        after training by their own, which their documents in the datastore give, unless `threshold` says otherwise.
-        `min_labels` adds the best ones where fewer pass. `evidence` limits the neighbours that are returned (None: all
-        k).
+        Labels are decided by the threshold tuned on validation documents, by `threshold`, or by one threshold per label
+        with `per_label`. Labels added after training have thresholds of their own, estimated from their documents in
+        the datastore, unless `threshold` is given. `min_labels` adds the best labels if fewer pass. `evidence` limits
+        the number of neighbours returned (None: all k).
         """
         if isinstance(texts, str):
             raise DataError("Got one string, expected a list of texts. Write predict([text]).")
@@ -121,7 +121,7 @@ class Model:
             yield from found
 
     def _batches(self, texts: Iterable[str]) -> Iterator[list[str]]:
-        """Cut texts into batches; what is no text is an error."""
+        """Split texts into batches; raise a DataError for anything that is not a string."""
         iterator, before = iter(texts), 0
         while batch := list(islice(iterator, self.batch())):
             for number, text in enumerate(batch, before + 1):
@@ -131,9 +131,9 @@ class Model:
             before += len(batch)
 
     def scores(self, texts: Sequence[str], own_ids: Sequence[str | None] | None = None) -> Scores:
-        """Score texts without deciding, by every part and every way to combine them; see `Method.scores`."""
+        """Score texts without deciding on labels, by every part and every combination; see `Method.scores`."""
         if not texts:
-            raise DataError("Got no texts to score.")
+            raise DataError("There are no texts to score. Give at least one.")
         batches: list[Scores] = []
         done = 0
         for batch, embeddings in self.method.embed_ahead(self._batches(texts)):
@@ -150,42 +150,42 @@ class Model:
         own_ids: Sequence[str | None] | None = None,
         embeddings: Tensor | None = None,
     ) -> Scores:
-        """Score texts in one batch, on the method's device; `embeddings` are those of `Method.embed_ahead`."""
+        """Score texts in one batch, on the method's device; `embeddings` come from `Method.embed_ahead`."""
         if embeddings is None:
             return checked(self.method.scores(texts, own_ids))
         return checked(cast(Retriever, self.method).scores(texts, own_ids, embeddings))
 
     def later_thresholds(self, scores: Scores) -> dict[str, Tensor]:
-        """Return each part's thresholds for the labels of these scores that came after training, in their order."""
+        """Return each part's thresholds for the labels in these scores that were added after training, in order."""
         known = len(self.labels)
         return self._new.thresholds(scores.final[:, known:], scores.names[known:])
 
     def defer_estimates(self, seconds: float, share: float) -> None:
-        """Never keep anybody waiting for thresholds of later labels, as a service must not; see `NewLabels.defer`."""
+        """Never let a request wait for the thresholds of later labels; see `NewLabels.defer`."""
         self._new.defer(seconds, share)
 
     def label_counts(self) -> dict[str, int]:
-        """Count the documents of each label: in the datastore, or in the training where there is none."""
+        """Count the documents of each label in the datastore, or in the training split if there is no datastore."""
         if self.method.store is not None:
             return self.method.store.label_counts()
         return dict(zip(self.labels.names, self.card.corpus["label_counts"], strict=True))
 
     def label_thresholds(self, labels: Sequence[str]) -> list[float]:
-        """Return what decides on labels: the tuned threshold, or their own where they came after training."""
+        """Return the decision thresholds of labels: the tuned one, or their own if they were added after training."""
         tuned = self.card.thresholds["final"].overall
         later = self._new.of([label for label in labels if label not in self.labels])
         return [tuned if label in self.labels else later[label] for label in labels]
 
     def evaluate(self, documents: object, *, stored: bool = False, min_labels: int = 0) -> Evaluation:
-        """Compare predictions with labels: documents, or anything that `read_corpus` takes as one part.
+        """Compare predictions with labels, for documents or anything that `read_corpus` takes as a split.
 
-        `stored` says that the documents may lie in the datastore under their own ids, which are then left out of
-        their own evidence.
+        `stored` means that the documents may be in the datastore under their own ids; each one is then excluded from
+        its own evidence.
         """
         documents = with_ids(labelled(documents, "train" if stored else "document"), self.vocabulary)
         own_ids = [document.id for document in documents] if stored else None
         if own_ids and not set(own_ids) & set(self.store.ids()):
-            raise DataError("None of the documents is in the datastore by its id; evaluate them without --stored.")
+            raise DataError("None of the documents' ids is in the datastore. Evaluate them without --stored.")
         scores = self.scores([document.text for document in documents], own_ids)
         store = None if stored else self.method.store
         if store is not None and (copies := stored_copies(documents, scores, store)):
@@ -198,9 +198,9 @@ class Model:
         return evaluate(scores, documents, self.card.thresholds, counts, min_labels, later=later)
 
     def queue(self, texts: Iterable[str | Document], *, count: int = 100) -> list[Queued]:
-        """Choose unlabelled texts whose labels would teach most: uncertain, unfamiliar, and unlike each other.
+        """Choose the unlabelled texts that would teach the model most: uncertain, unfamiliar, and unlike each other.
 
-        Each text counts once. Any number of texts is read; those that may be chosen are kept, ten times `count`.
+        Duplicates count once. Any number of texts can be read; only ten times `count` candidates stay in memory.
         """
         from denn.analysis.queue import queue
 
@@ -211,9 +211,9 @@ class Model:
     def audit(
         self, documents: Sequence[Document] | None = None, *, count: int = 100, progress: Progress | None = None
     ) -> list[Suspect]:
-        """Find documents whose labels look wrong, those of the datastore or others, the most suspicious first.
+        """Find documents whose labels look wrong, in the datastore or among those given, most suspicious first.
 
-        Each is judged without what its own labels taught the model. A label that a document rejects is never suggested.
+        Each document is judged without what its own labels taught the model. Rejected labels are never suggested.
         """
         from denn.analysis.audit import audit
 
@@ -222,24 +222,24 @@ class Model:
 
     @property
     def store(self) -> Datastore:
-        """The datastore, an error where the method keeps none; see `Datastore` for all that can be done with it."""
+        """The datastore; a ConflictError if the method has none. See `Datastore` for its operations."""
         if self.method.store is None:
             raise ConflictError(
-                f"The method {self.card.method!r} keeps no datastore; train with one that does, such as 'denn'."
+                f"The method {self.card.method!r} keeps no datastore. Train with a method that does, such as 'denn'."
             )
         return self.method.store
 
     def add(self, documents: Sequence[Document], *, source: str = "") -> list[str]:
-        """Put labelled documents into the datastore, durably; the next prediction sees them. Return their ids.
+        """Add labelled documents to the datastore durably and return their ids; the next prediction uses them.
 
-        Labels may be new ones, and names of the vocabulary, which become ids; `source` says in the history where the
-        documents come from.
+        Labels may be new, or names in the vocabulary, which become ids. The history records `source` as the origin of
+        the documents.
         """
         documents = with_ids(documents, self.vocabulary)
         return self.store.add(documents, self.embed([document.text for document in documents]), source=source)
 
     def never_given(self, labels: Iterable[str]) -> str | None:
-        """Say so of labels that came after training where the neighbours, who alone know such labels, are not heard."""
+        """Return a warning if labels are new and the neighbours, which alone know new labels, are not used."""
         if "neighbours" in self.card.parameters.get("witnesses", ("neighbours",)):
             return None
         new = [label for label in dict.fromkeys(labels) if label not in self.labels]
@@ -247,21 +247,21 @@ class Model:
             return None
         more = f" (and {len(new) - 1:,} more)" if len(new) > 1 else ""
         return (
-            f"The model will not give the new label {new[0]!r}{more} yet: it does not hear the witness 'neighbours'. "
-            "Run `denn refit`, or train again with that witness."
+            f"The model cannot predict the new label {new[0]!r}{more} yet, because it does not use the witness "
+            "'neighbours'. Run `denn refit`, or train again with that witness."
         )
 
     def embed(self, texts: Sequence[str]) -> Tensor:
-        """Embed texts as the datastore keeps them: (n,d); an error where the method keeps none."""
+        """Embed texts for the datastore: (n,d); raise a ConflictError if the method has none."""
         _ = self.store
         return cast(Retriever, self.method).embed(texts)
 
     def remove(self, which: Which, *, source: str = "", everything: bool = False) -> int:
-        """Take documents out of the datastore; see `Datastore.remove`. Return how many went."""
+        """Remove documents from the datastore and return how many were removed; see `Datastore.remove`."""
         return self.store.remove(which, source=source, everything=everything)
 
     def forget(self, which: Which, *, source: str = "", everything: bool = False) -> int:
-        """Remove documents for good, also those kept for validation; see `Datastore.forget`. Return how many went."""
+        """Permanently delete documents, including validation documents, and return how many; see `Datastore.forget`."""
         return forget(self.folder, self.store, which, source=source, everything=everything)
 
     def push_to_hub(
@@ -284,14 +284,14 @@ class Model:
         )
 
     def batch(self) -> int:
-        """Return how many texts are scored at a time: fewer where the datastore knows very many labels."""
+        """Return how many texts to score at a time: fewer if the datastore has very many labels."""
         labels = len(self.labels if self.method.store is None else self.method.store.labels)
         return max(1, min(BATCH, SCORES_BYTES // (4 * MATRICES * max(1, labels))))
 
     def decision_thresholds(
         self, scores: Scores, threshold: float | None = None, per_label: bool = False
     ) -> float | Tensor:
-        """Return what decides on these scores: `threshold`, or the tuned ones; one number, or one for each label."""
+        """Return the thresholds for these scores: `threshold` or the tuned ones; one number, or one per label."""
         _check_threshold(threshold)
         if threshold is not None:
             return threshold
@@ -307,20 +307,20 @@ class Model:
         return predictions(self.method, scores, decide(scores.final, threshold, min_labels), evidence, self.vocabulary)
 
     def neighbours(self, scores: Scores, limit: int | None) -> list[tuple[Neighbour, ...]]:
-        """Fetch the texts of the neighbours; one that was removed meanwhile is left out."""
+        """Fetch the texts of the neighbours, leaving out documents that were removed meanwhile."""
         return neighbours_with_texts(self.method.store, scores.neighbours, len(scores.final), limit)
 
 
 def load(
     path: str | Path, *, device: str | None = None, precision: str | None = None, revision: str | None = None
 ) -> Model:
-    """Read a model from its folder, or from the Hugging Face hub by its name there, checking digests and format.
+    """Load a model from its folder, or from the Hugging Face hub by its name there, checking digests and format.
 
     A folder always wins over a name; `revision` is a branch, tag or commit on the hub.
 
-    `device` (auto, cpu, cuda or cuda:0) and `precision` (auto, float32, bfloat16 or int8) are those of the training
-    unless they are given. Given as auto, a CPU predicts in int8 if that is faster and loses at most 0.1 points of
-    micro-F1 on the model's validation documents; that is measured once.
+    `device` (auto, cpu, cuda or cuda:0) and `precision` (auto, float32, bfloat16 or int8) default to those used in
+    training. With precision auto, a CPU predicts in int8 if that is faster and loses at most 0.1 points of micro-F1 on
+    the model's validation documents, which is measured once.
     """
     folder = Path(path)
     if isinstance(path, str) and is_hub_name(path):
@@ -338,34 +338,32 @@ def _load(folder: Path, device: str | None, precision: str | None) -> Model:
     unsaid = getattr(kind.Parameters, "unsaid", {}).get(card.format, {})
     if unsaid:
         log.info(
-            "%s was made by an earlier version of denn and works as it did then; train again to hear more witnesses.",
+            "%s was made by an earlier version of denn and works as it did then; train again to use more witnesses.",
             folder,
         )
     trained = make_recipe(card.method, {**unsaid, **card.parameters}).as_dict()["parameters"]
-    card = card.model_copy(update={"parameters": trained})  # with those that it leaves out
-    if trained.get("device") not in (None, "cpu"):  # a GPU that need not be here
+    card = card.model_copy(update={"parameters": trained})  # with defaults for those that it leaves out
+    if trained.get("device") not in (None, "cpu"):  # this machine may not have that GPU
         trained = {**trained, "device": "auto"}
-    exact = None if precision == "int8" else precision  # what is stored stays as in training
-    if exact == "auto" and "precision" not in trained:  # nor is there an encoder
+    exact = None if precision == "int8" else precision  # int8 is chosen after loading
+    if exact == "auto" and "precision" not in trained:  # a method without an encoder
         exact = None
     given = {name: value for name, value in (("device", device), ("precision", exact)) if value is not None}
     parameters = make_recipe(card.method, {**trained, **given}).parameters
-    learnt = {"learnt": folder / card.learnt} if card.learnt else {}  # a refitted method takes it
+    learnt = {"learnt": folder / card.learnt} if card.learnt else {}  # only refitted methods take this argument
     method: Method = kind.load(folder, parameters, labels, **learnt)
     model = Model(method, labels, card, read_vocabulary(folder, card.digests))
     model.folder = folder
     _choose_precision(model, folder, precision)
-    first = read_labels(folder).names if learnt else labels.names  # later ones may be gone from the datastore
+    first = read_labels(folder).names if learnt else labels.names  # later ones may have left the datastore
     if method.store is not None and method.store.labels[: len(first)] != first:
         model.close()
-        raise BundleError(
-            f"{folder}: the datastore's labels are not those of labels.txt. Restore the folder from a copy."
-        )
+        raise BundleError(f"{folder}: the datastore's labels do not match labels.txt. Restore the folder from a copy.")
     return model
 
 
 def _choose_precision(model: Model, folder: Path, precision: str | None) -> None:
-    """Let the model predict in 8-bit integers if that is asked for, or is best."""
+    """Predict in 8-bit integers if that was requested, or if precision auto favours it."""
     if precision not in ("auto", "int8"):
         return
     from denn.int8 import prefer_int8, require_int8
@@ -379,4 +377,4 @@ def _choose_precision(model: Model, folder: Path, precision: str | None) -> None
 
 def _check_threshold(threshold: float | None) -> None:
     if threshold is not None and not 0 <= threshold <= 1:
-        raise ConfigError(f"Got the threshold {threshold}, expected a number from 0 to 1.")
+        raise ConfigError(f"The threshold must be a number from 0 to 1, not {threshold}.")

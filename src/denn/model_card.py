@@ -146,5 +146,5 @@ def _listed(names: object) -> str:
 
 
 def _code(text: str) -> str:
-    """Return a text as code inside a line or a cell, whatever is in it."""
+    """Return a text as inline code that is safe in a line or a cell."""
     return "`" + text.replace("`", "'").replace("|", "¦") + "`"

@@ -1,4 +1,4 @@
-"""A prediction as a small HTML table for notebooks, light or dark: labels, what each witness gives them, evidence."""
+"""A prediction as a small HTML table for notebooks, light or dark: labels, the witnesses' scores, and evidence."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ if TYPE_CHECKING:
 
 NEIGHBOURS = 3  # shown at first; the others are behind a click
 CHARACTERS = 160  # of a neighbour's text
-TABLE = '<table style="margin: 0 0 0.5em 0">'  # colours are those of the notebook
+TABLE = '<table style="margin: 0 0 0.5em 0">'  # with the notebook's colours
 
 
 def render(prediction: Prediction) -> str:
-    """Return the HTML of a prediction; everything that a user wrote is escaped."""
+    """Return the HTML of a prediction, with all user content escaped."""
     witnesses = list(max(prediction.parts.values(), key=len, default={}))  # all know some label
     rows = [_label(prediction, label, score, witnesses) for label, score in prediction.scores.items()]
     found = [
@@ -41,14 +41,14 @@ def _label(prediction: Prediction, label: str, score: float, witnesses: Sequence
 
 
 def _facts(prediction: Prediction) -> list[str]:
-    """Return what a reader should know before trusting the labels, a sentence each."""
+    """Return what a reader should know before trusting the labels, one sentence each."""
     said = []
     if not prediction.labels:
         said.append("No label reaches its threshold.")
     if prediction.same_text is not None:
         said.append(f"The labels are those of the stored document {prediction.same_text}, which has the same text.")
     if prediction.unfamiliar:
-        said.append("Unfamiliar: nothing in the datastore is much like this text.")
+        said.append("Unfamiliar: the datastore has nothing similar to this text.")
     return said
 
 

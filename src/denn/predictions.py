@@ -1,4 +1,4 @@
-"""Turn the scores of texts into predictions: the labels to show, with the neighbours and words that support them."""
+"""Turn the scores of texts into predictions: the labels to show, and the neighbours and words that support them."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from denn.protocols import Datastore, Method
 from denn.types import Neighbour, Neighbours, Prediction, Scores
 from denn.vocabulary import Vocabulary
 
-SHOWN = 10  # labels to show besides the chosen ones
+SHOWN = 10  # labels to show in addition to the chosen ones
 WORTH_SHOWING = 0.01
-ROUNDING = 1e-3  # by which sums of shares may miss 0 and 1
+ROUNDING = 1e-3  # tolerance for sums of shares below 0 or above 1
 
 
 def checked(scores: Scores) -> Scores:
-    """Return the scores if they, their parts and λ are from 0 to 1; anything else comes from damaged weights.
+    """Return the scores if they, their parts and λ are from 0 to 1; anything else means damaged weights.
 
     A witness gives NaN for labels that it does not know.
     """
@@ -35,7 +35,7 @@ def checked(scores: Scores) -> Scores:
         return scores
     bounds = torch.stack([torch.stack(values.aminmax()) for values in found.values()])
     for name, (low, high) in zip(found, bounds.tolist(), strict=True):
-        if not (low >= -ROUNDING and high <= 1 + ROUNDING):  # NaN is neither
+        if not (low >= -ROUNDING and high <= 1 + ROUNDING):  # also catches NaN
             raise BundleError(
                 f"The model gives {name} from {low:g} to {high:g}, expected 0 to 1: its weights are damaged. Restore "
                 "the folder from a copy."
@@ -46,7 +46,7 @@ def checked(scores: Scores) -> Scores:
 def predictions(
     method: Method, scores: Scores, chosen: Tensor, evidence: int | None, vocabulary: Vocabulary
 ) -> Iterator[Prediction]:
-    """Make the prediction of each text from the chosen labels ((n,L) bool), with at most `evidence` neighbours."""
+    """Yield each text's prediction from its chosen labels ((n,L) bool), with at most `evidence` neighbours."""
     neighbours = neighbours_with_texts(method.store, scores.neighbours, len(chosen), evidence)
     shown = _worth_showing(scores, chosen)
     words = _words(method, scores, shown.columns) if evidence != 0 else [{} for _ in shown.columns]
@@ -70,7 +70,7 @@ def predictions(
 def neighbours_with_texts(
     store: Datastore | None, found: Neighbours | None, count: int, limit: int | None
 ) -> list[tuple[Neighbour, ...]]:
-    """Fetch the texts of the neighbours of `count` texts; one that was removed since the search is left out."""
+    """Fetch the texts of the neighbours of `count` texts, leaving out documents that were removed since the search."""
     if store is None or found is None or limit == 0:
         return [()] * count
     ids = {id for ids in found.ids for id in ids[:limit]}
@@ -91,7 +91,7 @@ def neighbours_with_texts(
 def _words(
     method: Method, scores: Scores, columns: Sequence[Sequence[int]]
 ) -> list[dict[str, tuple[tuple[str, float], ...]]]:
-    """Return the words that support labels of each text; labels without such words are left out."""
+    """Return the words that support labels of each text, leaving out labels without such words."""
     if not scores.texts:
         return [{} for _ in columns]
     found = method.support(scores.texts, columns)
@@ -102,15 +102,15 @@ def _words(
 
 
 class _Shown(NamedTuple):
-    """What is shown of each text: labels, highest score first."""
+    """The labels to show for each text, highest score first."""
 
     columns: list[list[int]]
     given: list[list[bool]]  # whether the label was chosen
-    cells: list[list[list[float]]]  # the final score, and that of each witness
+    cells: list[list[list[float]]]  # the final score, then the score of each witness
 
 
 def _worth_showing(scores: Scores, chosen: Tensor) -> _Shown:
-    """Choose what to show of each text: the labels that were chosen and the best others."""
+    """Choose the labels to show for each text: the chosen ones and the best others."""
     top = scores.final.topk(min(SHOWN, len(scores.names)), dim=1)
     worth = chosen.scatter(1, top.indices, chosen.gather(1, top.indices) | (top.values >= WORTH_SHOWING))
     places = worth.nonzero(as_tuple=True)
@@ -129,7 +129,7 @@ def _worth_showing(scores: Scores, chosen: Tensor) -> _Shown:
 def _parts(
     names: Sequence[str], witnesses: Sequence[str], values: Sequence[list[float]]
 ) -> dict[str, dict[str, float]]:
-    """Return each witness's scores for some labels of a text; witnesses that do not know a label are left out."""
+    """Return each witness's scores for some labels of a text, leaving out witnesses that do not know a label."""
     if not witnesses:
         return {name: {} for name in names}
     return {

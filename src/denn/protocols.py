@@ -1,4 +1,4 @@
-"""What can be plugged in: datastores, methods, witnesses, combiners, encoders, and what shows progress."""
+"""Interfaces for plug-ins: datastores, methods, witnesses, combiners, encoders, and progress displays."""
 
 from __future__ import annotations
 
@@ -39,19 +39,18 @@ Finished = TypeVar("Finished")
 
 @runtime_checkable
 class Datastore(Protocol):
-    """Documents with labels and embeddings that can be searched; changes are durable when a call returns.
+    """Searchable documents with labels and embeddings; changes are durable when a call returns.
 
-    Every change is all or nothing and goes into the history, with its time and the `source` that it names; an unknown
-    id in one is an error.
+    Every change is all or nothing, and the history records it with its time and `source`. An unknown id is an error.
     """
 
     @property
     def labels(self) -> tuple[str, ...]:
-        """Label names in column order; new names are appended, never reordered; only `vacuum` takes unused ones out."""
+        """Label names in column order; new names are appended; only `vacuum` removes unused ones."""
 
     @property
     def dimension(self) -> int:
-        """The width of the embeddings."""
+        """The dimension of the embeddings."""
 
     def __len__(self) -> int: ...
 
@@ -59,16 +58,16 @@ class Datastore(Protocol):
         """List the ids of all documents, oldest first."""
 
     def info(self) -> dict[str, object]:
-        """Return what a person would ask first: documents, labels, dimension, bytes, and the kind of search."""
+        """Return a summary: documents, labels, dimension, bytes, and the kind of search."""
 
     def add(self, documents: Sequence[Document], embeddings: Tensor, *, source: str = "") -> list[str]:
-        """Store documents with their (n,d) embeddings; an id that exists is replaced. Return the ids.
+        """Store documents with their (n,d) embeddings, replacing documents with the same ids; return the ids.
 
-        A document without an id gets one that was never given before; a forgotten id is an error.
+        A document without an id gets one that was never used before; a forgotten id is an error.
         """
 
     def remove(self, which: Which, *, source: str = "", everything: bool = False) -> int:
-        """Remove documents; without a condition only if `everything` says so. Return how many went."""
+        """Remove documents and return how many; a filter without conditions needs `everything`."""
 
     def relabel(
         self,
@@ -81,55 +80,55 @@ class Datastore(Protocol):
         source: str = "",
         everything: bool = False,
     ) -> int:
-        """Give documents these labels, or those they have, without `drop` and with `add`. Return how many changed.
+        """Replace the labels of documents, or `add` and `drop` some; return how many documents changed.
 
-        `reject` takes labels away and stores that they were rejected, until they are given again or dropped.
+        `reject` removes labels and records them as rejected until they are assigned again or dropped.
         """
 
     def forget(self, which: Which, *, source: str = "", everything: bool = False) -> int:
-        """Remove documents and all that the history knows of them but their ids, which cannot come back.
+        """Permanently delete documents and their history, except for their ids, which cannot be used again.
 
-        After `vacuum` nothing of them is left in any file. Return how many went.
+        After `vacuum`, no file contains anything of them. Return how many were deleted.
         """
 
     def undo(self, number: int, *, source: str = "") -> int:
-        """Bring the documents that a change touched to where they were before it. Return how many were.
+        """Restore the documents that a change touched to their state before it; return how many were restored.
 
-        An error where a later change touched one of them too: that is to be undone first. Forgotten ones stay away.
+        If a later change touched one of them too, undo that first. Forgotten documents are not restored.
         """
 
     def history(self, limit: int | None = None, id: str | None = None) -> list[Change]:
-        """List the changes, newest first; with an id those that touched this document and can be told."""
+        """List changes, newest first; with an id, the recorded changes to that document."""
 
     def vacuum(self, keep: timedelta | None = None) -> None:
-        """Give back the space of what was removed, drop labels that nothing carries or rejects and that came later.
+        """Free the space of removed documents, and drop labels added later that no document carries or rejects.
 
-        With `keep` the history before that age becomes unable to be undone, and what it kept for that goes too.
+        With `keep`, changes older than that can no longer be undone, and the data kept for undoing them is deleted.
         """
 
     def select(self, where: Where) -> list[str]:
-        """List the ids of the documents that are meant, oldest first."""
+        """List the ids of the matching documents, oldest first."""
 
     def get(self, ids: Sequence[str], *, missing_ok: bool = False) -> list[Document]:
-        """Return stored documents in the order of the ids; an unknown id is an error, or left out if `missing_ok`."""
+        """Return stored documents in the order of the ids; an unknown id is an error unless `missing_ok`."""
 
     def texts(self, ids: Sequence[str]) -> dict[str, str]:
-        """Return the texts of stored documents by id; unknown ids are left out."""
+        """Return the texts of stored documents by id, leaving out unknown ids."""
 
     def vectors(self, ids: Sequence[str]) -> Tensor:
         """Return the (n,d) unit vectors of stored documents in the order of the ids; an unknown id is an error."""
 
     def export(self, size: int = 1024) -> Iterator[tuple[list[Document], Tensor]]:
-        """Go through all documents of one moment, oldest first, with their (n,d) unit vectors, in parts of `size`."""
+        """Yield a snapshot of all documents, oldest first, with their (n,d) unit vectors, in batches of `size`."""
 
     def label_counts(self) -> dict[str, int]:
         """Count the stored documents of each label, in column order."""
 
     def search(self, queries: Tensor, k: int, exclude: Collection[str] = ()) -> Neighbours:
-        """Find the k nearest documents by cosine for each of the (n,d) queries, leaving out excluded ids."""
+        """Find the k nearest documents by cosine for each of the (n,d) queries, ignoring the ids in `exclude`."""
 
     def refresh(self) -> bool:
-        """Take in what other processes changed; return whether anything did."""
+        """Load changes made by other processes; return whether there were any."""
 
     def close(self) -> None:
         """Release files and connections."""
@@ -140,90 +139,90 @@ class Datastore(Protocol):
 
 
 class Progress(Protocol):
-    """What a shell shows of long work; every call may be ignored."""
+    """Shows the progress of long work; an implementation may ignore any call."""
 
     def start(self, stage: Stage) -> None:
-        """Begin a stage."""
+        """Start a stage."""
         return None
 
     def advance(self, done: int, **values: object) -> None:
-        """Say how many units are done in all, and values worth showing."""
+        """Report how many units are done in total, and values worth showing."""
         return None
 
     def note(self, message: str) -> None:
-        """Say one line that should stay on the screen."""
+        """Show one line that stays on the screen."""
         return None
 
 
 class Method(Protocol):
-    """A multi-label system: learns a corpus, scores texts, survives disk.
+    """A multi-label system that learns a corpus, scores texts, and can be saved and loaded.
 
-    A class whose attribute `is_baseline` is true need not beat the most frequent labels to be written.
+    If the class attribute `is_baseline` is true, a model need not beat the most frequent labels to be written.
     """
 
-    can_continue: ClassVar[bool] = False  # whether a training can begin with another model's weights
-    can_refit: ClassVar[bool] = False  # whether all but the encoder can be learnt again from the datastore
+    can_continue: ClassVar[bool] = False  # whether training can start with another model's weights
+    can_refit: ClassVar[bool] = False  # whether everything but the encoder can be learnt again from the datastore
     parameters: Any  # a frozen dataclass, the class's `Parameters`
-    store: Datastore | None = None  # None where the method keeps no documents, and before `load`
-    start: Path | None = None  # the folder of a model whose weights `fit` begins with, if the method can
-    kept: Any = None  # where a first try leaves what a second one would compute again; None: there is no second
+    store: Datastore | None = None  # None if the method keeps no documents, and before `load`
+    start: Path | None = None  # folder of a model whose weights `fit` starts with, if the method supports that
+    kept: Any = None  # where a first try leaves results for a second one; None: there is no second
 
     @classmethod
     def plan(
         cls, parameters: Any, corpus: Corpus, clock: Clock, progress: Progress, start: Path | None, resumed: bool
     ) -> Any:
-        """Return the parameters with what they leave open to corpus, machine and time, and say what will be done.
+        """Return the parameters with open choices settled for the corpus, machine and time, and report the plan.
 
-        `start` is the folder of a model that is continued; `resumed` says that an interrupted training is taken up.
+        `start` is the folder of the model to continue from; `resumed` means that an interrupted run is resumed.
         """
         return parameters
 
     def fit(self, corpus: Corpus, workdir: Path, progress: Progress, clock: Clock | None = None) -> Fitted:
-        """Learn the corpus, keeping resumable state in `workdir`, within the time that the clock leaves."""
+        """Learn the corpus within the time that the clock leaves, keeping resumable state in `workdir`."""
 
     def scores(self, texts: Sequence[str], own_ids: Sequence[str | None] | None = None) -> Scores:
-        """Score texts in order; a text is no evidence for itself where `own_ids` names its stored document."""
+        """Score texts in order, excluding the stored document named in `own_ids` from each text's evidence."""
 
     def embed_ahead(self, batches: Iterable[Sequence[str]]) -> Iterator[tuple[Sequence[str], Tensor | None]]:
-        """Yield batches of texts with what can be prepared for `scores` while others are scored: here nothing."""
+        """Yield batches of texts with what can be prepared for `scores` while others are scored: nothing by default."""
         return ((batch, None) for batch in batches)
 
     def first(self) -> AbstractContextManager[None]:
-        """Give what is done inside priority over what `embed_ahead` prepares."""
+        """Give the work inside the `with` block priority over what `embed_ahead` prepares."""
         return nullcontext()
 
     def finish_behind(self, batches: Iterable[Scored], finish: Callable[[Scored], Finished]) -> Iterator[Finished]:
-        """Finish scored batches in order; a method may score the next one meanwhile: here it does not."""
+        """Finish scored batches in order; a method may score the next one meanwhile, but this default does not."""
         return map(finish, batches)
 
     def save(self, folder: Path) -> None:
-        """Write weights and whatever else scoring needs into an empty folder; no pickle."""
+        """Write weights and everything else that scoring needs into an empty folder, without pickle."""
 
     def calibrate(self, documents: Sequence[Document], folder: Path, progress: Progress) -> Calibrated | None:
-        """Learn from validation documents what is left to learn, and add it to the folder that this was loaded from.
+        """Learn the rest from validation documents, and add it to the folder that this method was loaded from.
 
-        None where there is nothing left to learn.
+        Return None if there is nothing left to learn.
         """
         return None
 
     def measure_familiarity(self, folder: Path) -> None:
-        """Measure how near stored documents are to each other, and add it to the folder that this was loaded from."""
+        """Measure how close stored documents are to each other, and add it to the folder this was loaded from."""
         return None
 
     def alternatives(self, scores: Scores) -> Mapping[str, Tensor]:
-        """Return (n,L) scores that other ways to combine the same parts would give, by name."""
+        """Return the (n,L) scores of other combinations of the same parts, by name."""
         return {}
 
     def support(self, texts: Sequence[str], columns: Sequence[Sequence[int]]) -> Support:
-        """Return the words that speak for each of some labels of each text, the strongest first, with their weight."""
+        """Return the words that support each of some labels of each text, strongest first, with their weights."""
         return [[[] for _ in some] for some in columns]
 
 
 class Retriever(Method, Protocol):
-    """A method that keeps documents in a datastore and lets the nearest of them vote."""
+    """A method that keeps documents in a datastore and lets the nearest ones vote."""
 
     network: Any  # a Classifier
-    names: tuple[str, ...]  # the labels that it was trained on
+    names: tuple[str, ...]  # labels that it was trained on
     store: Datastore
     witnesses: dict[str, Witness]
 
@@ -233,10 +232,10 @@ class Retriever(Method, Protocol):
         own_ids: Sequence[str | None] | None = None,
         embeddings: Tensor | None = None,
     ) -> Scores:
-        """Score texts in order, with their embeddings where `embed_ahead` gave them."""
+        """Score texts in order, with their embeddings if `embed_ahead` computed them."""
 
     def embed(self, texts: Sequence[str]) -> Tensor:
-        """Embed texts as the datastore keeps them: (n,d)."""
+        """Embed texts for the datastore: (n,d)."""
 
     def search(
         self,
@@ -245,53 +244,53 @@ class Retriever(Method, Protocol):
         own_ids: Sequence[str | None] | None = None,
         exclude: Collection[str] = (),
     ) -> Neighbours:
-        """Find the k nearest documents of embedded texts; `own_ids` names the stored document that each itself is."""
+        """Find the k nearest documents of embedded texts; `own_ids` names the stored document of each text itself."""
 
     def votes(self, found: Neighbours, labels: int) -> Tensor:
         """Let neighbours vote: (n,L)."""
 
     def recall(self, scores: Scores, texts: Sequence[str]) -> Scores:
-        """Let what is stored about these very texts decide on their scores."""
+        """Let stored documents with the same text decide the scores."""
         return scores
 
     def hear(self, texts: Texts, device: torch.device | None = None) -> dict[str, Tensor]:
-        """Return what each witness says of texts: (n,L), NaN for labels that it cannot know; on the CPU if not told."""
+        """Return each witness's scores: (n,L), NaN for labels that it does not know; on the CPU by default."""
 
     def combine(self, parts: Mapping[str, Tensor], found: Neighbours, gamma: float | None = None) -> Scores:
-        """Weigh what witnesses say of texts with these neighbours; by another γ where one is given."""
+        """Combine the witnesses' scores of texts with these neighbours; `gamma` replaces the method's own γ."""
 
 
 class Witness(Protocol):
-    """One way to score the labels of texts; a combiner learns how far to trust it."""
+    """One way to score the labels of texts; a combiner learns how much to trust it."""
 
     name: ClassVar[str]
 
     @classmethod
     def fit(cls, corpus: Corpus, method: Retriever, progress: Progress, seconds: float) -> Self | None:
-        """Learn the training documents before the encoder does; None, with a note, if the seconds do not suffice."""
+        """Learn the training documents before the encoder does; return None, with a note, if time is too short."""
         return cls.load(Path(), method)
 
     @property
     def is_complete(self) -> bool:
-        """Whether the time sufficed for every label; if not, a resumed training learns again."""
+        """Whether there was enough time for every label; if not, a resumed run learns again."""
         return True
 
     def scores(self, texts: Texts) -> Tensor:
-        """Score texts: (n,L) in [0,1], in the order of the labels; NaN for any that it cannot know.
+        """Score texts: (n,L) in [0,1], in the order of the labels; NaN for labels that it does not know.
 
-        Those at the end, which came after the training, may also be missing.
+        The last columns, for labels added after training, may be missing.
         """
 
     def support(self, texts: Sequence[str], columns: Sequence[Sequence[int]]) -> Support:
-        """Return the words that speak for each of some labels of each text, the strongest first, with their weight."""
+        """Return the words that support each of some labels of each text, strongest first, with their weights."""
         return [[[] for _ in some] for some in columns]
 
     def knows_word(self, word: str) -> bool:
-        """Tell whether it has met a word, in lower case, in several training documents."""
+        """Return whether a word, in lower case, occurs in several training documents."""
         return False
 
     def save(self, folder: Path) -> None:
-        """Write what scoring needs, if anything, into a new folder that it makes; no pickle."""
+        """Write what scoring needs, if anything, into a new folder that it creates, without pickle."""
         return None
 
     @classmethod
@@ -300,19 +299,19 @@ class Witness(Protocol):
 
 
 class Combiner(Protocol):
-    """Turns the scores of witnesses into one for each text and label."""
+    """Turns the scores of witnesses into one score for each text and label."""
 
     @property
     def hears(self) -> Collection[str]:
-        """The witnesses that it cannot do without."""
+        """The witnesses that it requires."""
 
-    held_out: Tensor | None  # after `fit`: (n,L) scores of validation texts by a combiner that never saw their labels
+    held_out: Tensor | None  # after `fit`: (n,L) scores of validation texts by a combiner fitted without their labels
 
     def fit(self, parts: Parts, gold: Tensor, context: Context) -> Mapping[str, object]:
-        """Learn from the (n,L) bool gold labels of validation texts; return facts for the bundle, fit for JSON."""
+        """Learn from the (n,L) bool gold labels of validation texts; return facts for the bundle, as JSON values."""
 
     def combine(self, parts: Parts, context: Context) -> Tensor:
-        """Return the (n,L) final scores in [0,1]; labels that some witness does not know get the mean of the others."""
+        """Return the (n,L) final scores in [0,1]; a label unknown to some witness gets the mean of the others."""
 
     def save(self, folder: Path) -> None:
         """Write what `load` needs, without pickle."""
@@ -323,35 +322,35 @@ class Combiner(Protocol):
 
 
 class Encoder(Protocol):
-    """A torch module that reads texts for a network, and whose weights train with it."""
+    """A torch module that encodes texts for a network, and whose weights train with it."""
 
     @property
     def max_length(self) -> int:
-        """The most tokens that it reads of a text."""
+        """The maximum number of tokens per text."""
 
     @property
     def device(self) -> torch.device:
-        """Where the weights are."""
+        """The device of the weights."""
 
     @property
     def pass_tokens(self) -> int:
-        """Tokens that a pass of inference takes."""
+        """The number of tokens per inference pass."""
 
     @property
     def kernels(self) -> object | None:
-        """CUDA kernels of its own, with which training steps can be recorded; None without."""
+        """The encoder's own CUDA kernels, which allow recording training steps; None if it has none."""
 
     def tokenize(self, texts: Sequence[str]) -> Tokens:
-        """Turn texts into tokens on the CPU."""
+        """Tokenize texts on the CPU."""
 
     def autocast(self) -> AbstractContextManager[object]:
-        """Choose the precision of the matrix products in a `with` block."""
+        """Set the precision of matrix products in a `with` block."""
 
     def save(self, folder: Path) -> None:
         """Write what loading needs into a folder that does not exist yet."""
 
     def parameters(self) -> Iterator[nn.Parameter]:
-        """Go through the weights."""
+        """Iterate over the weights."""
 
     def named_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
-        """Go through the weights with their names."""
+        """Iterate over the weights with their names."""

@@ -1,4 +1,4 @@
-"""The documents of a refit: those that it learns from, and those that it is tuned on and judged by."""
+"""The documents of a refit: those it learns from, and those it is tuned and judged on."""
 
 from __future__ import annotations
 
@@ -19,37 +19,37 @@ from denn.types import Document, LabelSpace, Stage
 from denn.untrusted import REMEDY
 from denn.validation import Kept, digests_of
 
-FEWEST = 25  # documents to validate on, if the model keeps none itself
-ONE_IN = 10  # documents that were added later is held out
-BATCH = 4096  # documents that are read at a time
-SAMPLED = 64  # documents that show the mean length of embeddings
+FEWEST = 25  # documents needed for validation if the model keeps none
+ONE_IN = 10  # one in this many documents added later is held out
+BATCH = 4096  # documents read at a time
+SAMPLED = 64  # documents from which the mean length of embeddings is estimated
 
 
 @dataclass(frozen=True)
 class Judged:
-    """Documents that combination and thresholds are fitted to, and by which a refit is judged."""
+    """Documents for fitting the combination and thresholds, and for judging a refit."""
 
     documents: Sequence[Document]
     embeddings: Tensor  # (n,d)
-    own_ids: Sequence[str | None]  # of those that are stored
+    own_ids: Sequence[str | None]  # ids of those that are stored
 
     def rows(self, rows: Sequence[int]) -> Judged:
-        """Return some of them."""
+        """Return some of the documents."""
         documents, ids = [self.documents[row] for row in rows], [self.own_ids[row] for row in rows]
         return Judged(documents, self.embeddings[list(rows)], ids)
 
 
 def kept_documents(model: Model, folder: Path, valid: Sequence[Document] | None, shown: Progress) -> Kept:
-    """Return the validation documents that the model keeps, or those given."""
+    """Return the validation documents that the model keeps, or the given ones."""
     card = model.card
     if card.validation:
         kept = Kept.load(folder / card.validation)
         if kept.vectors.shape[1] != model.store.dimension:
             raise BundleError(
-                f"{folder}: the vectors of the validation documents are {kept.vectors.shape[1]} wide, those of the "
-                f"datastore {model.store.dimension}. {REMEDY}"
+                f"{folder}: the vectors of the validation documents have {kept.vectors.shape[1]} dimensions, those of "
+                f"the datastore have {model.store.dimension}. {REMEDY}"
             )
-    else:  # an older model, whose training documents are the oldest ones
+    else:  # an older model, whose training documents are the oldest stored ones
         trained = digests_of(model.store.ids()[: card.corpus["train"]])
         kept = Kept([], torch.zeros(0, model.store.dimension), trained)
     if valid is None:
@@ -67,10 +67,10 @@ def kept_documents(model: Model, folder: Path, valid: Sequence[Document] | None,
 
 
 def divide(store: Datastore, kept: Kept, method: DENN, shown: Progress) -> tuple[list[Document], Tensor, Judged]:
-    """Return the stored documents to learn from with their vectors, and all documents to judge by.
+    """Return the stored documents to learn from, their vectors, and all documents to judge by.
 
     A kept document that was stored later is held out, and judged as it is stored. One whose text is among the training
-    documents judges nothing.
+    documents is not used for judging.
     """
     trained, ids = set(kept.trained.tolist()), {document.id for document in kept.documents}
     texts = {document.text for document in kept.documents}
@@ -114,29 +114,30 @@ def _mean_length(method: DENN, kept: Kept, held: Sequence[Document]) -> float:
 
 
 def check_enough(folder: Path, kept: Kept, documents: int) -> None:
-    """Refuse to tune on nothing, or on too little."""
+    """Raise a DataError if there are too few documents to tune on."""
     if documents and (len(kept.documents) or documents >= FEWEST):
         return
     raise DataError(
-        f"{folder} keeps no validation documents, and {documents} of the documents that were added since its training "
-        f"are held out, expected at least {FEWEST}. Give labelled documents that it has not seen with --valid FILE."
+        f"{folder} keeps no validation documents, and only {documents} of the documents added since training can be "
+        f"held out; a refit needs at least {FEWEST}. Give labelled documents that the model has not seen with --valid "
+        "FILE."
     )
 
 
 def labels_of(
     first: Sequence[str], stored: Sequence[str], learnt: Sequence[Document], held: Sequence[Document]
 ) -> LabelSpace:
-    """Return the labels of stored documents: those of the first training, then in the order of the datastore.
+    """Return the labels of stored documents: those of the first training, then those of the datastore, in order.
 
-    One that came to the datastore since these documents were read is left to the next refit.
+    Labels added to the datastore after these documents were read are left to the next refit.
     """
     carried = {label for one in (*learnt, *held) for label in (*one.labels, *one.rejected)}
-    whole = [name for name in stored if "\n" not in name or name in carried]  # an older store may have others
+    whole = [name for name in stored if "\n" not in name or name in carried]  # older stores may contain line breaks
     names = list(dict.fromkeys((*first, *whole, *sorted(carried))))
     last = max(place for place, name in enumerate(names) if place < len(first) or name in carried)
     if broken := [name for name in names[: last + 1] if "\n" in name]:
         raise DataError(
-            f"Got the label {broken[0]!r}, expected one line. Relabel its documents with `denn store relabel`."
+            f"The label {broken[0]!r} contains a line break. Relabel its documents with `denn store relabel`."
         )
     counts = Counter(label for document in learnt for label in document.labels)
     return LabelSpace(tuple(names[: last + 1]), tuple(counts[name] for name in names[: last + 1]))

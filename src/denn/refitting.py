@@ -1,4 +1,4 @@
-"""Refit: learn again from the datastore all that is cheap, and put it in the place of the old in one move."""
+"""Refit a model: learn everything but the encoder again from the datastore, and replace the old parts atomically."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from denn.types import Calibrated, Corpus, Document, LabelSpace, Stage
 from denn.validation import FOLDER, Kept, changing, with_folder
 from denn.witnesses.texts import Texts
 
-ESTIMATING = 10.0  # seconds for thresholds of labels that the model so far has not learnt
+ESTIMATING = 10.0  # seconds for thresholds of labels that the current model has not learnt
 
 
 def refit(
@@ -40,9 +40,9 @@ def refit(
     time_budget: float | None = None,
     progress: Progress | None = None,
 ) -> Model:
-    """Learn head, words, combination and thresholds again from the datastore; the encoder stays as it is.
+    """Learn head, words, combination and thresholds again from the datastore; keep the encoder.
 
-    Return the model, refitted or as it was; see `refit_folder`.
+    Return the model, refitted or unchanged; see `refit_folder`.
     """
     refit_folder(path, valid=valid, force=force, time_budget=time_budget, progress=progress)
     return load(path)
@@ -50,7 +50,7 @@ def refit(
 
 @dataclass(frozen=True)
 class Outcome:
-    """Whether a refit replaced the model so far, and the facts about both."""
+    """Whether a refit replaced the previous model, and facts about both."""
 
     taken: bool
     facts: dict[str, object]
@@ -64,12 +64,12 @@ def refit_folder(
     time_budget: float | None = None,
     progress: Progress | None = None,
 ) -> Outcome:
-    """Refit the model in a folder, and return the outcome.
+    """Refit the model in a folder and return the outcome.
 
-    Nothing is tuned on documents that were learnt from: one in ten of those added since the training is held out, and
-    the model keeps its validation documents, unless `valid` gives others. A refit that is worse on these than the
-    model was is taken only with `force`. All or nothing: interrupted, or cancelled by an error that `progress` raises,
-    it leaves the model as it was.
+    Nothing is tuned on documents that were learnt from: one in ten of those added since training is held out, and the
+    model keeps its validation documents, unless `valid` gives others. A refit that is worse than the current model on
+    these is applied only with `force`. If the refit is interrupted, or cancelled by an error that `progress` raises,
+    the model does not change.
     """
     folder = Path(path).resolve()
     with changing(folder):
@@ -94,11 +94,13 @@ def refit_locked(
 def _refit(
     model: Model, folder: Path, valid: Sequence[Document] | None, force: bool, clock: Clock, shown: Progress
 ) -> Outcome:
-    """Learn, compare and write."""
+    """Learn, compare and write the result."""
     method, card, begun = cast(DENN, model.method), model.card, time.monotonic()
     store = model.store
     if not model.method.can_refit:
-        raise ConflictError(f"Got a model of the method {card.method!r}, expected 'denn'. Train again instead.")
+        raise ConflictError(
+            f"Only a model of the method 'denn' can be refitted, not one of {card.method!r}. Train again instead."
+        )
     kept = kept_documents(model, folder, valid, shown)
     seen = _last_change(store)
     learnt, vectors, judged = divide(store, kept, method, shown)
@@ -114,7 +116,7 @@ def _refit(
         asked = relearning.ask(method, judged.documents, judged.embeddings, judged.own_ids)
         own = relearning.with_own_labels(new, asked)
         found = new.learn_combination(own, judged.documents, folder / name, shown)
-        shown.start(Stage("comparing with the model so far"))
+        shown.start(Stage("comparing with the current model"))
         before, after, error = _compare(model, asked, found)
         facts = {
             "time": datetime.now(UTC).isoformat(timespec="seconds"),
@@ -122,7 +124,7 @@ def _refit(
             "documents": len(learnt),
             "held_out": len(judged.documents),
             "labels": len(labels),
-            "change": seen,  # the last change that the refit certainly learnt from
+            "change": seen,  # the last change that the refit has certainly learnt from
             "metric": method.parameters.optimise,
             "before": round(before, 5),
             "after": round(after, 5),
@@ -130,7 +132,7 @@ def _refit(
         }
         sentence = describe(facts)
         if after - before < -NOISE * error and not force:
-            shown.note(f"{sentence} The model stays as it was; --force takes the refit.")
+            shown.note(f"{sentence} The model was not changed; use --force to apply the refit.")
             return Outcome(False, facts)
         shown.start(Stage("writing the model"))
         relearning.save(new, folder / name)
@@ -141,7 +143,7 @@ def _refit(
         if not card.validation or valid is not None:
             card = _keep(folder, card, kept)
         _check_forgotten(store, seen)
-        bundle.write_card(folder, card)  # from here on the new parts count
+        bundle.write_card(folder, card)  # activates the new parts
     finally:
         _clear(folder)
     shown.note(sentence)
@@ -149,7 +151,7 @@ def _refit(
 
 
 def _refitted(card: bundle.Card, corpus: Corpus, found: Calibrated, facts: dict[str, object]) -> bundle.Card:
-    """Return the card with what the refit found, tuned on the documents that were held out."""
+    """Return the card with the results of the refit, tuned on held-out documents."""
     metric, counts = str(facts["metric"]), dict(zip(corpus.labels.names, corpus.labels.counts, strict=True))
     thresholds = tune(found.scores, found.documents, metric)
     sizes = {"train": len(corpus.train), "valid": len(found.documents), "label_counts": list(corpus.labels.counts)}
@@ -166,12 +168,12 @@ def _refitted(card: bundle.Card, corpus: Corpus, found: Calibrated, facts: dict[
 
 
 def _clear(folder: Path) -> None:
-    """Delete what bundle.json does not name, be it the old parts or the new ones."""
+    """Delete old or new parts that bundle.json does not name."""
     bundle.clear_unused(folder, bundle.read_card(folder))
 
 
 def _keep(folder: Path, card: bundle.Card, kept: Kept) -> bundle.Card:
-    """Write validation documents that the model did not keep so far."""
+    """Write validation documents that the model did not keep before."""
     name = bundle.new_name(folder, FOLDER)
     kept.save(folder / name)
     sync_all(folder / name)
@@ -184,20 +186,20 @@ def _last_change(store: Datastore) -> int:
 
 
 def _check_forgotten(store: Datastore, seen: int) -> None:
-    """Refuse a result that was learnt from documents that have since been forgotten."""
+    """Reject a result that was learnt from documents that have since been forgotten."""
     later = store.history(max(0, _last_change(store) - seen))
     if any(change.action == "forget" and change.number > seen for change in later):
         raise ConflictError(
-            "Documents were forgotten while the refit learnt from them, so the model stays as it was. Refit again."
+            "Documents were forgotten while the refit learnt from them, so the model was not changed. Refit again."
         )
 
 
 def _compare(model: Model, asked: Texts, found: Calibrated) -> tuple[float, float, float]:
-    """Return the scores of the model so far and of the refit, and the standard error of their difference.
+    """Return the scores of the current model and of the refit, and the standard error of their difference.
 
-    The combination and thresholds for each document come from folds without it: the model so far was tuned on
-    most of these documents, which would make it look better than it is. Labels that it has not learnt are decided as
-    it decides them.
+    The combination and thresholds for each document come from folds without it: the current model was tuned on most of
+    these documents, which would make it look better than it is. Labels that it has not learnt are decided as it decides
+    them.
     """
     method, names = cast(DENN, model.method), found.scores.names
     p, gold, known = method.parameters, LabelSpace(names).matrix(found.documents), len(method.names)
@@ -210,7 +212,7 @@ def _compare(model: Model, asked: Texts, found: Calibrated) -> tuple[float, floa
         after = precision_values(found.scores.final, gold)
     else:
         fold, macro = folds_of(len(gold), p.seed), p.optimise == "macro_f1"
-        model.defer_estimates(ESTIMATING, 0.0)  # of thresholds of later labels, which may be thousands
+        model.defer_estimates(ESTIMATING, 0.0)  # there may be thousands of later labels
         later = decide(old.final, model.decision_thresholds(old))[:, known:]
         learnt = decide_by_fold(unseen, LabelSpace(method.names).matrix(found.documents), fold, p.optimise)
         before = f1_values(_columns(torch.cat([learnt, later], dim=1), old.names, names), gold, macro=macro)
@@ -219,7 +221,7 @@ def _compare(model: Model, asked: Texts, found: Calibrated) -> tuple[float, floa
 
 
 def _columns(values: Tensor, names: Sequence[str], wanted: Sequence[str]) -> Tensor:
-    """Return (n,L) values in the columns of other labels, 0 for those that have none."""
+    """Return (n,L) values in the columns of other labels, 0 for labels without values."""
     place = {name: column for column, name in enumerate(names)}
     both = [(column, place[name]) for column, name in enumerate(wanted) if name in place]
     into, of = torch.tensor(both, dtype=torch.int64).reshape(-1, 2).T
@@ -227,10 +229,10 @@ def _columns(values: Tensor, names: Sequence[str], wanted: Sequence[str]) -> Ten
 
 
 def describe(facts: Mapping[str, object]) -> str:
-    """Say what a refit learnt from, and how it compares with the model so far."""
+    """Describe what a refit learnt from, and how it compares with the previous model."""
     before, after, error = (100 * float(str(facts[name])) for name in ("before", "after", "standard_error"))
     return (
-        f"Learnt {facts['labels']:,} labels from {facts['documents']:,} documents. On {facts['held_out']:,} others: "
-        f"{str(facts['metric']).replace('_', ' ')} {before:.1f} before and {after:.1f} now (standard error of the "
-        f"difference: {error:.1f})."
+        f"Learnt {facts['labels']:,} labels from {facts['documents']:,} documents. On {facts['held_out']:,} held-out "
+        f"documents: {str(facts['metric']).replace('_', ' ')} {before:.1f} before and {after:.1f} now (standard error "
+        f"of the difference: {error:.1f})."
     )

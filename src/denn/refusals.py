@@ -1,4 +1,4 @@
-"""What a training refuses: a corpus without labels, a folder in use or with another model, a poor model."""
+"""What training refuses: a corpus without labels, a folder in use or with another model, a poor model."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from denn.types import Corpus, Document, LabelSpace, Scores
 
 
 def check_corpus(corpus: Corpus) -> None:
-    """Refuse what cannot be trained or stored, before any time is spent."""
+    """Reject a corpus that cannot be trained on or stored, before spending any time on it."""
     if not any(document.labels for document in corpus.train):
         raise DataError(f"None of the {len(corpus.train)} training documents has a label; there is nothing to learn.")
     broken = [name for name in corpus.labels.names if name.splitlines() != [name]]
@@ -29,25 +29,25 @@ def check_corpus(corpus: Corpus) -> None:
         raise DataError(f"Got the label {broken[0]!r}, expected a name on one line.")
     ids = Counter(document.id for document in corpus.train if document.id is not None)
     if repeated := [id for id, count in ids.items() if count > 1]:
-        raise DataError(f"Got the id {repeated[0]!r} twice in the training documents; expected unique ids.")
+        raise DataError(f"Two training documents have the id {repeated[0]!r}; expected unique ids.")
 
 
 @dataclass(frozen=True)
 class Existing:
-    """A model that is in the folder of a training."""
+    """An existing model in the output folder of a training run."""
 
     description: str  # one sentence
     corpus: str  # the name of what it was trained on
-    loss: str  # what would be lost with it, or nothing
+    loss: str  # what would be lost with it, or empty
 
     @property
     def refusal(self) -> str:
-        """Say that it is not replaced without --replace."""
-        return f"{self.description} Give another --out, or pass --replace."
+        """The error message without --replace."""
+        return f"{self.description} Choose another --out, or pass --replace."
 
 
 def existing_model(out: str | Path) -> Existing | None:
-    """Return the model that a training to this folder would replace; a folder with other content is an error."""
+    """Return the model that training to this folder would replace; raise a TrainingError for other content."""
     folder = Path(out).resolve()
     if not folder.parent.is_dir():
         return None
@@ -57,18 +57,18 @@ def existing_model(out: str | Path) -> Existing | None:
 
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """Keep other trainings away from a folder."""
+    """Keep other training runs out of a folder."""
     with alone(folder.with_name(f".{folder.name}.lock")) as lock:
         if lock is None:
-            raise TrainingError(f"Another training is writing to {folder}. Wait for it, or give another --out.")
+            raise TrainingError(f"Another training run is writing to {folder}. Wait for it, or choose another --out.")
         yield
 
 
 def model_in(folder: Path) -> Existing | None:
-    """Describe the model in a folder; anything else in it is an error."""
+    """Describe the model in a folder; raise a TrainingError for other content."""
     bundle.recover(folder)
     if not bundle.is_bundle_or_free(folder):
-        raise TrainingError(f"{folder} exists and is not a model; expected a new folder. Give another --out.")
+        raise TrainingError(f"{folder} exists and is not a model; expected a new folder. Choose another --out.")
     if not (folder / "bundle.json").is_file():
         return None
     (words, corpus), loss = bundle.glance(folder), _loss(folder)
@@ -76,21 +76,21 @@ def model_in(folder: Path) -> Existing | None:
 
 
 def _loss(folder: Path) -> str:
-    """Say what a new model would lose of an old one's datastore, if anything."""
+    """Say what replacing the model would lose of its datastore, if anything."""
     own, elsewhere = folder / "store" / FILE, folder / "store" / ELSEWHERE
     if elsewhere.is_file():
-        return "it uses a datastore elsewhere, which a new one would not"
+        return "it uses a datastore elsewhere, which a new model would not use"
     try:
         changed = own.is_file() and version(own) > 1
     except StoreError:
         return "its datastore cannot be read"
-    return "its datastore was changed since its training, which a new one would lose" if changed else ""
+    return "its datastore has changed since training, and a new model would lose the changes" if changed else ""
 
 
 def why_poor(scores: Scores, documents: Sequence[Document], counts: Mapping[str, int]) -> str | None:
-    """Say why a model is poor: on validation it is no better than the best constant answer; None if it is better.
+    """Return why a model is poor: no better on validation than the best constant answer; None if it is better.
 
-    Its micro-F1 is that of its best threshold, whichever metric the model's own thresholds are tuned for.
+    Its micro-F1 is measured at its best threshold, whichever metric the model's own thresholds are tuned for.
     """
     gold = LabelSpace(scores.names).matrix(documents)
     k, constant = most_frequent_f1(torch.tensor([counts.get(name, 0) for name in scores.names]), gold)
@@ -99,8 +99,8 @@ def why_poor(scores: Scores, documents: Sequence[Document], counts: Mapping[str,
         return None
     given = "most frequent label" if k == 1 else f"{k} most frequent labels"
     return (
-        f"The model was not written: it gets micro F1 {100 * own:.1f} on {len(documents)} "
-        f"validation documents, and always giving the {given} gets {100 * constant:.1f}. Run the same command with "
-        "more epochs or time, or with --restart and a lower learning rate, more documents per label or --method br; "
-        "--allow-poor writes the model anyway."
+        f"The model was not written: its micro F1 is {100 * own:.1f} on {len(documents)} validation documents, and "
+        f"always predicting the {given} gets {100 * constant:.1f}. Run the same command with more epochs or time, or "
+        "with --restart and a lower learning rate, more documents per label or --method br. Use --allow-poor to write "
+        "the model anyway."
     )

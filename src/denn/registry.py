@@ -1,4 +1,4 @@
-"""Names of what can be plugged in: denn's own, and those that installed packages add as entry points."""
+"""Names of plug-ins: denn's own, and those that installed packages add as entry points."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ if TYPE_CHECKING:
 
 
 class Registry(Mapping[str, str]):
-    """Name → "module:attribute", imported when asked for; a name of denn's own wins over an entry point's."""
+    """Name → "module:attribute", imported on demand; denn's own names win over entry points."""
 
     def __init__(self, group: str, own: dict[str, str]) -> None:
         self.group, self.own = group, own
 
     @cached_property
     def added(self) -> dict[str, EntryPoint]:
-        """The entry points of installed packages; read when first needed, as that takes a while."""
+        """The entry points of installed packages; read on first use, because that is slow."""
         from importlib.metadata import entry_points
 
         return {point.name: point for point in sorted(entry_points(group=self.group), key=lambda point: point.name)}
@@ -81,13 +81,13 @@ CORPORA = Registry(
     },
 )
 
-COMMANDS = Registry("denn.commands", {})  # beside those of denn.cli.app
+COMMANDS = Registry("denn.commands", {})  # in addition to those of denn.cli.app
 
 
 def lookup(table: Registry, name: str, kind: str) -> Any:
-    """Import what a table registers under a name; an unknown name lists the known ones."""
+    """Import what a table registers under a name; the error for an unknown name lists the known ones."""
     if name not in table:
-        raise ConfigError(f"Got the {kind} {name!r}, expected one of {', '.join(table)}.{did_you_mean(name, table)}")
+        raise ConfigError(f"Unknown {kind} {name!r}, expected one of {', '.join(table)}.{did_you_mean(name, table)}")
     if name in table.own:
         module, attribute = table.own[name].split(":")
         return getattr(import_module(module), attribute)
@@ -100,12 +100,12 @@ def lookup(table: Registry, name: str, kind: str) -> Any:
         package = point.dist.name if point.dist else point.module
         sentence = f"{type(error).__name__}: {str(error).split(chr(10), 1)[0]}"
         raise ConfigError(
-            f"The {kind} {name!r} of the package {package!r} cannot be imported ({sentence}). Reinstall the package, "
-            "or uninstall it."
+            f"The {kind} {name!r} of the package {package!r} cannot be imported ({sentence}). Reinstall or uninstall "
+            "the package."
         ) from error
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """Return " Did you mean 'x'?" where a known name is close, else nothing."""
+    """Return " Did you mean 'x'?" if a known name is close, otherwise nothing."""
     close = difflib.get_close_matches(name, list(known), n=1)
     return f" Did you mean {close[0]!r}?" if close else ""

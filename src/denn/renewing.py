@@ -1,4 +1,4 @@
-"""Renew a model in memory after a refit: read what the refit learnt, and share encoder and datastore."""
+"""Update a model in memory after a refit: load what the refit learnt, and share the encoder and datastore."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ from denn.registry import METHODS, lookup
 
 
 def renew(model: Model) -> Model | None:
-    """Return the refitted model of the folder, with the encoder and datastore of this one; None if there is none.
+    """Return the folder's refitted model, sharing this model's encoder and datastore; None if nothing is new.
 
-    Both models can be used. `retire` the old one when it is no longer used; `close` would close the datastore.
+    Both models can be used. Call `retire` on the old one when it is no longer needed; `close` would close the
+    datastore.
     """
     folder = model.folder
     return None if folder is None else undisturbed(folder, lambda: _renew(model, folder))
@@ -22,7 +23,7 @@ def renew(model: Model) -> Model | None:
 def _renew(model: Model, folder: Path) -> Model | None:
     card = read_card(folder)
     if _origin(card) != _origin(model.card):
-        raise BundleError(f"{folder} now holds another model, trained at {card.created}. Load it to use it.")
+        raise BundleError(f"{folder} now contains another model, trained at {card.created}. Load it to use it.")
     if (card.learnt, card.refitted) == (model.card.learnt, model.card.refitted):
         return None
     card, labels = read(folder, known=model.card)
@@ -35,6 +36,6 @@ def _renew(model: Model, folder: Path) -> Model | None:
 
 
 def _origin(card: Card) -> tuple[object, ...]:
-    """Return what no refit changes: the training, and the files of the encoder."""
+    """Return what no refit changes: the method, the time of training, and the files of the encoder."""
     encoder = {name: digest for name, digest in card.digests.items() if name.startswith("encoder/")}
     return card.method, card.created, encoder

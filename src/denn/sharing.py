@@ -27,22 +27,22 @@ log = logging.getLogger(__name__)
 STORE = f"store/{FILE}"
 CALLER = {"library_name": "denn", "library_version": __version__}
 PATIENCE = 10  # seconds for the hub's first answer
-KEPT = {".gitattributes"}  # of what the repository had before
+KEPT = {".gitattributes"}  # files of the repository that a push does not remove
 
 
 class _Unwatched(Progress):
-    """Progress that nobody watches."""
+    """Progress that is not shown."""
 
 
 @dataclass(frozen=True)
 class Texts:
-    """How many documents a model would be pushed with."""
+    """The numbers of documents that pushing a model would upload."""
 
     stored: int
     validation: int
 
     def sentence(self, name: str, private: bool) -> str:
-        """Say what a push uploads, and who can read it."""
+        """Describe what a push uploads, and who can read it."""
         who = f"a private repository: everybody with access to {name} can read them" if private else "a PUBLIC one"
         return (
             f"Pushing to {name} uploads the texts and labels of {self.stored:,} stored and {self.validation:,} "
@@ -53,8 +53,7 @@ class Texts:
 def fetch(name: str, revision: str | None = None) -> Path:
     """Download a model from the hub and return its folder: a copy in denn's cache, whose datastore may be changed.
 
-    Only the files that bundle.json gives a digest for are fetched, and the datastore. An address of a datastore
-    elsewhere is not.
+    Only the datastore and files with a digest in bundle.json are fetched, not the address of an external datastore.
     """
     hub = client()
     fault = f"{name} is not a folder here, and could not be downloaded from the hub"
@@ -77,7 +76,7 @@ def fetch(name: str, revision: str | None = None) -> Path:
             for file in wanted:
                 try:
                     found = hub.hf_hub_download(name, file, revision=commit, **CALLER)
-                except hub.errors.RemoteEntryNotFoundError:  # what is missing is said when the model is read
+                except hub.errors.RemoteEntryNotFoundError:  # reading the model reports missing files
                     continue
                 (part / "model" / file).parent.mkdir(parents=True, exist_ok=True)
                 shutil.copyfile(found, part / "model" / file)
@@ -87,7 +86,7 @@ def fetch(name: str, revision: str | None = None) -> Path:
 
 
 def _answers(hub: Any, name: str, revision: str | None) -> bool:
-    """Ask the hub for a model once: the client itself tries for 20 seconds before it says that there is no network."""
+    """Ask the hub for a model once, because the client itself retries for 20 seconds without a network."""
     try:
         hub.HfApi(**CALLER).model_info(name, revision=revision, timeout=PATIENCE)
     except hub.errors.HfHubHTTPError as error:
@@ -100,7 +99,7 @@ def _answers(hub: Any, name: str, revision: str | None) -> bool:
 
 
 def _wanted(name: str, card: Card) -> list[str]:
-    """Return the files to fetch; names that lead out of the folder are refused before anything is written."""
+    """Return the files to fetch; reject names that lead out of the folder before writing anything."""
     for file in card.digests:
         parts = PurePosixPath(file).parts
         if ".." in parts or file.startswith("/") or "\\" in file or ":" in file or not file.isprintable():
@@ -111,7 +110,7 @@ def _wanted(name: str, card: Card) -> list[str]:
 
 
 def texts_of(folder: Path) -> Texts:
-    """Count the documents that pushing a model uploads; a datastore outside its folder is refused."""
+    """Count the documents that pushing a model uploads; raise a HubError for a datastore outside its folder."""
     _refuse_elsewhere(folder)
     card = read_card(folder)
     stored = 0
@@ -163,7 +162,7 @@ def push(
 
 
 def _files(folder: Path, scratch: Path, name: str, texts: Texts, license: str | None) -> dict[str, Path | bytes]:
-    """Return what is uploaded: the model's files, a copy of its datastore, and a README."""
+    """Return the files to upload: the model's files, a copy of its datastore, and a README."""
     card, labels = read(folder)
     files: dict[str, Path | bytes] = {file: folder / file for file in card.digests}
     card = _without_paths(card)
@@ -175,7 +174,7 @@ def _files(folder: Path, scratch: Path, name: str, texts: Texts, license: str | 
 
 
 def _copied_store(source: Path, target: Path) -> Path:
-    """Copy the documents alone: the file itself also has removed texts in it, and who changed what."""
+    """Copy only the documents: the file itself also contains removed texts, and who changed what."""
     target.unlink(missing_ok=True)
     with open_store(source, read_only=True, index="exact") as old:
         with create_store(target, old.dimension, old.labels, index="exact") as new:
@@ -185,7 +184,7 @@ def _copied_store(source: Path, target: Path) -> Path:
 
 
 def _without_paths(card: Card) -> Card:
-    """Leave out where the encoder was on the machine that trained the model."""
+    """Remove the path of the encoder on the machine that trained the model."""
     encoder = card.parameters.get("encoder")
     if not isinstance(encoder, str) or not (Path(encoder).is_absolute() or Path(encoder).expanduser().is_dir()):
         return card

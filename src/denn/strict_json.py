@@ -1,4 +1,4 @@
-"""JSON without NaN and infinity, which Python writes unless told otherwise and other readers refuse."""
+"""JSON without NaN and infinity, which Python writes by default and other readers reject."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from denn.errors import DataError, DennError
 
 
 def dumps(content: Any, what: str, error: type[DennError] = DataError, **options: Any) -> str:
-    """Write JSON; a number that is not finite is an error that says where in `what` it is."""
+    """Write JSON; the error for a number that is not finite says where in `what` it is."""
     try:
         return json.dumps(content, allow_nan=False, **options)
     except ValueError as reason:
@@ -24,7 +24,7 @@ def dumps(content: Any, what: str, error: type[DennError] = DataError, **options
 
 
 def loads(text: str) -> Any:
-    """Read JSON; NaN and infinity are a ValueError, like anything else that is not JSON."""
+    """Read JSON; NaN and infinity raise a ValueError, like anything else that is not JSON."""
     return json.loads(text, parse_constant=_refuse)
 
 
@@ -33,7 +33,7 @@ def _refuse(constant: str) -> None:
 
 
 def not_finite(content: Any, place: str = "") -> str | None:
-    """Say which is the first number in lists and mappings that is not finite, such as "history.0.loss is nan"."""
+    """Describe the first number in lists and mappings that is not finite, such as "history.0.loss is nan"."""
     if isinstance(content, float):
         return None if math.isfinite(content) else f"{place or 'the number'} is {content}"
     if isinstance(content, dict):

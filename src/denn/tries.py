@@ -1,4 +1,4 @@
-"""The tries of one training: once, or first without and then with fine-tuning, whichever validates better."""
+"""The tries of a training run: one, or first without and then with fine-tuning, keeping the better model."""
 
 from __future__ import annotations
 
@@ -21,22 +21,22 @@ from denn.untrusted import first_line
 
 
 class Try(NamedTuple):
-    """A model that is written whole, but not to its place."""
+    """A complete model that is not in its final place yet."""
 
     folder: Path
     poor: str | None  # why it should not be used
 
 
-# A recipe, the folder of the model to begin with, and what one try leaves to the next → a model
+# A recipe, the folder of the model to start from, and results for the next try → a model
 Attempt = Callable[[Recipe, Path | None, KeptStates | None], Try]
 
 
 def best_of_tries(
     attempt: Attempt, recipe: Recipe, start: Path | None, workdir: Path, shown: Progress, clock: Clock
 ) -> Try:
-    """Train once; or, if the effort says so, first without and then with fine-tuning, and return the better model.
+    """Train once; or, depending on the effort, first without and then with fine-tuning, and return the better model.
 
-    The first model is kept in the folder of the training, so that a resumed training goes on with fine-tuning.
+    The first model stays in the training folder, so that a resumed run continues with fine-tuning.
     """
     effort, facts = getattr(recipe.parameters, "effort", None), unfinished.first_facts(workdir)
     if effort == "quick" and facts is not None:
@@ -56,30 +56,30 @@ def best_of_tries(
     first, second = Try(workdir / unfinished.FIRST, facts["poor"]), None
     if card.training["documents_used"] == card.training["documents_given"]:
         if _trains_in_part(recipe.parameters) or _steps(card, clock) < ENOUGH_STEPS:
-            start = first.folder  # whose head has learnt
+            start = first.folder  # with a trained head
         try:
             second = attempt(_with(recipe, witnesses=tuple(card.parameters["witnesses"])), start, kept)
         except FineTuningError as reason:
             why = first_line(reason).split(". ")[0]
-            shown.note(f"{why}; the model without fine-tuning is kept")
+            shown.note(f"{why}; keeping the model without fine-tuning")
     return _better(first, second, recipe, shown)
 
 
 def _trains_in_part(parameters: Any) -> bool:
-    """Say whether lower layers stay as they are."""
+    """Return whether the lower layers stay frozen."""
     trained = parameters.trained_layers
     return trained is not None and (trained != "auto" or device_of(parameters.device).type == "cpu")
 
 
 def _steps(card: bundle.Card, clock: Clock) -> float:
-    """Estimate how many training steps the time leaves, from how long the first model took to read every document."""
+    """Estimate how many training steps fit in the remaining time, from how long the first model took per document."""
     p, once = card.parameters, max(card.training["training_seconds"], 1e-3)
     read = clock.left() / once * card.training["documents_used"]
     return float(read / (p["batch_size"] * (2 if p["alpha"] else 1) * STEP_PASSES))
 
 
 def _better(first: Try, second: Try | None, recipe: Recipe, shown: Progress) -> Try:
-    """Return the better one on validation, the second without validation, and write down how they compare."""
+    """Return the better model on validation, or the second one without validation, and record the comparison."""
     optimise = recipe.parameters.optimise
     metric = {"precision_at_k": "p_at_5"}.get(optimise, optimise)
     without = bundle.read(first.folder)[0].metrics.get(metric)
@@ -90,7 +90,7 @@ def _better(first: Try, second: Try | None, recipe: Recipe, shown: Progress) -> 
     if without is not None and with_it is not None:
         shown.note(
             f"{metric} on validation documents: {100 * without:.1f} without fine-tuning, {100 * with_it:.1f} with it; "
-            f"the model {'without' if kept is first else 'with'} it is kept"
+            f"keeping the model {'without' if kept is first else 'with'} it"
         )
     compared = {"metric": metric, "quick": without, "fine_tuned": with_it, "kept_fine_tuned": kept is not first}
     bundle.add_facts(kept.folder, parameters={"effort": recipe.parameters.effort}, training={"effort": compared})

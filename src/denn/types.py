@@ -1,4 +1,4 @@
-"""The nouns: documents, label spaces, corpora, neighbours, scores, predictions, changes."""
+"""Data types: documents, label spaces, corpora, neighbours, scores, predictions, changes."""
 
 from __future__ import annotations
 
@@ -18,27 +18,27 @@ if TYPE_CHECKING:
 
 
 REPR_LABELS = 5  # names that the repr of a label space shows
-UNFAMILIAR = 0.02  # familiarity below which a text is flagged: that of about 2 % of ordinary documents
+UNFAMILIAR = 0.02  # familiarity below which a text is flagged, as about 2 % of ordinary documents are
 
 
 @dataclass(frozen=True)
 class Stage:
-    """A part of long work, as progress shows it."""
+    """A stage of long work, as progress shows it."""
 
     what: str
-    total: int | None = None  # units of work; None if nobody can count them
+    total: int | None = None  # units of work; None if unknown
     unit: str = "documents"
-    trains: bool = False  # a whole network: the part that is worth waiting for an accelerator, and timing
+    trains: bool = False  # trains a whole network: the stage worth timing, and worth running on an accelerator
 
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """A text with its labels; the id is given by the reader or the datastore where it is None."""
+    """A text with its labels; the reader or the datastore assigns an id if it is None."""
 
     text: str
     labels: tuple[str, ...] = ()
     id: str | None = None
-    rejected: tuple[str, ...] = ()  # labels that a person decided against
+    rejected: tuple[str, ...] = ()  # labels that a person rejected
 
     def __post_init__(self) -> None:
         if isinstance(self.labels, str):
@@ -60,7 +60,7 @@ class LabelSpace:
     """Label names in column order."""
 
     names: tuple[str, ...]
-    counts: tuple[int, ...] = field(default=(), compare=False)  # training documents of each, where they are known
+    counts: tuple[int, ...] = field(default=(), compare=False)  # training documents of each label, if known
 
     @cached_property
     def index(self) -> Mapping[str, int]:
@@ -90,7 +90,7 @@ class LabelSpace:
 
     @classmethod
     def of(cls, train: Iterable[Document], *others: Iterable[Document]) -> LabelSpace:
-        """Collect the labels of all parts: most frequent in the first part first, then by name."""
+        """Collect the labels of all splits: most frequent in the first split first, then by name."""
         counts = Counter(label for document in train for label in document.labels)
         for part in others:
             counts.update({label: 0 for document in part for label in document.labels})
@@ -112,7 +112,7 @@ class LabelSpace:
 
 @dataclass(frozen=True)
 class Corpus:
-    """Documents in parts, with the label space of all parts; `valid` and `test` may be empty."""
+    """Documents in splits, with one label space for all of them; `valid` and `test` may be empty."""
 
     train: Sequence[Document]
     valid: Sequence[Document] = ()
@@ -140,25 +140,25 @@ def _no_columns() -> Tensor:
 
 @dataclass(frozen=True)
 class Neighbours:
-    """What a datastore finds for n queries, nearest first; fewer than k where it holds fewer documents.
+    """The documents that a datastore finds for n queries, nearest first; fewer than k if it has fewer documents.
 
     The labels are sparse: those of neighbour j of query i are
-    `label_columns[offsets[i * k + j] : offsets[i * k + j + 1]]`, places in `names`. The store's own `labels` may have
-    other columns by the time they are read: a vacuum renumbers them. Rejected labels are given in the same way, but
-    both tensors are empty if nothing is rejected.
+    `label_columns[offsets[i * k + j] : offsets[i * k + j + 1]]`, positions in `names`. The store's own `labels` may
+    have other columns by the time they are read, because a vacuum renumbers them. Rejected labels are stored in the
+    same way, but both tensors are empty if nothing is rejected.
     """
 
     ids: tuple[tuple[str, ...], ...]  # n × at most k
-    similarity: Tensor  # (n,k) cosine, float32, −inf where there is no neighbour
+    similarity: Tensor  # (n,k) cosine, float32, −inf if there is no neighbour
     offsets: Tensor  # (n·k + 1,) int64
     label_columns: Tensor  # (number of label entries,) int64
-    names: tuple[str, ...]  # all labels of the store at the moment of the search, in column order
+    names: tuple[str, ...]  # all labels of the store at the time of the search, in column order
     rejected_offsets: Tensor = field(default_factory=_no_columns)  # (n·k + 1,) int64, or empty
     rejected_columns: Tensor = field(default_factory=_no_columns)  # (number of rejections,) int64
 
     @property
     def k(self) -> int:
-        """The width of the result, the smaller of what was asked and what is stored."""
+        """The number of neighbours per query: as many as requested, or fewer if fewer are stored."""
         return int(self.similarity.shape[1])
 
     def rows(self, begin: int, end: int) -> Neighbours:
@@ -203,12 +203,12 @@ class Neighbours:
 
 
 def _cut(offsets: Tensor, columns: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the columns that consecutive offsets point to, and the offsets counted from the first."""
+    """Return the columns that consecutive offsets point to, and the offsets relative to the first."""
     return offsets - offsets[0], columns[int(offsets[0]) : int(offsets[-1])]
 
 
 def _kept(offsets: Tensor, columns: Tensor, kept: Tensor) -> tuple[Tensor, Tensor]:
-    """Return offsets and columns of the entries that are kept."""
+    """Return the offsets and columns of the entries to keep."""
     import torch
 
     sizes = offsets.diff()
@@ -217,7 +217,7 @@ def _kept(offsets: Tensor, columns: Tensor, kept: Tensor) -> tuple[Tensor, Tenso
 
 @dataclass(frozen=True, slots=True)
 class Neighbour:
-    """A stored document that speaks for a prediction."""
+    """A stored document that supports a prediction."""
 
     id: str
     similarity: float
@@ -232,11 +232,13 @@ class Prediction:
 
     labels: tuple[str, ...]  # highest score first
     scores: Mapping[str, float]  # the labels worth showing, highest first
-    confidence: float | None  # λ of Eq. 12; None where the method has none
+    confidence: float | None  # λ of Eq. 12; None if the method has none
     neighbours: tuple[Neighbour, ...]  # nearest first
     parts: Mapping[str, Mapping[str, float]] = field(default_factory=dict)  # label → witness → its score
-    words: Mapping[str, tuple[tuple[str, float], ...]] = field(default_factory=dict)  # label → words for it, weights
-    same_text: str | None = None  # id of the stored document that is the same text and decides; None where none is
+    words: Mapping[str, tuple[tuple[str, float], ...]] = field(
+        default_factory=dict
+    )  # label → supporting words with weights
+    same_text: str | None = None  # id of the stored document with the same text, which decides; None if there is none
     familiarity: float | None = None  # share of ordinary documents with farther neighbours; None if not measured
     vocabulary: Vocabulary = field(default=Vocabulary(), repr=False, compare=False)  # of the model
 
@@ -247,7 +249,7 @@ class Prediction:
 
     @property
     def unfamiliar(self) -> bool:
-        """Whether nothing in the datastore is much like the text, so that its labels deserve less trust."""
+        """Whether the datastore has nothing similar to the text, so that its labels deserve less trust."""
         return self.same_text is None and self.familiarity is not None and self.familiarity < UNFAMILIAR
 
     def _repr_html_(self) -> str:
@@ -257,12 +259,12 @@ class Prediction:
         return render(self)
 
 
-Parts: TypeAlias = "Mapping[str, Tensor]"  # witness → (n,L) in [0,1], NaN where it cannot know a label
+Parts: TypeAlias = "Mapping[str, Tensor]"  # witness → (n,L) in [0,1], NaN for labels that it does not know
 
 
 @dataclass(frozen=True, eq=False)
 class Context:
-    """What a combiner may know besides the scores."""
+    """What a combiner knows besides the scores."""
 
     label_counts: Tensor  # (L,) training documents of each label
     similarity: Tensor | None = None  # (n,k) cosines of the neighbours, nearest first, −inf if there is none
@@ -270,26 +272,26 @@ class Context:
     temperature: float = 0.05  # τ₂ of the votes
 
     def rows(self, index: Tensor | slice) -> Context:
-        """Return what is known about some of the texts."""
+        """Return the context of some of the texts."""
         return self if self.similarity is None else replace(self, similarity=self.similarity[index])
 
 
 @dataclass(frozen=True)
 class Scores:
-    """What a method thinks of n texts: the final scores and the parts they were made of."""
+    """A method's scores of n texts: the final ones and the parts that they were made from."""
 
     final: Tensor  # (n,L) in [0,1]; L counts the labels of `names`
     names: tuple[str, ...]
     parts: Parts = field(default_factory=dict)
     confidence: Tensor | None = None  # (n,)
     neighbours: Neighbours | None = None
-    alternatives: Mapping[str, Tensor] = field(default_factory=dict)  # other ways to combine them: each (n,L)
-    texts: Sequence[str] = ()  # that were scored; none where they are not kept
+    alternatives: Mapping[str, Tensor] = field(default_factory=dict)  # other combinations of the parts: each (n,L)
+    texts: Sequence[str] = ()  # the scored texts; empty if they are not kept
     same_text: Sequence[str | None] = ()  # id of the stored document with the same text, whose labels count; () if none
     familiarity: Tensor | None = None  # (n,) in [0,1]
 
     def cpu(self) -> Scores:
-        """Return the same in the memory of the CPU."""
+        """Return the same scores in CPU memory."""
         return replace(
             self,
             final=self.final.cpu(),
@@ -299,7 +301,7 @@ class Scores:
         )
 
     def rows(self, begin: int, end: int) -> Scores:
-        """Return what is thought of some of the texts."""
+        """Return the scores of some of the texts."""
         return Scores(
             self.final[begin:end],
             self.names,
@@ -317,11 +319,11 @@ class Scores:
 class Where:
     """A filter for stored documents: all given conditions must hold. An empty value is an error.
 
-    Without any condition it matches every document; what changes documents then asks for `everything=True`.
+    Without conditions it matches every document; operations that change documents then require `everything=True`.
     """
 
     labels: tuple[str, ...] = ()  # the document has at least one of them
-    text: str | None = None  # its text contains this, letter for letter
+    text: str | None = None  # its text contains exactly this string
     source: str | None = None  # its last change came from this source
     since: datetime | None = None  # its last change was at this time or later; a time without a zone is local
     before: datetime | None = None  # its last change was earlier
@@ -332,7 +334,7 @@ class Where:
         object.__setattr__(self, "labels", tuple(self.labels))
         for name, value in (*(("label", label) for label in self.labels), ("text", self.text), ("source", self.source)):
             if value == "":
-                raise ValueError(f"got an empty {name} to select documents by, expected a value. Leave it out instead.")
+                raise ValueError(f"got an empty {name} to filter documents by, expected a value. Leave it out instead.")
 
     @property
     def matches_everything(self) -> bool:
@@ -340,34 +342,34 @@ class Where:
         return self == Where()
 
 
-Which: TypeAlias = "str | Sequence[str] | Where"  # one id, ids, or a description
+Which: TypeAlias = "str | Sequence[str] | Where"  # one id, several ids, or a filter
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
     """One entry of a datastore's history."""
 
-    number: int  # counts up, never given twice
+    number: int  # increases, never used twice
     time: datetime  # in UTC
     action: str  # add, remove, relabel, forget or undo
-    source: str  # who or what made it, as they said
-    documents: int  # how many it touched
+    source: str  # who or what made the change, as the caller named it
+    documents: int  # how many it changed
 
 
 class Calibrated(NamedTuple):
-    """What a method makes of validation documents."""
+    """The result of calibrating a method on validation documents."""
 
-    scores: Scores  # as it scores texts whose labels it has not seen
+    scores: Scores  # of texts whose labels the method has not seen
     facts: Mapping[str, object]  # for the bundle
-    documents: Sequence[Document]  # that were scored: fewer than were given where memory does not suffice
-    embeddings: Tensor | None = None  # (n,d) of these documents, where there is a datastore
+    documents: Sequence[Document]  # the scored ones: fewer than given if memory is too small
+    embeddings: Tensor | None = None  # (n,d) of these documents, if there is a datastore
 
 
-Support: TypeAlias = list[list[list[tuple[str, float]]]]  # text → label → words that speak for it, with their weight
+Support: TypeAlias = list[list[list[tuple[str, float]]]]  # text → label → supporting words with their weights
 
 
 class Fitted(NamedTuple):
-    """What is left of a training beside the method itself."""
+    """The result of a training run, besides the method itself."""
 
     facts: Mapping[str, object]  # for the bundle
-    corpus: Corpus  # what was learnt from: less than was given where the time did not suffice
+    corpus: Corpus  # what was learnt from: less than given if time was too short

@@ -1,4 +1,4 @@
-"""The validation documents that a model keeps for its refits: written with it, and forgotten on request."""
+"""The validation documents that a model keeps for refits: written with it, and forgotten on request."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ from denn.types import Document, Where, Which
 from denn.untrusted import REMEDY, header, read_tensors, read_text
 
 FOLDER, DOCUMENTS, VECTORS = "validation", "documents.jsonl", "vectors.safetensors"
-MOST_BYTES = 64 * 2**20  # of documents; of more, some are kept
+MOST_BYTES = 64 * 2**20  # of documents; if there are more, only some are kept
 
 
 @dataclass(frozen=True)
 class Kept:
-    """Documents that nothing was learnt from, and which stored documents the encoder has learnt from."""
+    """Documents that nothing was learnt from, and digests of those that the encoder has learnt from."""
 
     documents: Sequence[Document]
     vectors: Tensor  # (n,d) embeddings, not of unit length
     trained: Tensor  # (m,) int64: digests of the ids of the training documents
 
     def save(self, folder: Path) -> None:
-        """Write documents, as many as there is room for, and vectors into a new folder."""
+        """Write as many documents as there is room for, and their vectors, into a new folder."""
         lines = [_line(document) for document in self.documents]
         step = math.ceil(sum(map(len, lines)) / MOST_BYTES) or 1
         while sum(map(len, lines[::step])) > MOST_BYTES:
@@ -61,7 +61,7 @@ class Kept:
         return cls(documents, tensors["vectors"], tensors["trained"])
 
     def without(self, ids: Collection[str]) -> Kept:
-        """Return what is left without some documents."""
+        """Return a copy without some of the documents."""
         rows = [row for row, document in enumerate(self.documents) if document.id not in ids]
         return replace(self, documents=[self.documents[row] for row in rows], vectors=self.vectors[rows])
 
@@ -74,24 +74,24 @@ def digests_of(ids: Iterable[str]) -> Tensor:
 
 @contextmanager
 def changing(folder: Path) -> Iterator[int]:
-    """Keep trainings and other refits away from a model while its files change; yield the descriptor of the lock."""
+    """Keep training runs and other refits away from a model while its files change; yield the lock's descriptor."""
     folder = folder.resolve()
     with ExitStack() as held:
         try:
             lock = held.enter_context(alone(folder.with_name(f".{folder.name}.lock")))
         except OSError as error:
             raise BundleError(
-                f"The model cannot be locked: {error.strerror}. Make the folder that it is in writable."
+                f"The model cannot be locked: {error.strerror}. Make its parent folder writable."
             ) from error
         if lock is None:
-            raise ConflictError("A training or a refit is changing the model. Wait until it is done, then try again.")
+            raise ConflictError("Training or a refit is changing the model. Wait until it is done, then try again.")
         yield lock
 
 
 def forget(folder: Path | None, store: Datastore, which: Which, *, source: str = "", everything: bool = False) -> int:
-    """Forget documents of a datastore, and those that its model keeps for refits; see `Datastore.forget`.
+    """Permanently delete documents from a datastore and from those kept for refits; see `Datastore.forget`.
 
-    A filter by source or time matches only stored documents. Return how many went.
+    A filter by source or time matches only stored documents. Return how many were deleted.
     """
     kept = matching(folder, which)
     if folder is None or not kept:
@@ -106,7 +106,7 @@ def forget(folder: Path | None, store: Datastore, which: Which, *, source: str =
 
 
 def matching(folder: Path | None, which: Which) -> set[str]:
-    """Return the ids of the documents meant among those that a model keeps."""
+    """Return the ids of the matching documents among those that a model keeps."""
     if folder is None or not (card := bundle.read_card(folder)).validation:
         return set()
     documents = Kept.load(folder / card.validation).documents
@@ -118,7 +118,7 @@ def matching(folder: Path | None, which: Which) -> set[str]:
 
 
 def is_known(store: Datastore, id: str) -> bool:
-    """Say whether a document is or was stored."""
+    """Return whether a document is or was stored."""
     return bool(store.get([id], missing_ok=True) or store.history(1, id))
 
 
@@ -128,7 +128,7 @@ def _matches(document: Document, where: Where) -> bool:
 
 
 def _drop(folder: Path, ids: Collection[str]) -> None:
-    """Write the kept documents again without some, and let the model name the new folder."""
+    """Write the kept documents again without some of them, and point the model to the new folder."""
     card, _ = bundle.read(folder)
     name = bundle.new_name(folder, FOLDER)
     Kept.load(folder / card.validation).without(ids).save(folder / name)
@@ -138,7 +138,7 @@ def _drop(folder: Path, ids: Collection[str]) -> None:
 
 
 def with_folder(folder: Path, card: Card, field: str, name: str) -> Card:
-    """Return a card that names another folder for what was learnt or is kept, with the digests of its files."""
+    """Return a card that names another folder for learnt or kept files, with the digests of these files."""
     old = getattr(card, field)
     gone = (f"{old}/",) if old else tuple(bundle.LEARNT) if field == "learnt" else ("\0",)
     kept = {path: digest for path, digest in card.digests.items() if not path.startswith(gone)}
@@ -152,7 +152,7 @@ def _line(document: Document) -> bytes:
 
 
 def _document(row: dict[str, object]) -> Document:
-    """Return the document of a line; anything else is a TypeError or a ValueError."""
+    """Return the document of a line; raise a TypeError or a ValueError for anything else."""
     text, id, labels, rejected = row["text"], row["id"], row["labels"], row.get("rejected", [])
     if not (isinstance(text, str) and isinstance(id, str) and isinstance(labels, list) and isinstance(rejected, list)):
         raise TypeError("not a document")

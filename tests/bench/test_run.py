@@ -292,7 +292,7 @@ def test_plans_name_what_is_unknown(recipes):
     assert runs[0].method.parameters.seed == 3
     with pytest.raises(ConfigError, match=r"no recipe 'den' for tiny\. Did you mean 'denn'"):
         plan(recipes, ["tiny"], ["den"], [0])
-    with pytest.raises(ConfigError, match=r"Got the corpus 'tini'.*Did you mean 'tiny'"):
+    with pytest.raises(ConfigError, match=r"Unknown corpus 'tini'.*Did you mean 'tiny'"):
         plan(recipes, ["tini"], ["denn"], [0])
     with pytest.raises(ConfigError, match="has no recipes"):
         plan(recipes, ["goemotions"], ["denn"], [0])

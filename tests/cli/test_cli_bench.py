@@ -172,7 +172,7 @@ def test_an_interruption_can_be_taken_up(bench, monkeypatch, tmp_path):
     ("arguments", "said"),
     [
         (["tiny", "godo"], "no recipe 'godo' for tiny. Did you mean 'good'? Available: bad, dummy, good."),
-        (["tini", "good"], "Got the corpus 'tini'"),
+        (["tini", "good"], "Unknown corpus 'tini'"),
         (["tiny", "good", "--seeds", "0,x"], "numbers such as 0,1,2"),
         (["tiny", "good", "--set", "kk=3"], "no parameter 'kk'"),
     ],

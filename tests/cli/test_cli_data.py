@@ -23,7 +23,7 @@ def test_the_paper_and_what_is_here_stand_side_by_side(run, tmp_path, monkeypatc
     assert ["aapd", "55,840", "54", "2.41", "163", *"------"] in lines
     assert ["rcv1", "804,414", "103", "3.24", "124", *"------"] in lines
     assert f"reading goemotions in {tmp_path}/goemotions" in ran.err
-    assert "goemotions: not as published: 2 train documents instead of 43,410" in ran.err
+    assert "goemotions: differs from the published corpus: 2 train documents instead of 43,410" in ran.err
     assert "DENN_DATA" in ran.out
     assert max(map(len, ran.out.splitlines())) <= 80
 
@@ -95,6 +95,6 @@ def test_models_are_trained_and_measured_on_a_corpus_by_name(run, tmp_path):
     model = tmp_path / "model"
     ran = run("train", "aapd", "--method", "dummy", "--out", model, "--data-dir", tmp_path)
     assert ran.code == 0
-    assert "warning: aapd: not as published: 20 train documents instead of 53,840, " in ran.err
+    assert "warning: aapd: differs from the published corpus: 20 train documents instead of 53,840, " in ran.err
     assert json.loads((model / "bundle.json").read_text())["corpus"]["valid"] == 4
     assert json.loads(run("evaluate", model, "aapd", "--json", "--data-dir", tmp_path).out)["documents"] == 6

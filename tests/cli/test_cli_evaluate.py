@@ -142,4 +142,4 @@ def test_stored_documents_that_are_not_stored(run, tiny_model, tmp_path):
     file = tmp_path / "other.jsonl"
     file.write_text(json.dumps({"text": "goal", "labels": ["sport"], "id": "never seen"}) + "\n")
     ran = run("evaluate", tiny_model, file, "--stored")
-    assert ran.code == 2 and "None of the documents is in the datastore" in ran.err
+    assert ran.code == 2 and "None of the documents' ids is in the datastore" in ran.err

@@ -77,9 +77,9 @@ def test_bash_completion_knows_commands_and_methods():
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["predict", "nowhere"], "denn: nowhere is no model: no such folder."),
+        (["predict", "nowhere"], "denn: nowhere is not a model: no such folder."),
         (["train", "reuters", "--out", "m"], "Did you mean 'reuters21578'?"),
-        (["train", "missing.jsonl", "--out", "m"], "missing.jsonl: there is no such file"),
+        (["train", "missing.jsonl", "--out", "m"], "missing.jsonl: no such file"),
         (["train", "x.jsonl", "--out", "m", "--set", "epoch=3"], "Did you mean 'epochs'?"),
         (["train", "x.jsonl", "--out", "m", "--set", "epochs"], "expected key=value"),
         (["train", "x.jsonl", "--out", "m", "--method", "den"], "Did you mean 'denn'?"),

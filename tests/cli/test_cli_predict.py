@@ -150,6 +150,4 @@ def test_a_reader_that_has_enough_ends_it_quietly(dummy, tmp_path):
 def test_int8_that_a_model_cannot_use_is_a_sentence(run, dummy):
     ran = run("predict", dummy, "--precision", "int8", stdin=b"x\n")
     assert (ran.code, ran.out) == (2, "")
-    assert ran.err == (
-        "denn: Got the precision int8, but a model of the method 'dummy' has no such form. Use --precision auto.\n"
-    )
+    assert ran.err == ("denn: int8 cannot be used: the method 'dummy' does not support it. Use --precision auto.\n")

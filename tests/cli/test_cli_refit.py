@@ -32,7 +32,7 @@ def test_a_worse_refit_says_so_and_is_no_error(run, folder):
         for n, id in enumerate(model.store.ids()):
             model.store.relabel(id, [model.labels.names[n % 6]])
     found = run("refit", folder)
-    assert found.code == 0 and "The model stays as it was; --force takes the refit." in found.err
+    assert found.code == 0 and "The model was not changed; use --force to apply the refit." in found.err
     with denn.load(folder) as model:
         assert model.card.refitted is None
     assert run("refit", folder, "--force").code == 0
@@ -48,7 +48,10 @@ def test_documents_to_validate_on(run, folder, files):
 
 def test_too_little_time_changes_nothing(run, folder):
     found = run("refit", folder, "--time-budget", "0.001")
-    assert found.code == 2 and "could not learn 60 documents in the time given. Nothing was changed" in found.err
+    assert (
+        found.code == 2
+        and "could not learn from 60 documents in the given time. The model was not changed" in found.err
+    )
     with denn.load(folder) as model:
         assert model.card.refitted is None
 

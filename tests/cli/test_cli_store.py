@@ -51,10 +51,10 @@ def test_new_labels_that_nobody_hears_of_are_warned_of(run, model, deaf_model, t
     file.write_text(json.dumps({"text": "zeppelin", "labels": ["airships", "sport", "balloons"]}) + "\n")
     ran = run("store", "add", deaf_model, file)
     assert ran.code == 0
-    assert "warning: The model will not give the new label 'airships' (and 1 more) yet: it does not hear" in ran.err
-    assert "will not give" not in run("store", "add", model, file).err
+    assert "warning: The model cannot predict the new label 'airships' (and 1 more) yet, because it does not" in ran.err
+    assert "cannot predict" not in run("store", "add", model, file).err
     file.write_text(json.dumps({"text": "a goal", "labels": ["sport"]}) + "\n")
-    assert "will not give" not in run("store", "add", deaf_model, file).err
+    assert "cannot predict" not in run("store", "add", deaf_model, file).err
 
 
 def test_documents_to_add_need_a_column_of_labels(run, model, tmp_path):

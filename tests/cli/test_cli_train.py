@@ -86,7 +86,7 @@ def test_a_training_continues_from_a_model_and_what_it_stores(run, files, tiny_m
     ran = run(*train, tmp_path / "nowhere")
     assert ran.code == 2 and "no such folder" in ran.err
     ran = run(*train, tiny_model, "--with-store", "--effort", "quick")
-    assert ran.code == 0 and "60 stored documents of the model are learnt from as well" in ran.err
+    assert ran.code == 0 and "also training on 60 stored documents of the original model" in ran.err
     assert card(tmp_path / "new")["corpus"]["train"] == 80
     assert card(tmp_path / "new")["parameters"]["k"] == 5
 
@@ -131,7 +131,7 @@ def test_a_model_is_replaced_with_consent_only_which_is_asked_before_the_corpus_
     ran = run(*train)
     assert ran.code == 2
     assert f"{out} already contains a model (dummy, 6 labels, " in ran.err
-    assert ran.err.endswith("Give another --out, or pass --replace.\n")
+    assert ran.err.endswith("Choose another --out, or pass --replace.\n")
     assert "missing.jsonl" in run(*train, "--replace").err
 
 
@@ -141,7 +141,7 @@ def test_a_model_that_learnt_nothing_is_refused_unless_allowed(run, tmp_path):
     train = ["train", corpus, "--out", tmp_path / "model", "--method", "br", "--set", "jobs=1", "--quiet"]
     ran = run(*train)
     assert ran.code == 2 and len(ran.err.splitlines()) == 1
-    assert ran.err.startswith("denn: The model was not written: it gets micro F1 ")
+    assert ran.err.startswith("denn: The model was not written: its micro F1 is ")
     assert not (tmp_path / "model").exists()
     ran = run(*train, "--allow-poor")
     assert (ran.code, ran.err) == (0, "")
@@ -156,7 +156,7 @@ def test_a_terminal_is_asked_before_a_model_is_replaced(files, tiny_model, tmp_p
     command = [sys.executable, "-m", "denn", "train", files / "train.jsonl", "--out", out, "--method", "dummy"]
     code, said = answer_on_terminal(command, "Replace it? [y/N]", answer)
     screen = " ".join(said.split())
-    assert "already contains a model (denn, 6 labels, " in screen and "changed since its training" in screen
+    assert "already contains a model (denn, 6 labels, " in screen and "changed since training" in screen
     assert code == (0 if answer == "y" else 2)
     assert card(out)["method"] == ("dummy" if answer == "y" else "denn")
 
@@ -171,7 +171,7 @@ def test_bad_rows_are_named_and_can_be_skipped(run, tmp_path):
     ran = run(*train, "--skip-bad")
     assert ran.code == 0
     assert "warning:" in ran.err
-    assert "1 of 10 rows left out" in ran.err
+    assert "skipped 1 of 10 rows" in ran.err
 
 
 def test_a_known_corpus_is_found_in_the_data_folder(run, tmp_path, monkeypatch):

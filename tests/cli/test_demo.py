@@ -144,7 +144,7 @@ def test_only_the_model_of_an_earlier_demo_is_replaced_unasked(folder, settings,
     with denn.load(taught / "model") as model:
         model.add([denn.Document("a new kind of text", ("new",), "mine")])
     denn.train(tiny_corpus, out=other / "model", method="dummy").close()
-    for out, reason in ((taught, "datastore was changed since its training"), (other, "already contains a model")):
+    for out, reason in ((taught, "datastore has changed since training"), (other, "already contains a model")):
         before = (out / "model" / "bundle.json").read_bytes()
         with pytest.raises(TrainingError, match=rf"{reason}.*pass --replace"):
             again(out)

@@ -192,7 +192,7 @@ def test_as_json_and_back():
 def test_damage_is_one_sentence(field, value):
     parts, gold, context = made()
     content = written(Additive.fit(parts, gold, context))
-    with pytest.raises(BundleError, match=r"^x does not hold a combiner that can be used"):
+    with pytest.raises(BundleError, match=r"^x does not contain a usable combiner"):
         Additive.from_dict({**content, field: value}, "x")
 
 
@@ -200,5 +200,5 @@ def test_negative_weights_of_a_witness_are_refused():
     parts, gold, context = made()
     content = written(Additive.fit(parts, gold, context))
     content["weights"] = [*content["weights"][:-1], -0.1]
-    with pytest.raises(BundleError, match="must not be negative"):
+    with pytest.raises(BundleError, match="a weight is negative"):
         Additive.from_dict(content, "x")

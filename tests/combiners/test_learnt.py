@@ -202,7 +202,7 @@ def test_a_missing_witness_is_named(chosen, missing):
     if chosen == "learnt":
         combiner.fit(parts, gold, context)
     del parts[missing]
-    with pytest.raises(BundleError, match=f"{missing} is missing"):
+    with pytest.raises(BundleError, match=f"missing: .*{missing}"):
         combiner.combine(parts, context)
 
 

@@ -35,12 +35,12 @@ def test_a_corpus_is_read_from_a_mapping(key):
 
 
 def test_a_mapping_needs_train_and_stands_alone(caplog):
-    with pytest.raises(DataError, match="mapping with 'text', 'labels', expected train"):
+    with pytest.raises(DataError, match="mapping with 'text', 'labels'; expected train"):
         read_corpus({"text": ["x"], "labels": ["y"]})
-    with pytest.raises(DataError, match="Put all parts into the mapping"):
+    with pytest.raises(DataError, match="Put all splits into the mapping"):
         read_corpus({"train": PAIRS}, test=PAIRS)
     read_corpus({"train": PAIRS, "unsupervised": PAIRS})
-    assert "parts left out: 'unsupervised'" in caplog.text
+    assert "ignored the splits 'unsupervised'" in caplog.text
 
 
 def test_without_valid_a_share_of_train_becomes_it():
@@ -67,7 +67,7 @@ def test_documents_are_split_with_their_labels():
 def test_duplicate_ids_within_a_part_name_both_rows(tmp_path):
     rows = [{"text": "x", "labels": ["a"], "id": identity} for identity in (7, "8", "7")]
     path = write(tmp_path / "train.jsonl", rows)
-    with pytest.raises(DataError, match=r"train\.jsonl, line 3: the id '7' is that of line 1 already"):
+    with pytest.raises(DataError, match=r"train\.jsonl, line 3: the id '7' is already used in line 1"):
         read_corpus(path)
     documents, report = read_documents(path, skip_bad=True)
     assert [document.id for document in documents] == ["7", "8"]
@@ -81,7 +81,7 @@ def test_all_bad_rows_are_counted_and_the_first_are_shown_in_order():
     with pytest.raises(DataError) as caught:
         read_corpus(rows)
     message = str(caught.value)
-    assert message.startswith("train, row 2: the id '1' is that of row 1 already")
+    assert message.startswith("train, row 2: the id '1' is already used in row 1")
     assert "train, row 3: the text is a number (0)" in message and "row 7" not in message
     assert "Bad rows: 7 of 8." in message and "skip_bad=True" in message
     with pytest.raises(DataError, match="All rows are bad"):
@@ -93,11 +93,11 @@ def test_reports_are_logged(caplog):
     read_corpus(rows, test=[("x", ["new"])], skip_bad=True, valid_share=0)
     assert [record.levelno for record in caplog.records] == [logging.WARNING] * len(caplog.records)
     said = caplog.text
-    assert "train: 1 of 4 rows left out as bad: train, row 4: the text is a number (3)" in said
-    assert "train: 1 documents without labels" in said
-    assert "train: 1 documents with an empty text" in said
+    assert "train: skipped 1 of 4 rows as bad: train, row 4: the text is a number (3)" in said
+    assert "train: documents without labels: 1" in said
+    assert "train: documents with empty text: 1" in said
     assert "train: there is only one label" in said
-    assert "test: 1 labels do not occur in train and cannot be learnt: 'new'" in said
+    assert "test: labels that do not occur in train and cannot be learnt: 1 ('new')" in said
 
 
 def test_a_clean_corpus_is_read_in_silence(caplog):
@@ -129,7 +129,7 @@ def test_a_given_separator_wins(caplog):
     assert read_corpus(rows, separator="/", valid_share=0).train[0].labels == ("a|b", "c")
     assert caplog.text == ""
     assert read_corpus(rows, valid_share=0).train[0].labels == ("a", "b/c")
-    assert "train: label strings were split at '|'" in caplog.text
+    assert "train: split label strings at '|'" in caplog.text
     with pytest.raises(DataError, match="separator is empty"):
         read_corpus(rows, separator="")
 
@@ -151,8 +151,8 @@ def test_labels_may_be_missing_where_they_are_not_needed():
     [
         ({"labels": ["a"], "rejected": ["b", " a "]}, "row 2: the label 'a' is both given and rejected"),
         ({"labels": "a|b", "rejected": "c|b"}, "row 2: the label 'b' is both given and rejected"),
-        ({"labels": ["a"], "rejected": {"b": 1}}, "row 2: rejected column of the wrong type: got an object"),
-        ({"labels": ["a"], "rejected": ["x\ny"]}, "row 2: the label .* has a line break"),
+        ({"labels": ["a"], "rejected": {"b": 1}}, "row 2: the rejected column has the wrong type: got an object"),
+        ({"labels": ["a"], "rejected": ["x\ny"]}, "row 2: the label .* contains a line break"),
     ],
 )
 def test_a_row_whose_rejected_labels_are_wrong_is_bad(row, said):

@@ -147,7 +147,7 @@ def test_a_failing_apt_says_why_and_what_to_do_instead(tmp_path, monkeypatch):
 def test_a_system_without_apt_or_without_tags_is_told_what_to_do_instead(tmp_path, lists, monkeypatch):
     (lists / "b_main_binary-amd64_Packages.xz").unlink()
     fake_apt(tmp_path, monkeypatch, f'cp {lists}/*_* "$(dirname "$3")/lists/"')
-    with pytest.raises(DataError, match="carry no debtags"):
+    with pytest.raises(DataError, match="have no debtags"):
         debian.fetch(tmp_path)
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(DataError, match=r"apt-get is not installed.*denn train your\.jsonl"):

@@ -70,7 +70,7 @@ def test_a_line_without_end_is_refused_in_time_and_memory(tmp_path, compression)
     path.write_bytes(COMPRESS[compression](b'{"text": "') + 4 * piece)  # 400 MB; streams follow each other
     begun = time.monotonic()
     said, peak = read_apart(path)
-    assert said == f"{path}, line 1: there are more than 32 MiB in it, the limit of a row. Split the text."
+    assert said == f"{path}, line 1: it has more than 32 MiB, the limit for a row. Split the text."
     assert peak < 400 << 20
     assert time.monotonic() - begun < 10
 
@@ -96,7 +96,7 @@ def test_the_limit_of_a_row_holds_in_every_format(tmp_path, monkeypatch, suffix,
     head = {".csv": "text,labels\n", ".tsv": "text\tlabels\n"}.get(suffix, "")
     path = tmp_path / f"a{suffix}{compression}"
     path.write_bytes(COMPRESS.get(compression, bytes)(f"{head}{'x' * 2000}".encode()))
-    with pytest.raises(DataError, match=rf"line {2 if head else 1}: there are more than .* the limit of a row"):
+    with pytest.raises(DataError, match=rf"line {2 if head else 1}: it has more than .* the limit for a row"):
         list(iterate_texts(path))
 
 
@@ -105,7 +105,7 @@ def test_a_quote_that_is_never_closed_does_not_swallow_the_file(tmp_path, monkey
         monkeypatch.setattr(f"denn.data.{module}.LONGEST_ROW", 1000)
     path = tmp_path / "a.csv"
     path.write_bytes(b'text,labels\nx,y\n"never closed,y\n' + b"x,y\n" * 1000)
-    with pytest.raises(DataError, match=r"a\.csv, line 3: there are more than .* Close the quote") as caught:
+    with pytest.raises(DataError, match=r"a\.csv, line 3: it has more than .* Check for a quote") as caught:
         read_documents(path, skip_bad=True)
     assert len(str(caught.value)) < 400
 
@@ -113,7 +113,7 @@ def test_a_quote_that_is_never_closed_does_not_swallow_the_file(tmp_path, monkey
 def test_an_endless_stream_is_refused():
     with (
         Path("/dev/zero").open("rb") as endless,
-        pytest.raises(DataError, match="/dev/zero, line 1: there are more than 32"),
+        pytest.raises(DataError, match="/dev/zero, line 1: it has more than 32"),
     ):
         list(iterate_texts(endless))
 
@@ -138,7 +138,7 @@ def test_decompressing_must_not_need_much_memory(tmp_path):
     frame = zstandard.ZstdCompressor(compression_params=window).compressobj()
     for name, content in (("a.jsonl.xz", bytes(xz)), ("a.jsonl.zst", frame.compress(GOOD) + frame.flush())):
         (tmp_path / name).write_bytes(content)
-        with pytest.raises(DataError, match="decompressing needs more than 192 MiB of memory, the limit"):
+        with pytest.raises(DataError, match="decompressing it needs more than 192 MiB of memory, the limit"):
             read_documents(tmp_path / name)
 
 
@@ -155,7 +155,7 @@ def test_large_rows_of_parquet_are_read_and_larger_ones_refused(tmp_path):
     path = write_parquet(tmp_path / "a.parquet", texts("x" * 10_000_000, "z" * 10_000_000, "w" * 20_000_000))
     assert [len(document.text) for document in read_documents(path)[0]] == [10_000_000, 10_000_000, 20_000_000]
     write_parquet(path, texts("x", "y" * (33 << 20)))
-    with pytest.raises(DataError, match=r"a\.parquet: a row is too long: there are more than 32 MiB in it, the limit"):
+    with pytest.raises(DataError, match=r"a\.parquet: a row is too long: it has more than 32 MiB, the limit"):
         read_documents(path)
 
 
@@ -218,7 +218,7 @@ def test_deeply_nested_and_foreign_types_are_refused(tmp_path):
     path = tmp_path / "a.parquet"
     for column in (pa.nulls(2, kind), pa.nulls(2, pa.timestamp("ns")), pa.nulls(2, pa.struct({"a": pa.string()}))):
         pq.write_table(pa.table({"text": column, "labels": ["y", "z"]}), path)
-        with pytest.raises(DataError, match=r"the column 'text' has the type .*, expected strings or lists of strings"):
+        with pytest.raises(DataError, match=r"the column 'text' has the type .*; expected strings or lists of strings"):
             read_documents(path)
 
 
@@ -240,7 +240,7 @@ def test_a_decoder_that_dies_is_a_damaged_file(tmp_path, monkeypatch):
     path = write_parquet(tmp_path / "a.parquet", texts("x"))
     broken = tmp_path / "broken.py"
     monkeypatch.setattr(parquet, "DECODER", broken)
-    for code, said in (("os.abort()", "truncated or damaged"), ("os.kill(os.getpid(), 24)", "takes longer than")):
+    for code, said in (("os.abort()", "truncated or damaged"), ("os.kill(os.getpid(), 24)", "takes too long")):
         broken.write_text(f"import os, resource\nresource.setrlimit(resource.RLIMIT_CORE, (0, 0))\n{code}\n")
         with pytest.raises(DataError, match=said):
             read_documents(path)
@@ -250,7 +250,7 @@ def test_a_compressed_parquet_file_fills_no_disk(tmp_path, monkeypatch):
     path = tmp_path / "a.parquet.gz"
     path.write_bytes(gzip.compress(b"PAR1" + bytes(1 << 20)))
     monkeypatch.setattr(parquet, "BIGGEST_COPY", 1 << 20)
-    with pytest.raises(DataError, match=r"decompresses to more than .* GiB, the limit of a compressed Parquet file"):
+    with pytest.raises(DataError, match=r"decompresses to more than .* GiB, the limit for compressed Parquet files"):
         read_documents(path)
     monkeypatch.setattr(tempfile, "TemporaryFile", lambda: Path("/dev/full").open("wb"))
     with pytest.raises(DataError, match=r"cannot be decompressed to .* \(No space left on device\)"):
@@ -269,10 +269,13 @@ def test_reading_may_stop_early(tmp_path):
     [
         (b'{"text": ' + b"[" * 900 + b"]" * 900 + b"}", "the text is a list"),
         (b'{"text": ' + b'{"a":' * 900 + b"1" + b"}" * 900 + b"}", "the text is an object"),
-        (b'{"labels": [' + b'"%s\\nb"' % (b"a" * 100_000) + b'], "text": "x"}', "the label 'aaa.*…' has a line break"),
+        (b'{"labels": [' + b'"%s\\nb"' % (b"a" * 100_000) + b'], "text": "x"}', "'aaa.*…' contains a line break"),
         (b"{" + b",".join(b'"%d": 0' % number for number in range(100_000)) + b"}", "'19' and more"),
         (b'{"%s": 0}' % (b"a" * 100_000), "there is no column 'text'; found: 'aaa"),
-        (b'{"text": "x", "labels": "y", "id": "%s"}\n' % (b"i" * 100_000) * 2, "the id 'iii.*…' is that of line 2"),
+        (
+            b'{"text": "x", "labels": "y", "id": "%s"}\n' % (b"i" * 100_000) * 2,
+            "the id 'iii.*…' is already used in line 2",
+        ),
     ],
 )
 def test_a_message_stays_short_and_comes_soon(tmp_path, line, said):

@@ -46,7 +46,7 @@ def test_a_missing_text_is_a_bad_row_and_missing_labels_are_none(nothing):
 
 @pytest.mark.parametrize("frame", [pd.DataFrame, pl.DataFrame])
 def test_number_labels_and_missing_columns_are_refused(frame):
-    with pytest.raises(DataError, match="row 1: label column of the wrong type"):
+    with pytest.raises(DataError, match="row 1: the label column has the wrong type"):
         read_documents(frame(LISTS | {"labels": [[1, 2], [], [2]]}))
     with pytest.raises(DataError, match="no column 'text'; found: 'body', 'labels'"):
         read_documents(frame({"body": ["x"], "labels": ["y"]}))
@@ -65,11 +65,11 @@ def test_lists_hold_documents_dicts_or_pairs():
 
 
 def test_other_items_and_other_sources_are_refused():
-    with pytest.raises(DataError, match=r"train, row 2: got a string \('two'\), expected a Document, a dict or a"):
+    with pytest.raises(DataError, match=r"train, row 2: got a string \('two'\); expected a Document, a dict or a"):
         read_documents([("one", ["a"]), "two"], part="train")
-    with pytest.raises(DataError, match="got int, expected a path"):
+    with pytest.raises(DataError, match="got int; expected a path"):
         read_documents(7)
-    with pytest.raises(DataError, match="got Series, expected a path"):
+    with pytest.raises(DataError, match="got Series; expected a path"):
         read_documents(pd.Series(["one"]))
 
 

@@ -83,12 +83,12 @@ def test_statistics_are_over_all_parts():
             Edition(2, 0, 0, 2, {"train": "0"}),
             [f"but the contents differ (sha256 of train {digest(TRAIN)[:12]}…)"],
         ),
-        (Edition(2, 0, 0, 2), ["but the contents are not on record and could not be compared (sha256 of train "]),
+        (Edition(2, 0, 0, 2), ["contents could not be compared, because no digests are known (sha256 of train "]),
         (
             Edition(1_234, 5, 0, 3, {"train": "0"}),
             [
-                "mine: not as published: 2 train documents instead of 1,234, 0 valid documents instead of 5, "
-                "2 labels instead of 3."
+                "mine: differs from the published corpus: 2 train documents instead of 1,234, 0 valid documents "
+                "instead of 5, 2 labels instead of 3."
             ],
         ),
     ],
@@ -116,7 +116,7 @@ def test_aapd_is_known_as_a_reconstruction(caplog):
     assert (len(corpus.labels), corpus.name) == (54, "aapd-extra")
     assert len({document.id for document in corpus.train}) == 44_038
     assert warnings(caplog, "aapd") == [
-        "aapd: this train part is a reconstruction, 40,827 documents instead of the published 53,840."
+        "aapd: this train split is a reconstruction with 40,827 instead of the published 53,840 documents."
     ]
     assert not warnings(caplog, "aapd-extra")
 

@@ -70,7 +70,7 @@ def test_columns_of_a_frame_may_be_numbers():
 @pytest.mark.parametrize("kind", KINDS)
 def test_other_values_are_a_bad_row_and_a_missing_column_is_named(tmp_path, kind):
     source = write(kind, tmp_path, COLUMNS | {"year": [0, 1, 1999]})
-    with pytest.raises(DataError, match=r"(row|line) [34]: the label column 'year' holds .*1999.*, expected 0 or 1"):
+    with pytest.raises(DataError, match=r"(row|line) [34]: the label column 'year' contains .*1999.*, expected 0 or 1"):
         read_documents(source, label_columns="*")
     with pytest.raises(DataError, match=r"there is no column 'politics'; found: .*'sports'"):
         read_documents(source, label_columns="sports,politics")

@@ -52,7 +52,7 @@ def test_sgms_files_are_read_line_by_line(tmp_path, caplog, corpus, names):
     assert read.valid == [Document("third", ("math.IT",), "valid-1")]
     assert [document.text for document in read.test] == ["fourth", ""]
     assert read.labels.names == ("cs.IT", "math.IT")
-    assert f"{read.name}: not as published: 2 train documents instead of" in caplog.text
+    assert f"{read.name}: differs from the published corpus: 2 train documents instead of" in caplog.text
 
 
 def test_our_own_files_come_first(tmp_path):
@@ -63,7 +63,7 @@ def test_our_own_files_come_first(tmp_path):
 
 def test_extra_documents_follow_the_training_documents(tmp_path):
     write(tmp_path, **SGM)
-    with pytest.raises(DataError, match=r"there is no extra\.jsonl for aapd-extra"):
+    with pytest.raises(DataError, match=r"extra\.jsonl, which aapd-extra needs, is missing"):
         aapd.load_extra(tmp_path)
     write(tmp_path, extra_dot_jsonl='{"text": "more", "labels": ["cs.IT"]}\n')
     corpus = aapd.load_extra(tmp_path)
@@ -78,13 +78,13 @@ def test_missing_files_are_named(tmp_path):
     assert str(error.value).startswith(f"{tmp_path}: there is no train.jsonl or text_train or train.src. Put the files")
     assert "text_train, label_train, text_val, label_val, text_test and label_test" in str(error.value)
     write(tmp_path, text_train="x\n", label_train="a\n", text_val="x\n", text_test="x\n", label_test="a\n")
-    with pytest.raises(DataError, match=r"text_train of rcv1 is there, but not label_val\. Put it beside"):
+    with pytest.raises(DataError, match=r"text_train of rcv1 is there, but label_val is missing\. Add it"):
         rcv1.load(tmp_path)
 
 
 def test_texts_and_labels_must_be_as_many(tmp_path):
     write(tmp_path, **(SGM | {"label_test": "cs.IT\n"}))
-    said = rf"{tmp_path}/text_test has 2 lines but {tmp_path}/label_test has 1, expected one for each document in both"
+    said = rf"{tmp_path}/text_test has 2 lines but {tmp_path}/label_test has 1; expected one line per document in both"
     with pytest.raises(DataError, match=said):
         aapd.load(tmp_path)
 
@@ -117,7 +117,7 @@ def test_taxoclasss_tables_are_joined_by_id(tmp_path):
 @pytest.mark.parametrize(
     ("files", "said"),
     [
-        ({"test__doc2labels_dot_txt": "1\t2\n"}, r"test/doc2labels\.txt: there are no labels of the document '0'"),
+        ({"test__doc2labels_dot_txt": "1\t2\n"}, r"test/doc2labels\.txt: there are no labels for the document '0'"),
         ({"test__doc2labels_dot_txt": "0\t2,3\n"}, r"doc2labels\.txt: the label '3' of '0' is not in .*labels\.txt"),
         ({"test__doc2labels_dot_txt": "0\t2\n1\t2\n"}, r"corpus\.txt has 1 lines but .*doc2labels\.txt has 2"),
         ({"test__corpus_dot_txt": "0\tdolls\n0\tmore\n"}, r"corpus\.txt, line 2: the id '0' occurs twice"),
@@ -179,7 +179,7 @@ def test_laws_are_joined_in_the_order_of_their_pieces(tmp_path):
     [
         ("{", "not JSON"),
         (b"\xff", "not JSON"),
-        ("[]", "got a list, expected a JSON object"),
+        ("[]", "got a list; expected a JSON object"),
         (json.dumps(LAW | {"main_body": "First."}), "not a law of EUR-LEX57K"),
         (json.dumps({key: value for key, value in LAW.items() if key != "header"}), "not a law of EUR-LEX57K"),
     ],
@@ -253,7 +253,7 @@ def test_sgml_files_that_are_missing_or_empty_are_named(tmp_path):
     with pytest.raises(DataError, match=r"reut2-003\.sgm: there are no stories"):
         reuters21578.load(tmp_path)
     (tmp_path / "reut2-020.sgm").unlink()
-    with pytest.raises(DataError, match=r"reut2-000\.sgm of reuters21578 is there, but not reut2-020\.sgm"):
+    with pytest.raises(DataError, match=r"reut2-000\.sgm of reuters21578 is there, but reut2-020\.sgm"):
         reuters21578.load(tmp_path)
 
 
@@ -281,5 +281,5 @@ def test_emotions_are_read_from_their_tables(tmp_path):
 @pytest.mark.parametrize("line", ["fine\t1", "fine\t3\tx2", "fine\tfear\tx2", "fine\t\tx2", "a\tb\t1\tx2"])
 def test_a_broken_row_of_a_table_is_named(tmp_path, line):
     write(tmp_path, **(TABLES | {"dev_dot_tsv": f"ok\t1\tx\n{line}\n"}))
-    with pytest.raises(DataError, match=r"dev\.tsv, line 2: got .*, expected a text, label numbers below 3"):
+    with pytest.raises(DataError, match=r"dev\.tsv, line 2: got .*; expected a text, label numbers below 3"):
         goemotions.load(tmp_path)

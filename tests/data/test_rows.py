@@ -37,7 +37,7 @@ def test_a_nul_and_a_lone_surrogate_are_no_text():
         parse_text("ab\0c")
     with pytest.raises(DataError, match=r"lone surrogate U\+D800 at position 2"):
         parse_text("a\ud800")
-    with pytest.raises(DataError, match="a label has the lone surrogate"):
+    with pytest.raises(DataError, match="a label contains the lone surrogate"):
         parse_labels(["\udc00"])
 
 
@@ -50,7 +50,7 @@ def test_labels_are_stripped_and_empty_and_repeated_ones_dropped():
 
 @pytest.mark.parametrize("value", [3, [1, 2], ["a", None], {"a": 1.0}, 1.5, True])
 def test_labels_of_the_wrong_type_say_what_to_do(value):
-    with pytest.raises(DataError, match=r"label column of the wrong type: got .* Write label names instead of numbers"):
+    with pytest.raises(DataError, match=r"label column has the wrong type: got .* Write label names instead"):
         parse_labels(value)
 
 
@@ -75,7 +75,7 @@ def test_the_first_of_the_separators_that_occurs_anywhere_is_taken():
 def test_a_string_that_starts_with_a_bracket_is_a_json_list_unless_a_separator_is_given():
     assert split_labels('["a", "b,c"]', ",", explicit=False) == ("a", "b,c")
     assert split_labels("[x]|y", "|", explicit=True) == ("[x]", "y")
-    with pytest.raises(DataError, match="not a list as JSON or Python writes it"):
+    with pytest.raises(DataError, match="not a JSON or Python list"):
         split_labels("['a' 'b']", None, explicit=False)
     with pytest.raises(DataError, match="wrong type"):
         split_labels("[1, 2]", None, explicit=False)
@@ -102,7 +102,7 @@ def test_a_list_as_pandas_writes_it_is_read(labels):
     ],
 )
 def test_other_python_is_not_read(written):
-    with pytest.raises(DataError, match="not a list as JSON or Python writes it"):
+    with pytest.raises(DataError, match="not a JSON or Python list"):
         split_labels(written, None, explicit=False)
 
 
@@ -110,7 +110,7 @@ def test_a_python_list_has_a_limit_and_takes_no_time_to_refuse():
     assert len(split_labels(str([str(number) for number in range(10_000)]), None, explicit=False)) == 10_000
     with pytest.raises(DataError, match="expected at most 100,000"):
         split_labels(str(["long"] * 20_000), None, explicit=False)
-    with pytest.raises(DataError, match="not a list"):
+    with pytest.raises(DataError, match="not a JSON or Python list"):
         split_labels("['a'" + 50_000 * " " + "x", None, explicit=False)
 
 

@@ -82,7 +82,7 @@ def test_the_size_is_exact_even_where_every_label_occurs_once():
 
 @pytest.mark.parametrize("share", [0.0, 1.0, -0.1, float("nan")])
 def test_a_share_that_leaves_a_part_empty_is_refused(share):
-    with pytest.raises(DataError, match="expected more than 0 and less than 1"):
+    with pytest.raises(DataError, match="it must be more than 0 and less than 1"):
         stratified_split([[0], [0]], share, 0)
 
 

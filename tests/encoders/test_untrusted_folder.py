@@ -94,7 +94,7 @@ def test_code_in_a_folder_is_refused_and_not_run(folder, tmp_path, kind):
     edit(folder / "config.json", model_type=kind, auto_map=AUTO_MAP)
     assert refusal(folder).endswith(
         "wants to run its own code (auto_map in config.json). denn never runs code from a model folder; use an "
-        "architecture that transformers ships."
+        "architecture that transformers includes."
     )
     assert not (tmp_path / "canary").exists()
 
@@ -193,13 +193,13 @@ def test_weights_that_are_missing_or_of_another_shape_are_not_made_up(folder):
     name = own(folder, "encoder.layer.1.attention.self.query.weight")
     extra = {"other.weight": torch.zeros(64, 64)}
     save_file({key: value for key, value in tensors.items() if key != name} | extra, file)
-    assert f"has no weights for {name!r}" in refusal(folder)
+    assert f"lacks 1 of the weights that config.json describes, such as {name!r}" in refusal(folder)
     save_file(tensors | extra | {name: torch.zeros(16, 64)}, file)
-    assert "the weights do not belong to config.json" in refusal(folder)
+    assert "the weights do not match config.json" in refusal(folder)
     save_file(tensors | {name: torch.full((32, 32), float("nan"))}, file)
-    assert f"{name!r} holds values that are not finite" in refusal(folder)
+    assert f"{name!r} contains values that are not finite" in refusal(folder)
     save_file(tensors | {own(folder, "embeddings.LayerNorm.weight"): torch.full((32,), 3e38)}, file)
-    assert "gives no finite numbers" in refusal(folder)
+    assert "is not finite" in refusal(folder)
 
 
 @by_either_reader
@@ -327,11 +327,11 @@ def test_tokenizers_of_another_model_are_refused(folder):
     template = ids["post_processor"]
     template["single"] = template["single"][:1] * 100 + template["single"]
     change_tokenizer(folder, post_processor=template)
-    assert "does not belong to the encoder: it gives 10" in refusal(folder)
+    assert "does not belong to the encoder: it returns 10" in refusal(folder)
     template["single"] = template["single"][100:]
     template["special_tokens"]["[CLS]"]["ids"] = [4_000_000_000]
     change_tokenizer(folder, post_processor=template)
-    assert "up to number 4000000000" in refusal(folder)
+    assert "with ids up to 4000000000" in refusal(folder)
 
 
 def test_absurd_lengths_in_a_tokenizer_are_not_ours(folder):

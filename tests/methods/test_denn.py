@@ -365,7 +365,7 @@ def test_documents_that_are_cut_are_counted(tiny_corpus, tiny_settings, tmp_path
     with denn.train(tiny_corpus, out=tmp_path / "m", progress=Heard(), **settings) as model:
         long = sum(len(document.text.split()) > 6 for document in tiny_corpus.train)
         assert model.card.training["documents_cut"] == long > 0
-        assert f"{long} of 60 documents are cut at 8 tokens" in notes
+        assert f"{long} of 60 documents to 8 tokens" in notes
 
 
 def test_devices():
@@ -374,12 +374,12 @@ def test_devices():
     with pytest.raises(ConfigError, match="expected auto, cpu, cuda or cuda:0"):
         device_of("quantum")
     if not torch.cuda.is_available():
-        with pytest.raises(ConfigError, match="no CUDA device is to be seen"):
+        with pytest.raises(ConfigError, match="no CUDA device found"):
             device_of("cuda")
 
 
 def test_saving_follows_training(tiny_settings, tmp_path):
-    with pytest.raises(TypeError, match="follows fit"):
+    with pytest.raises(TypeError, match=r"call fit\(\) before save"):
         DENN(make_recipe("denn", tiny_settings).parameters).save(tmp_path)
 
 
@@ -427,7 +427,7 @@ def test_validation_documents_whose_scores_do_not_fit_into_memory_are_drawn(
     assert len(drawn.documents) == drawn.facts["validation_documents_used"] == len(drawn.scores.final) == 30
     assert drawn.documents == again.documents == sorted(drawn.documents, key=tiny_corpus.valid.index)
     assert drawn.documents != tiny_corpus.valid[:30]
-    assert "30 of them, drawn at random" in caplog.text
+    assert "using a random sample of 30 documents" in caplog.text
     texts = [document.text for document in drawn.documents]
     torch.testing.assert_close(drawn.scores.parts["words"], heard.scores(texts).parts["words"])
 
@@ -440,7 +440,7 @@ def test_a_model_is_trained_on_drawn_validation_documents(tiny_corpus, tiny_sett
 
 
 def test_the_confidence_asks_for_the_two_witnesses_that_it_weighs(tiny_settings):
-    with pytest.raises(ConfigError, match="expected classifier and neighbours among them"):
+    with pytest.raises(ConfigError, match="classifier and neighbours by λ and needs both"):
         make_recipe("denn", {**tiny_settings, "combination": "confidence", "witnesses": ["classifier", "words"]})
 
 

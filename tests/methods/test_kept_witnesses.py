@@ -104,7 +104,7 @@ def test_words_that_were_cut_short_stay_if_there_is_no_time_for_more(tiny_corpus
     seen = Ending()
     found = method._learn("words", tiny_corpus, workdir, seen, Clock(0.0))
     assert found is not None and not found.is_complete
-    assert [note.split(":")[0] for note in seen.notes] == ["The words could not be learnt"]
+    assert [note.split(":")[0] for note in seen.notes] == ["the words could not be learnt"]
 
 
 def test_what_is_kept_is_on_disk_before_it_has_its_name(tiny_corpus, brief, tmp_path, monkeypatch):

@@ -220,7 +220,7 @@ def test_a_document_that_goes_between_two_looks_does_no_harm(method):
     ask, vectors = thresholds(method), method.store.vectors
 
     def gone(ids):
-        raise StoreError("holds no document with the id")
+        raise StoreError("has no document with the id")
 
     method.store.vectors = gone
     assert ask()["final"].tolist() == pytest.approx([FALLBACK])

@@ -26,7 +26,7 @@ def test_the_encoder_stays_as_it_is(tiny_corpus, tiny_settings, tmp_path, budget
     seen, settings = Seen(), {**tiny_settings, "time_budget": budget, "witnesses": ("words",)}
     with denn.train(tiny_corpus, out=tmp_path / "model", progress=seen, **settings) as model:
         assert not any(stage.trains for stage in seen.stages)
-        assert any(note.startswith("no witness learns with the encoder: it stays as it is") for note in seen.notes)
+        assert any(note.startswith("no witness trains the encoder: it stays unchanged") for note in seen.notes)
         assert model.card.training["steps"] == 0 and model.card.training["documents_used"] == len(tiny_corpus.train)
         untouched = model.method.parameters.load_encoder(tiny_settings["encoder"])
         texts = [document.text for document in tiny_corpus.test]

@@ -47,7 +47,7 @@ def test_labels_that_the_model_will_never_give_are_warned_of(serving, deaf_model
     with serving(deaf_model) as running, running.writer() as writer:
         answer = writer.post("/v1/documents", json={"documents": [new]})
         assert answer.status_code == 201
-        assert answer.json()["warning"].startswith("The model will not give the new label 'airships' yet: it does not")
+        assert answer.json()["warning"].startswith("The model cannot predict the new label 'airships' yet, because it")
         answer = writer.post("/v1/documents", json={"documents": [{**new, "labels": ["sport"]}]})
         assert answer.json().keys() == {"ids"}
 

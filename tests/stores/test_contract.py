@@ -48,7 +48,7 @@ def test_k_larger_than_the_store(make):
 
 @pytest.mark.parametrize("k", [0, -1])
 def test_k_below_one_is_an_error(make, k):
-    with pytest.raises(StoreError, match="at least one"):
+    with pytest.raises(StoreError, match="at least 1"):
         make.create().search(torch.ones(1, 3), k)
 
 

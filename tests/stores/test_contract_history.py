@@ -71,7 +71,7 @@ def test_undoing_back_and_forth_ends_where_it_says(make):
         store.undo(newest)
         assert ("c" not in store.ids()) == undone
         if undone:
-            with pytest.raises(ConflictError, match="undone already"):
+            with pytest.raises(ConflictError, match="already undone"):
                 store.undo(number)
     store.undo(number)
     assert "c" not in store.ids()

@@ -31,9 +31,9 @@ def test_a_copy_is_the_same_but_for_the_history(tmp_path):
 
 
 def test_only_an_empty_store_of_the_same_width_is_filled():
-    with pytest.raises(StoreError, match="holds 10 documents, expected none"):
+    with pytest.raises(StoreError, match="contains 10 documents, expected none"):
         copy(filled(), filled(), Silent())
-    with pytest.raises(StoreError, match="width 3 to copy into, expected 4"):
+    with pytest.raises(StoreError, match="dimension 3, expected 4"):
         copy(filled(), MemoryStore.create("memory:", 3), Silent())
 
 
@@ -78,7 +78,7 @@ def test_a_model_uses_a_store_that_fits(tmp_path):
     use(model, tmp_path / "good")
     with open_store(model) as store:
         assert store.labels == ("x", "y", "z")
-    for name, said in (("wide", "width 3, expected 2"), ("other", "does not begin with the model's labels")):
+    for name, said in (("wide", "dimension 3, expected 2"), ("other", "does not begin with the model's labels")):
         with pytest.raises(StoreError, match=said):
             use(model, tmp_path / name)
         with open_store(model) as store:

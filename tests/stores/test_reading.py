@@ -135,7 +135,7 @@ def test_what_was_read_of_two_moments_is_refused(path):
     assert reader.asks("begin") == "a"
     with EmbeddedStore.open(path) as store:
         store.relabel(["a", "b"], ["other"])
-    assert "changed while it was read" in reader.asks("go on")
+    assert "changed while it was being read" in reader.asks("go on")
     assert reader.sees() == "a,b", "and the next reading is of one moment again"
     reader.close()
 
@@ -193,4 +193,4 @@ def test_a_damaged_file_is_refused_in_one_sentence(path, statement):
     with pytest.raises(StoreError) as refused, EmbeddedStore.open(path):
         pass
     assert "\n" not in str(refused.value)
-    assert "damaged" in str(refused.value) or "expected" in str(refused.value) or "another width" in str(refused.value)
+    assert "damaged" in str(refused.value) or "expected" in str(refused.value)

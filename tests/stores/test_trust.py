@@ -52,7 +52,7 @@ def ids(folder):
 
 def test_an_address_that_came_with_the_folder_is_refused(model, other, monkeypatch):
     (model / "store" / "address").write_text(f"{other}\n")
-    with pytest.raises(UntrustedError, match="was not allowed on this machine"):
+    with pytest.raises(UntrustedError, match="is not trusted on this machine"):
         open_store(model)
     monkeypatch.setenv(VARIABLE, f"memory: {other}")
     assert ids(model) == ["other"]
@@ -75,13 +75,13 @@ def test_a_models_own_store_can_be_used_again_when_the_other_is_gone(model, othe
     assert ids(model) == ["own"]
     use(model, model / "store" / "store.sqlite")
     (model / "store" / "store.sqlite").unlink()
-    with pytest.raises(StoreError, match="no datastore of its own"):
+    with pytest.raises(StoreError, match="no longer has its own datastore"):
         use(model, None)
 
 
 def test_another_width_is_refused_and_changes_nothing(model, tmp_path):
     EmbeddedStore.create(tmp_path / "wide.sqlite", 4, ["x"]).close()
-    with pytest.raises(StoreError, match="width 4, expected 3"):
+    with pytest.raises(StoreError, match="dimension 4, expected 3"):
         use(model, tmp_path / "wide.sqlite")
     assert ids(model) == ["own"]
 
@@ -182,7 +182,7 @@ def test_a_terminal_is_asked_whether_to_trust(tiny_model, tmp_path, answer, answ
     (folder / "store" / "address").write_text(f"{elsewhere}\n")
     command = [sys.executable, "-m", "denn", "store", "info", str(folder)]
     ran = subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL)
-    assert ran.returncode == 2 and "was not allowed on this machine" in ran.stderr and "Traceback" not in ran.stderr
+    assert ran.returncode == 2 and "is not trusted on this machine" in ran.stderr and "Traceback" not in ran.stderr
     code, _ = answer_on_terminal(command, "trust this address?", answer)
     assert code == (0 if answer == "y" else 2)
     again = subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL)

@@ -51,7 +51,7 @@ def test_there_is_no_datastore(model, tiny_corpus, tmp_path):
         lambda: model.remove(["train-0"]),
         lambda: model.evaluate(tiny_corpus.train, stored=True),
     ):
-        with pytest.raises(StoreError, match="The method 'bert' keeps no datastore; train with one that does"):
+        with pytest.raises(StoreError, match=r"The method 'bert' keeps no datastore\. Train with a method that does"):
             change()
 
 

@@ -294,7 +294,7 @@ def test_a_second_stage_that_does_harm_is_left_out(tiny_corpus, tmp_path):
 def test_a_time_budget_is_shared_by_both_stages(tiny_corpus, tmp_path):
     _, facts = learn(tiny_corpus, tmp_path / "run", time_budget=8.0, epochs=1000, reinforced_epochs=1000, patience=0)
     assert 0 < facts["taught_steps"] < facts["steps"]
-    with pytest.raises(TrainingError, match=r"Got a time budget of 0 s"):
+    with pytest.raises(TrainingError, match=r"The time budget of 0 s"):
         learn(tiny_corpus, tmp_path / "none", time_budget=0.0)
 
 

@@ -57,12 +57,14 @@ def test_the_epochs_of_the_head_fit_a_tenth_of_the_time_or_are_those_asked_for()
 
 def test_a_network_that_cannot_freeze_trains_or_says_that_there_is_no_time():
     assert scope_of(WORK, clock(WORK.after_loop() + 2 * STEP), False) == Scope()
-    with pytest.raises(TrainingError, match=r"Got a time budget of 9 s, .* expected at least \d+ s to train"):
+    with pytest.raises(TrainingError, match=r"The time budget of 9 s is too short: .* takes at least \d+ s to train"):
         scope_of(WORK, clock(9.0), False)
 
 
 def test_no_time_for_anything_is_an_error_that_says_how_much_is_needed():
-    with pytest.raises(TrainingError, match=r"time budget of 5 s, of which 3 s are gone; expected at least 12\d s"):
+    with pytest.raises(
+        TrainingError, match=r"time budget of 5 s is too short: 3 s have passed, and it takes at least 12\d s"
+    ):
         scope_of(WORK, clock(5.0, elapsed=3.0), True)
 
 
@@ -70,8 +72,8 @@ def test_what_fits_is_said_in_a_sentence():
     long = clock(1000.0)
     assert "leaves about 8" in describe(Scope(), WORK, long)
     assert "s to train, the head first" in describe(Scope(30), WORK, long)
-    assert "the head alone learns" in describe(Scope(frozen=True), WORK, long)
-    assert "from about 40 %" in describe(Scope(frozen=True, share=0.4), WORK, long)
+    assert "training only the head" in describe(Scope(frozen=True), WORK, long)
+    assert "on about 40 %" in describe(Scope(frozen=True, share=0.4), WORK, long)
 
 
 class Notes(Silent):

@@ -248,8 +248,8 @@ def test_a_loss_that_is_no_number_leads_back_to_the_kept_weights_at_half_the_rat
     assert (collapse["step"], collapse["back_to"]) == (16, 12)
     assert collapse["why"] == "the loss is not a finite number"
     assert [line for line in notes if "collapsed" in line] == [
-        "step 16: the training collapsed: the loss is not a finite number; back to the weights of step 12, on with "
-        "half the learning rate"
+        "step 16: training collapsed: the loss is not a finite number; rolling back to the weights of step 12 and "
+        "continuing with half the learning rate"
     ]
     assert toy.rates[:16] == [0.05] * 16
     assert toy.rates[16:] == pytest.approx([0.025 * min(1, (n + 1) / RAMP) for n in range(120 - 16)])
@@ -273,7 +273,7 @@ def test_the_third_collapse_ends_the_training_with_the_kept_weights(tmp_path):
     assert len(state.collapses) == RECOVERIES + 1
     assert [collapse["step"] for collapse in state.collapses] == [10, 16, 20]
     assert (state.step, state.best_step) == (20, 12)
-    assert "with which the training ends" in notes[-1]
+    assert "and ending training" in notes[-1]
     assert all(tensor.isfinite().all() for tensor in toy.weights())
 
 

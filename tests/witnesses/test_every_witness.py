@@ -103,6 +103,6 @@ def test_one_file_and_one_line_add_a_witness(model, tiny_corpus):
 
 
 def test_an_unknown_witness_is_said_before_anything_is_learnt(tiny_corpus, tiny_settings, tmp_path):
-    with pytest.raises(ConfigError, match=r"Got the witness 'wrods', expected one of .*Did you mean 'words'\?"):
+    with pytest.raises(ConfigError, match=r"Unknown witness 'wrods', expected one of .*Did you mean 'words'\?"):
         denn.train(tiny_corpus, out=tmp_path / "model", witnesses=("classifier", "wrods"), **tiny_settings)
     assert not any(tmp_path.iterdir())

@@ -1,1 +1,1 @@
-"""Analysis of a trained model: what the report and the benchmark share."""
+"""Analyses of a trained model that the report and the benchmark share."""

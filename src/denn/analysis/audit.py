@@ -1,4 +1,4 @@
-"""Which labels look wrong: documents whose labels others contradict, with what to add or drop."""
+"""Find labels that look wrong: documents whose labels others contradict, with labels to add or drop."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from denn.model import Model
 
-SHOWN = 3  # neighbours of a document
+SHOWN = 3  # neighbours shown per document
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,9 +30,9 @@ class Doubt:
 
     label: str
     score: float  # how likely the document has the label, judged without its own labels
-    suspicion: float  # from 0 to 1; compares labels to add with labels to drop
+    suspicion: float  # from 0 to 1; comparable between labels to add and labels to drop
     parts: Mapping[str, float]  # witness → its score
-    words: tuple[tuple[str, float], ...]  # that speak for the label, with their weight
+    words: tuple[tuple[str, float], ...]  # that support the label, with their weights
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,14 +48,14 @@ class Suspect:
 
 
 class Unwatched(Progress):
-    """Progress that nobody watches."""
+    """Progress that is not shown."""
 
 
 def audit(model: Model, documents: Sequence[Document] | None, count: int, progress: Progress | None) -> list[Suspect]:
-    """Rank documents by how likely a label is wrong, see `Model.audit`."""
+    """Rank documents by how likely a label is wrong; see `Model.audit`."""
     check_count(count)
     progress = progress or Unwatched()
-    _ = model.store  # an error if there is none
+    _ = model.store  # raises if there is none
     method = cast(Retriever, model.method)
     progress.start(Stage("reading the datastore"))
     stored = Stored(method)
@@ -63,11 +63,11 @@ def audit(model: Model, documents: Sequence[Document] | None, count: int, progre
         documents = stored.documents
         if len(documents) < 2:
             raise DataError(
-                f"Got {len(documents)} stored documents, expected at least 2: each is judged by the others. Add some "
-                "with `denn store add`."
+                f"An audit needs at least 2 stored documents, because each is judged by the others; found "
+                f"{len(documents)}. Add some with `denn store add`."
             )
     if not documents:
-        raise DataError("Got no documents to audit, expected at least one.")
+        raise DataError("There are no documents to audit. Give at least one.")
     folds: dict[int | None, list[Document]] = {}
     for document in documents:
         folds.setdefault(stored.fold(document), []).append(stored.with_rejections(document))
@@ -81,7 +81,7 @@ def audit(model: Model, documents: Sequence[Document] | None, count: int, progre
 
 
 def label_shares(method: Retriever) -> dict[str, float]:
-    """Return the share of stored documents that have each label, drawn away from 0 and 1."""
+    """Return the share of stored documents with each label, smoothed away from 0 and 1."""
     documents = len(method.store)
     return {name: (count + 0.5) / (documents + 1) for name, count in method.store.label_counts().items()}
 
@@ -89,7 +89,7 @@ def label_shares(method: Retriever) -> dict[str, float]:
 def doubts(
     scores: Scores, documents: Sequence[Document], thresholds: float | Tensor, shares: Mapping[str, float]
 ) -> Tensor:
-    """Return (n,L) how suspicious labels are as they stand; 0 if the scores agree, or if a person rejected a label."""
+    """Return (n,L) how suspicious each label decision is; 0 if the scores agree, or if a person rejected the label."""
     labels = LabelSpace(scores.names)
     given = labels.matrix(documents)
     found = suspicion(scores.final, given, torch.tensor([shares.get(name, 0.0) for name in scores.names]))
@@ -107,7 +107,7 @@ def _worst(
     count: int,
     progress: Progress,
 ) -> list[Suspect]:
-    """Return the most suspicious documents of a fold, if any; evidence is made for these alone."""
+    """Return the most suspicious documents of a fold, if any, computing evidence only for these."""
     highest = []
     for begin in range(0, len(documents), model.batch()):
         batch = documents[begin : begin + model.batch()]
@@ -128,7 +128,7 @@ def _worst(
 def _suspects(
     model: Model, judge: Judge, documents: Sequence[Document], scores: Scores, wrong: Tensor
 ) -> Iterator[Suspect]:
-    """Say what looks wrong in documents, and why."""
+    """Yield what looks wrong in documents, and why."""
     ranked = wrong.argsort(dim=1, descending=True, stable=True)
     columns = [row[:number].tolist() for row, number in zip(ranked, (wrong > 0).sum(1).tolist(), strict=True)]
     neighbours = model.neighbours(scores, SHOWN)

@@ -1,4 +1,4 @@
-"""Scores against labels: threshold curves and calibration."""
+"""Compare scores with labels: threshold curves and calibration."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def threshold_curve(values: Tensor, gold: Tensor, grid: Sequence[float]) -> list
 
 
 def calibration(values: Tensor, gold: Tensor, bins: int = 10) -> dict[str, Any]:
-    """Compare (n,L) scores with how often they are right, in bins of equal width, empty ones left out."""
+    """Compare (n,L) scores with how often they are right, in bins of equal width, without empty bins."""
     bin_of = (values * bins).long().clamp(0, bins - 1).flatten()
     counts = bin_of.bincount(minlength=bins)
     scores = bin_of.bincount(values.flatten().double(), minlength=bins)
@@ -43,7 +43,7 @@ def calibration(values: Tensor, gold: Tensor, bins: int = 10) -> dict[str, Any]:
 
 
 def _mean_ratio(part: Tensor, whole: Tensor) -> list[float]:
-    """Return the mean over the rows of two (L,G) tensors' ratio, 0 where undefined."""
+    """Return the mean ratio over the rows of two (L,G) tensors, 0 where undefined."""
     ratio = torch.where(whole > 0, part / whole.clamp(min=1), 0.0)
     means: list[float] = (ratio.sum(0) / max(len(ratio), 1)).tolist()
     return means

@@ -1,4 +1,4 @@
-"""Where a model goes wrong: labels that it takes for others, and the texts that it tags worst."""
+"""Find where a model goes wrong: labels that it confuses, and the texts that it tags worst."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from denn.types import Scores
 
 
 def confusions(predicted: Tensor, gold: Tensor, names: Sequence[str], top: int = 30) -> list[dict[str, Any]]:
-    """Return pairs of a missed label and one wrongly given to the same text, the most frequent first, ties by column.
+    """Return pairs of a missed label and a wrong one of the same text, most frequent first, ties by column.
 
-    `names` are those of the columns of two bool (n,L) matrices.
+    `names` are the columns of the two bool (n,L) matrices.
     """
     missed, wrong = (gold & ~predicted).nonzero(), (predicted & ~gold).nonzero()  # (·,2) text and column, by text
     per_text = wrong[:, 0].bincount(minlength=len(gold))
-    partners = per_text[missed[:, 0]]  # wrong labels beside each missed one
+    partners = per_text[missed[:, 0]]  # wrong labels in the text of each missed one
     shift = (per_text.cumsum(0) - per_text)[missed[:, 0]] - (partners.cumsum(0) - partners)
-    places = torch.arange(int(partners.sum())) + shift.repeat_interleave(partners)  # of the wrong label of each pair
+    places = torch.arange(int(partners.sum())) + shift.repeat_interleave(partners)  # of each pair's wrong label
     codes = missed[:, 1].repeat_interleave(partners) * len(names) + wrong[places, 1]
     pairs, texts = codes.unique(return_counts=True)  # type: ignore[no-untyped-call]
     order = texts.argsort(descending=True, stable=True)[:top]
@@ -34,9 +34,9 @@ def confusions(predicted: Tensor, gold: Tensor, names: Sequence[str], top: int =
 def worst(scores: Scores, gold: Tensor, threshold: float | Tensor, top: int = 20) -> list[dict[str, Any]]:
     """Return the texts with errors at the threshold, one or (L,), whose scores are farthest from their labels.
 
-    The loss of a text is the mean of (ŷ_c − y_c)² over the labels c that it has or was given, by final scores; 1 is
-    wrong for certain. The worst come first, and so do the missed and wrong labels of each, with their scores. Columns
-    of the gold matrix beyond the scores' are labels that only the documents know, and are left out.
+    The loss of a text is the mean of (ŷ_c − y_c)² over the labels c that it has or was given, by final scores; 1 means
+    completely wrong. The worst texts come first, and so do the worst missed and wrong labels of each, with their
+    scores. Gold columns beyond those of the scores are labels that only the documents have, and are left out.
     """
     known = gold[:, : scores.final.shape[1]]
     given = decide(scores.final, threshold)

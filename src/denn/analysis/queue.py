@@ -1,4 +1,4 @@
-"""What to label next: texts that are uncertain, unfamiliar, and unlike each other."""
+"""Choose what to label next: texts that are uncertain, unfamiliar, and unlike each other."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 
     from denn.model import Model
 
-MOST = 10_000  # texts that can be asked for
-POOL = 10  # candidates for each of them, of which the chosen ones are unlike each other
-NEAREST = 5  # stored documents that nearness is the mean of
+MOST = 10_000  # maximum number of texts to choose
+POOL = 10  # candidates for each of them, from which those unlike each other are chosen
+NEAREST = 5  # stored documents whose mean cosine is the nearness
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,9 +54,9 @@ class _Candidate:
 
 
 def queue(model: Model, texts: Iterable[str | Document], count: int) -> list[Queued]:
-    """Rank texts by how much their labels would teach, see `Model.queue`."""
+    """Rank texts by how much their labels would teach; see `Model.queue`."""
     check_count(count)
-    _ = model.store  # an error if there is none
+    _ = model.store  # raises if there is none
     pool: list[_Candidate] = []
     for candidate in _candidates(model, texts):
         if len(pool) < POOL * count:
@@ -64,7 +64,7 @@ def queue(model: Model, texts: Iterable[str | Document], count: int) -> list[Que
         else:
             heapq.heappushpop(pool, candidate)
     if not pool:
-        raise DataError("Got no texts to rank, expected at least one.")
+        raise DataError("There are no texts to rank. Give at least one.")
     pool.sort(reverse=True)
     vectors = [
         model.embed([candidate.text for candidate in pool[begin : begin + model.batch()]])
@@ -79,13 +79,13 @@ def queue(model: Model, texts: Iterable[str | Document], count: int) -> list[Que
 
 
 def check_count(count: int) -> None:
-    """Refuse a number of results that cannot be given."""
+    """Raise a ConfigError if the number of results is out of range."""
     if not 1 <= count <= MOST:
-        raise ConfigError(f"Got count = {count}, expected a number from 1 to {MOST:,}.")
+        raise ConfigError(f"count must be a number from 1 to {MOST:,}, not {count}.")
 
 
 def _candidates(model: Model, texts: Iterable[str | Document]) -> Iterator[_Candidate]:
-    """Score texts batch by batch; of equal ones the first."""
+    """Score texts batch by batch, using only the first of equal texts."""
     place, documents = 0, _distinct(texts)
     while batch := list(islice(documents, model.batch())):
         scores = model.score([document.text for document in batch]).cpu()
@@ -104,19 +104,19 @@ def _candidates(model: Model, texts: Iterable[str | Document]) -> Iterator[_Cand
 
 
 def worth(uncertainty: Tensor, nearness: Tensor) -> Tensor:
-    """Return how much the labels of texts would teach: uncertain texts more, familiar ones less."""
+    """Return how much the labels of texts would teach: more for uncertain texts, less for familiar ones."""
     return uncertainty * (1 - nearness.clamp(0, 1))
 
 
 def mean_nearness(similarity: Tensor) -> Tensor:
-    """Return the (n,) mean cosine of the nearest neighbours from (n,k) cosines, nearest first; 0 without any."""
+    """Return the (n,) mean cosine of the nearest neighbours from (n,k) cosines, nearest first; 0 if there are none."""
     near = similarity[:, :NEAREST]
     known = near.isfinite()
     return near.masked_fill(~known, 0).sum(1) / known.sum(1).clamp(min=1)
 
 
 def _distinct(texts: Iterable[str | Document]) -> Iterator[Document]:
-    """Yield each text once; sixteen bytes are kept of every one."""
+    """Yield each text once, keeping sixteen bytes of each."""
     seen: set[bytes] = set()
     for number, given in enumerate(texts, 1):
         document = Document(given) if isinstance(given, str) else given
@@ -128,5 +128,5 @@ def _distinct(texts: Iterable[str | Document]) -> Iterator[Document]:
 
 
 def digest(text: str) -> bytes:
-    """Return sixteen bytes that tell texts apart."""
+    """Return sixteen bytes that identify a text."""
     return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).digest()

@@ -1,4 +1,4 @@
-"""Other numbers of neighbours, other γ and smaller datastores, without training again."""
+"""Evaluate other numbers of neighbours, other γ and smaller datastores, without training again."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SHARES = (0.2, 0.4, 0.6, 0.8, 1.0)
 
 
 class Searched:
-    """Labelled documents that are embedded once, searched once for more neighbours than are needed, and heard once."""
+    """Labelled documents, embedded and scored once, and searched once for more neighbours than needed."""
 
     def __init__(
         self, method: Retriever, documents: Sequence[Document], embeddings: Tensor, most: int = max(KS)
@@ -37,10 +37,10 @@ class Searched:
         self.scores: Scores = replace(recalled, alternatives=others, neighbours=found)
         known = LabelSpace(found.names)
         unknown = sorted({label for document in documents for label in document.labels if label not in known})
-        self.gold = LabelSpace((*found.names, *unknown)).matrix(documents)  # each of the unknown ones is missed
+        self.gold = LabelSpace((*found.names, *unknown)).matrix(documents)  # unknown labels count as missed
 
     def rescored(self, found: Neighbours, gamma: float | None = None) -> Tensor:
-        """Return the (n,L) final scores that other neighbours or another γ would give."""
+        """Return the (n,L) final scores with other neighbours or another γ."""
         parts = dict(self.scores.parts)
         if "neighbours" in parts:
             parts["neighbours"] = self.method.votes(found, len(found.names))
@@ -55,10 +55,10 @@ def sweep(
     gammas: Sequence[float] = GAMMAS,
     threshold: float = 0.5,
 ) -> dict[str, list[dict[str, float]]]:
-    """Return the F1 of each k and of each γ, the other one being the method's own.
+    """Return the F1 of each k and of each γ, with the other one at the method's own value.
 
-    Each setting is decided at its own threshold, tuned on valid (at `threshold` where valid is None), and at 0.5. valid
-    must not be what a combiner was fitted to: its scores there are better than on other texts.
+    Each setting is decided at its own threshold, tuned on valid (at `threshold` if valid is None), and at 0.5. valid
+    must not be what a combiner was fitted to, because its scores there are better than on other texts.
     """
     own = int(test.method.parameters.k)
 
@@ -83,9 +83,10 @@ def datastore_sweep(
     *,
     threshold: float = 0.5,
 ) -> list[dict[str, float]]:
-    """Return the F1 with random shares of the stored documents, mean and standard deviation over the draws.
+    """Return the F1 with random shares of the stored documents: mean and standard deviation over the draws.
 
-    A draw's smaller shares are parts of its larger ones. Thresholds are tuned on valid, or `threshold` without it.
+    The smaller shares of a draw are subsets of its larger ones. Thresholds are tuned on valid; without it, `threshold`
+    is used.
     """
     store, k = test.method.store, int(test.method.parameters.k)
     ids, chance = store.ids(), torch.Generator().manual_seed(seed)

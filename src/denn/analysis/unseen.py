@@ -1,4 +1,4 @@
-"""Scores of stored documents by witnesses that have not seen their labels."""
+"""Score stored documents with witnesses that have not seen their labels."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ HEAD_EPOCHS = 20
 
 
 class Stored:
-    """The documents of a datastore in folds; equal texts are in the same fold."""
+    """The documents of a datastore in folds, with equal texts in the same fold."""
 
     def __init__(self, method: Retriever) -> None:
         parts = list(method.store.export())
@@ -32,36 +32,36 @@ class Stored:
         self._by_text = {digest(document.text): row for row, document in enumerate(self.documents)}
 
     def row(self, document: Document) -> int | None:
-        """Return the row of the stored document that this one is: by id and text, or by its text alone."""
+        """Return the row of a document in the datastore, found by id and text, or by its text alone."""
         row = self._by_id.get(document.id)
         if row is not None and self.documents[row].text == document.text:
             return row
         return self._by_text.get(digest(document.text))
 
     def with_rejections(self, document: Document) -> Document:
-        """Add the labels that were rejected for the stored document that this one is."""
+        """Add the labels that were rejected for the same document in the datastore."""
         row = self.row(document)
         rejected = () if row is None else self.documents[row].rejected
         more = [label for label in rejected if label not in document.labels]
         return replace(document, rejected=(*document.rejected, *more)) if more else document
 
     def fold(self, document: Document) -> int | None:
-        """Return the fold of a document, None if its text is not stored."""
+        """Return the fold of a document; None if its text is not stored."""
         return None if self.row(document) is None else fold_of(document.text)
 
 
 class Judge:
     """Scores the documents of one fold as a method does, but without what their own labels taught it.
 
-    A document is no neighbour of its own. The other witnesses learn again from the stored documents of the other
-    folds, the head of the classifier from their embeddings. Documents that are not stored (fold None) are scored by
-    the witnesses of the method.
+    A document is not its own neighbour. The other witnesses learn again from the stored documents of the other folds,
+    the head of the classifier from their embeddings. Documents that are not stored (fold None) are scored by the
+    method's own witnesses.
     """
 
     def __init__(self, method: Retriever, stored: Stored, fold: int | None, progress: Progress) -> None:
         self._method, self._stored, self._fold = method, stored, fold
         self._witnesses = method.witnesses
-        self._head: nn.Linear | None = None  # the classifier's, if it learnt again
+        self._head: nn.Linear | None = None  # the classifier's, if it was trained again
         if fold is not None:
             self._learn(progress)
 
@@ -80,18 +80,18 @@ class Judge:
         return self._method.combine(parts, asked.neighbours)
 
     def _hear(self, name: str, asked: Texts) -> Tensor:
-        """Return what a witness says: (n,L₀), or (n,0) if it could not learn."""
+        """Return a witness's scores: (n,L₀), or (n,0) if it could not learn."""
         if name == "classifier" and self._head is not None:
             with torch.inference_mode():
                 return torch.sigmoid(self._head(asked.embeddings))
         return self._witnesses[name].scores(asked).cpu() if name in self._witnesses else torch.empty(len(asked), 0)
 
     def support(self, texts: Sequence[str], columns: Sequence[Sequence[int]]) -> Support:
-        """Return the words that speak for labels of texts."""
+        """Return the words that support labels of texts."""
         return named_words(self._witnesses.values(), texts, columns)
 
     def _learn(self, progress: Progress) -> None:
-        """Let the witnesses learn from the other folds; without any, the neighbours alone know something."""
+        """Fit the witnesses to the other folds; if there are none, only the neighbours know anything."""
         method, labels = self._method, LabelSpace(self._method.names)
         rows = [row for row, one in enumerate(self._stored.documents) if fold_of(one.text) != self._fold]
         if not rows:

@@ -1,4 +1,4 @@
-"""Combiners: from the scores of several witnesses to one score for each text and label."""
+"""Combiners: turn the scores of several witnesses into one score for each text and label."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def rows_of(parts: Parts, index: Tensor | slice) -> dict[str, Tensor]:
 
 
 def mean_known(parts: Parts) -> Tensor:
-    """Return the (n,L) mean of the witnesses that know each label; 0 where none does."""
+    """Return the (n,L) mean over the witnesses that know each label; 0 if none does."""
     first, *others = parts.values()
     total = first.clone()
     for part in others:

@@ -1,4 +1,4 @@
-"""The model that `learnt` fits: a logistic regression on the witnesses' logits that is monotone in each of them."""
+"""The model behind `learnt`: a logistic regression on the witnesses' logits that is monotone in each of them."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ from denn.types import Context, Parts
 from denn.untrusted import REMEDY
 
 LOWEST = 1e-5  # scores are clamped to this and to 1 minus this, so that logits are finite
-RAMPS = 6  # pieces of each witness's shape
-FREQUENCIES = (0.02, 0.2, 0.5, 0.98)  # shares of the gold labels at which their training frequency is a knot
-RIDGE = 3.0  # draws weights to the mean's; the intercept is free
-OFFSET_RIDGE = 50.0  # draws the own offsets of labels to 0; about this many gold labels balance it
+RAMPS = 6  # linear pieces of each witness's shape
+FREQUENCIES = (0.02, 0.2, 0.5, 0.98)  # quantiles of the gold labels' training frequencies, used as knots
+RIDGE = 3.0  # shrinks weights towards those of the mean; the intercept is free
+OFFSET_RIDGE = 50.0  # shrinks the offsets of labels towards 0; about this many gold labels balance it
 BLOCK = 131_072  # cells combined at a time, to stay within the processor's cache
-HIGHEST_MASS = 60.0  # of neighbours against the usual one, a logarithm: its exponential is finite
-LOGIT_SCALE = 0.25  # brings logits to the size of the other features, for the ridge
+HIGHEST_MASS = 60.0  # limit for the logarithm of neighbours' relative mass, so that its exponential is finite
+LOGIT_SCALE = 0.25  # scales logits to the size of the other features, for the ridge
 
 
 @dataclass(frozen=True)
@@ -41,25 +41,26 @@ class Additive:
     """P(label) = sigmoid(o + b + θ₀ logit(mean) + Σ_w (shape_w(x_w) + slope_w · x_w)), with x_w a witness's logit.
 
     o is the label's own offset. b and the slopes depend on its training frequency and on its rival: the highest mean
-    score of the other labels, by all witnesses but the neighbours. To these comes the logit of the votes with as many
-    votes for as against the label added as there usually are in all, so that neighbours far away count for less.
+    score of the other labels, by all witnesses but the neighbours. With neighbours, a term is added for the logit of
+    their votes after adding the usual total of votes both for and against the label, so that distant neighbours count
+    for less.
 
-    Shapes are piecewise linear. All weights of what depends on the label's own scores are ≥ 0 and the rival does not
-    depend on them, so raising a score never lowers the result. Nor does it depend on the neighbours: a document that is
-    added to the datastore raises the scores of its own labels or leaves them, and never those of others. Where little
-    was learnt, θ₀ is 1 and everything else 0: the mean itself.
+    Shapes are piecewise linear. All weights that involve the label's own scores are ≥ 0, and the rival does not depend
+    on them, so raising a score never lowers the result. The rival does not depend on the neighbours either: adding a
+    document to the datastore never lowers the scores of its own labels and never raises those of others. With little
+    data, θ₀ is 1 and everything else is 0: the mean itself.
     """
 
     witnesses: tuple[str, ...]
-    knots: tuple[tuple[float, ...], ...]  # of each witness's shape, logits
+    knots: tuple[tuple[float, ...], ...]  # of each witness's shape, in logits
     frequencies: tuple[float, ...]  # knots, log₂(1 + training documents)
-    usual_mass: float | None  # of neighbours, a logarithm; see `_mass`; None without neighbours
+    usual_mass: float | None  # logarithm of the neighbours' usual mass, see `_mass`; None without neighbours
     weights: tuple[float, ...]  # in the order of `_design`
     offsets: tuple[float, ...]  # of the labels
 
     @classmethod
     def fit(cls, parts: Parts, gold: Tensor, context: Context, seed: int = 0, seen: Tensor | None = None) -> Self:
-        """Fit to the (n,L) bool gold labels of texts; of those in the rows `seen` alone if it is given."""
+        """Fit to the (n,L) bool gold labels of texts, or of only the rows in `seen` if given."""
         seen = torch.arange(len(gold)) if seen is None else seen
         known, rivals = rivals_of(parts, gold, seen)
         shapes = _shape_knots(parts, gold, seen, known, rivals)
@@ -81,7 +82,7 @@ class Additive:
         return replace(blank, weights=tuple(found.tolist()), offsets=tuple(offsets.tolist()))
 
     def combine(self, parts: Parts, context: Context) -> Tensor:
-        """Return (n,L) probabilities; of a label that a witness does not know the mean of those that know it."""
+        """Return (n,L) probabilities; a label unknown to a witness gets the mean of the witnesses that know it."""
         parts = {name: parts[name] for name in self.witnesses}
         first = parts[self.witnesses[0]]
         final = torch.empty_like(first)
@@ -96,12 +97,12 @@ class Additive:
         return final
 
     def as_dict(self) -> dict[str, Any]:
-        """Return what `from_dict` reads, fit for JSON."""
+        """Return what `from_dict` reads, as JSON values."""
         return asdict(self)
 
     @classmethod
     def from_dict(cls, content: Any, source: str) -> Self:
-        """Make a model of what `as_dict` returned, which may have been written by a stranger."""
+        """Create a model from the result of `as_dict`, which a stranger may have written."""
         try:
             mass = content["usual_mass"]
             self = cls(
@@ -114,11 +115,11 @@ class Additive:
             )
             self._check()
         except (KeyError, TypeError, ValueError, OverflowError) as reason:
-            raise BundleError(f"{source} does not hold a combiner that can be used ({reason}). {REMEDY}") from reason
+            raise BundleError(f"{source} does not contain a usable combiner ({reason}). {REMEDY}") from reason
         return self
 
     def _check(self) -> None:
-        """Raise ValueError unless the numbers go together and the model is monotone."""
+        """Raise a ValueError unless the numbers are consistent and the model is monotone."""
         if not self.witnesses or len(set(self.witnesses)) < len(self.witnesses):
             raise ValueError("witnesses must be distinct names")
         if [len(knots) for knots in self.knots] != [RAMPS + 1] * len(self.witnesses):
@@ -126,18 +127,18 @@ class Additive:
         if any(sorted(knots) != list(knots) for knots in self.knots):
             raise ValueError("knots must be ascending")
         if len(self.frequencies) > len(FREQUENCIES):
-            raise ValueError(f"at most {len(FREQUENCIES)} frequencies were expected, not {len(self.frequencies)}")
+            raise ValueError(f"expected at most {len(FREQUENCIES)} frequencies, not {len(self.frequencies)}")
         if ("neighbours" in self.witnesses) != (self.usual_mass is not None):
-            raise ValueError("the mass of neighbours does not go with the witnesses")
-        if len(self.weights) < len(self.witnesses):  # before memory is taken for what they would need
+            raise ValueError("the mass of neighbours does not match the witnesses")
+        if len(self.weights) < len(self.witnesses):  # checked before allocating memory for them
             raise ValueError(f"{len(self.weights)} weights are too few for {len(self.witnesses)} witnesses")
         if not self.frequencies or sorted(set(self.frequencies)) != list(self.frequencies):
             raise ValueError("frequencies must be ascending")
         prior, positive = self._prior()
         if len(self.weights) != len(prior):
-            raise ValueError(f"{len(prior)} weights were expected, not {len(self.weights)}")
+            raise ValueError(f"expected {len(prior)} weights, not {len(self.weights)}")
         if any(weight < 0 for weight, bound in zip(self.weights, positive.tolist(), strict=True) if bound):
-            raise ValueError("a weight that must not be negative is")
+            raise ValueError("a weight is negative but must not be")
 
     @cached_property
     def _offsets(self) -> Tensor:
@@ -145,11 +146,11 @@ class Additive:
 
     @property
     def _rivals(self) -> int:
-        """1, or 0 where there are only neighbours."""
+        """1, or 0 if there are only neighbours."""
         return int(set(self.witnesses) != {"neighbours"})
 
     def _prior(self) -> tuple[Tensor, Tensor]:
-        """Return the weights that make the mean, and which of the weights must be ≥ 0."""
+        """Return the weights that reproduce the mean, and which weights must be ≥ 0."""
         free = 1 + len(self.frequencies) + self._rivals  # offsets
         bound = 1 + len(self.witnesses) * (RAMPS + 1 + len(self.frequencies) + 2 * self._rivals)
         bound += self.usual_mass is not None
@@ -158,7 +159,7 @@ class Additive:
         return prior, torch.arange(free + bound) >= free
 
     def _design(self, parts: Parts, context: Context, rows: Tensor, columns: Tensor) -> Tensor:
-        """Return the (m,p) features of some cells, whose weighted sum `_logits` returns."""
+        """Return the (m,p) features of some cells; `_logits` computes their weighted sum."""
         mean = mean_of(parts)
         rival = self._rival(parts)
         rivals = torch.zeros(len(rows), 0) if rival is None else rival.at(rows, columns)
@@ -175,7 +176,7 @@ class Additive:
 
     @cached_property
     def _latest(self) -> list[tuple[Tensor, Terms]]:
-        """The last label counts, and their terms: a text alone takes half the time where they are at hand."""
+        """The last label counts and their terms: a cache that halves the time for a single text."""
         return []
 
     def _terms_for(self, context: Context) -> Terms:
@@ -187,7 +188,7 @@ class Additive:
         return terms
 
     def _terms(self, context: Context) -> Terms:
-        """Sort the weights by what they belong to."""
+        """Group the weights by the features that they belong to."""
         by_frequency, count = self._hats(context), self._rivals
         left = torch.tensor(self.weights, device=by_frequency.device)
 
@@ -215,7 +216,7 @@ class Additive:
         return Terms(base, mean, shapes, slopes, LOGIT_SCALE * float(left.sum()))
 
     def _logits(self, parts: Parts, context: Context, terms: Terms) -> Tensor:
-        """Return (n,L) logits: the same as `_design @ weights + offsets`, with far fewer operations."""
+        """Return (n,L) logits: `_design @ weights + offsets`, computed with far fewer operations."""
         mean = mean_of(parts)
         rival = self._rival(parts)
         total = torch.logit(mean, LOWEST).mul_(terms.mean).add_(terms.base.spread(rival))
@@ -230,7 +231,7 @@ class Additive:
         return total
 
     def _hats(self, context: Context) -> Tensor:
-        """Return the (L,F) weights of the labels on the knots of frequency."""
+        """Return the (L,F) weights of the labels on the frequency knots."""
         counts = context.label_counts
         return hats(torch.log2(1.0 + counts.float()), torch.tensor(self.frequencies, device=counts.device))
 
@@ -240,26 +241,26 @@ class Additive:
         return Rival.of(mean_of(others)) if others else None
 
     def _cautious(self, votes: Tensor, mass: Tensor) -> Tensor:
-        """Return the logit of votes where the usual mass of neighbours is added to both sides."""
+        """Return the logit of votes after adding the usual mass of neighbours to both sides."""
         assert self.usual_mass is not None
         relative = torch.exp((mass - self.usual_mass).clamp(max=HIGHEST_MASS))
         return torch.log((votes * relative + 1) / ((1 - votes) * relative + 1))
 
 
 class Terms(NamedTuple):
-    """The weights of a model, by what they belong to."""
+    """The weights of a model, grouped by the features that they belong to."""
 
-    base: Linear  # what depends on no score of the label
+    base: Linear  # independent of the label's own scores
     mean: float  # of the mean's logit
-    shapes: dict[str, list[tuple[float, float, float]]]  # witness → where its ramps begin and end, and how they rise
+    shapes: dict[str, list[tuple[float, float, float]]]  # witness → start, end and slope of its ramps
     slopes: dict[str, Linear]  # witness → the weight of its logit
-    cautious: float  # of the logit of the votes and as many others
+    cautious: float  # of the logit of the votes with the usual mass added
 
 
 def _mass(context: Context) -> Tensor:
-    """Return the logarithm of what the weights of a text's neighbours, exp((similarity − 1) / τ₂), sum to: (n,1)."""
+    """Return the log of the sum of the weights of a text's neighbours, exp((similarity − 1) / τ₂): (n,1)."""
     if context.similarity is None:
-        raise ValueError("the combiner was fitted with the neighbours' similarities and needs them")
+        raise ValueError("the combiner was fitted with the neighbours' similarities and requires them")
     return torch.logsumexp((context.similarity - 1) / context.temperature, 1, keepdim=True)
 
 
@@ -271,7 +272,7 @@ def _usual_mass(context: Context) -> float:
 def _shape_knots(
     parts: Parts, gold: Tensor, seen: Tensor, known: Tensor, rivals: Tensor
 ) -> tuple[tuple[float, ...], ...]:
-    """Place knots where a witness decides: on its logits of gold labels and of as many others with the highest mean."""
+    """Place knots where a witness decides: at its logits of gold labels and of as many others with the highest mean."""
     shares = torch.linspace(0.02, 0.98, RAMPS + 1).tolist()
     rows, columns = (gold[seen] & known).nonzero(as_tuple=True)
     best = highest(rivals, len(rows))
@@ -288,13 +289,13 @@ def _frequency_knots(gold: Tensor, context: Context) -> tuple[float, ...]:
 
 def _name(value: Any) -> str:
     if not isinstance(value, str):
-        raise TypeError(f"a name was expected, not {value!r:.40}")
+        raise TypeError(f"expected a name, not {value!r:.40}")
     return value
 
 
 def _numbers(values: Any) -> tuple[float, ...]:
     if not isinstance(values, list) or any(type(value) not in (int, float) for value in values):
-        raise TypeError("a list of numbers was expected")
+        raise TypeError("expected a list of numbers")
     numbers = tuple(float(value) for value in values)
     if not all(math.isfinite(number) and abs(number) < 1e6 for number in numbers):
         raise ValueError("a number is not finite or far too large")

@@ -13,16 +13,16 @@ from denn.types import Context, Parts
 
 
 class Average:
-    """The mean of the witnesses that know a label; nothing is learnt."""
+    """The mean of the witnesses that know a label, without fitting."""
 
     hears: Collection[str] = ()
     held_out: Tensor | None = None
 
     def __init__(self, optimise: str = "micro_f1", seed: int = 0) -> None:
-        """Take what every combiner is made with; there is nothing to choose here."""
+        """Accept the arguments of all combiners; this one has no options."""
 
     def fit(self, parts: Parts, gold: Tensor, context: Context) -> Mapping[str, object]:
-        """Learn nothing."""
+        """Fit nothing."""
         self.held_out = self.combine(parts, context)
         return {}
 

@@ -1,4 +1,4 @@
-"""Texts × labels as a model sees them: blocks of them, the ones worth fitting to, statistics that leave a label out."""
+"""Cells of texts × labels: blocks of them, those worth fitting to, and statistics that exclude a label."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from torch import Tensor
 from denn.core.monotone import other_maximum
 from denn.types import Parts
 
-BLOCK = 1_000_000  # cells that are looked at together
-CELLS = 100_000  # of texts × labels that a fit reads besides the gold ones; half the most likely, half drawn
+BLOCK = 1_000_000  # cells processed together
+CELLS = 100_000  # of texts × labels that a fit uses besides the gold ones: half the most likely, half random
 
 
 @dataclass(frozen=True)
 class Rival:
-    """The highest score of another label: one for each text, and another one for the label that has it."""
+    """The highest score of another label: one for each text, and the runner-up for the label that has it."""
 
     score: Tensor  # (n,1)
-    column: Tensor  # (n,1), the label that it is the score of
+    column: Tensor  # (n,1), the label with that score
     second: Tensor  # (n,1), the rival of that label
 
     @classmethod
     def of(cls, scores: Tensor) -> Self:
-        """Find them among (n,L) scores; 0 where there is no other label."""
+        """Find them among (n,L) scores; 0 if there is no other label."""
         found = other_maximum(scores)
         return cls(found.largest, found.column, found.second.clamp(min=0))
 
@@ -43,7 +43,7 @@ class Linear:
     by_rival: float
 
     def spread(self, rival: Rival | None) -> Tensor:
-        """Return (n,L); without a rival (1,L)."""
+        """Return (n,L), or (1,L) without a rival."""
         if rival is None:
             return self.by_label[None].clone()
         total = self.by_label + self.by_rival * rival.score
@@ -51,15 +51,15 @@ class Linear:
 
 
 def mean_of(parts: Parts) -> Tensor:
-    """Return the (n,L) mean; NaN where a witness does not know the label."""
+    """Return the (n,L) mean; NaN if a witness does not know the label."""
     mean: Tensor = sum(parts.values()) / len(parts)  # type: ignore[assignment]
     return mean
 
 
 def known_to_all(parts: Parts) -> tuple[Parts, Tensor | None]:
-    """Return scores with 0 for labels that not every witness knows, and which these are: (n,L), None if none is.
+    """Return scores with 0 for labels that some witness does not know, and the mask of these: (n,L), or None.
 
-    Such labels are nobody's rivals, so that they change no other score.
+    Such labels are not rivals, so they do not change any other score.
     """
     unknown = mean_of(parts).isnan()
     if not bool(unknown.any()):
@@ -68,7 +68,7 @@ def known_to_all(parts: Parts) -> tuple[Parts, Tensor | None]:
 
 
 def rivals_of(parts: Parts, gold: Tensor, seen: Tensor) -> tuple[Tensor, Tensor]:
-    """Return of some texts which labels every witness knows, and the means of those that are not gold, −1 elsewhere."""
+    """Return which labels every witness knows in the seen texts, and the means of those that are not gold, else −1."""
     first, *others = parts.values()
     mean = first[seen]
     for part in others:
@@ -78,7 +78,7 @@ def rivals_of(parts: Parts, gold: Tensor, seen: Tensor) -> tuple[Tensor, Tensor]
 
 
 def highest(values: Tensor, count: int) -> Tensor:
-    """Return the places of the highest values in their flat order, in memory of `count` and a block."""
+    """Return the flat positions of the highest values in order, using memory for `count` values and a block."""
     flat, found = values.flatten(), []
     for begin in range(0, len(flat), BLOCK):
         part = flat[begin : begin + BLOCK]
@@ -92,13 +92,13 @@ def chosen_cells(
 ) -> Iterator[tuple[Tensor, Tensor, Tensor, Tensor]]:
     """Choose the cells of a fit; yield blocks of texts with the rows, columns and weights of the cells in each.
 
-    `known` and `rivals` are those of `rivals_of`. All gold labels and the labels with the highest means count once
-    each; of the others some are drawn that stand for all of them.
+    `known` and `rivals` come from `rivals_of`. All gold labels and the labels with the highest means count once each;
+    a random sample represents all the others.
     """
     certain, share = known, 1.0
     if rivals.numel() > CELLS:
         likely = torch.zeros(rivals.numel(), dtype=torch.bool)
-        likely[highest(rivals, CELLS // 2)] = True  # not by the least of them, which many may share
+        likely[highest(rivals, CELLS // 2)] = True  # not by comparing with the lowest value, which many may share
         certain = (gold[seen] | likely.view_as(rivals)).logical_and_(known)
         share = min(CELLS / 2 / max(int(known.sum()) - int(certain.sum()), 1), 1.0)
     draw = torch.Generator().manual_seed(seed)
@@ -111,6 +111,6 @@ def chosen_cells(
 
 
 def blocks_of(matrix: Tensor, cells: int) -> Iterator[slice]:
-    """Cut (n,L) into blocks of rows with about so many cells each."""
+    """Split (n,L) into blocks of rows with about `cells` cells each."""
     size = max(cells // max(matrix.shape[1], 1), 1)
     return (slice(start, start + size) for start in range(0, len(matrix), size))

@@ -20,10 +20,10 @@ class Confidence:
     held_out: Tensor | None = None
 
     def __init__(self, optimise: str = "micro_f1", seed: int = 0) -> None:
-        """Take what every combiner is made with; there is nothing to choose here."""
+        """Accept the arguments of all combiners; this one has no options."""
 
     def fit(self, parts: Parts, gold: Tensor, context: Context) -> Mapping[str, object]:
-        """Learn nothing."""
+        """Fit nothing."""
         self.held_out = self.combine(parts, context)
         return {}
 
@@ -31,7 +31,7 @@ class Confidence:
         """Return the (n,L) scores of Eq. 13; λ is 0 for a text without neighbours."""
         votes = parts["neighbours"].nan_to_num(0.0)  # of a text without neighbours
         classifier = parts["classifier"]
-        known = torch.where(classifier.isnan(), votes, classifier)  # any λ makes the vote of two equal ones
+        known = torch.where(classifier.isnan(), votes, classifier)  # with equal parts, any λ gives the vote
         return combine(known, votes, confidence_of(parts, context))
 
     def save(self, folder: Path) -> None:
@@ -45,7 +45,7 @@ class Confidence:
 
 def confidence_of(parts: Parts, context: Context) -> Tensor:
     """Return λ (n,) of Eq. 11-12 over the labels that the classifier knows."""
-    confidence = debiased_confidence(parts["classifier"], parts["neighbours"], context.gamma)  # NaN reaches no γ
+    confidence = debiased_confidence(parts["classifier"], parts["neighbours"], context.gamma)  # NaN is never above γ
     if context.similarity is None:
         return confidence
     return confidence.where(context.similarity.isfinite().any(1), 0.0)

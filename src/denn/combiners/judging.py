@@ -1,4 +1,4 @@
-"""Which of two ways to score texts is better, by a metric and its standard error."""
+"""Compare two ways of scoring texts by a metric and its standard error."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from denn.core.thresholds import decide, tune_global
 
 Optimise = Literal["micro_f1", "macro_f1", "precision_at_k"]
 
-NOISE = 2.0  # standard errors that a difference must exceed: choosing by less does more harm than good
-RANKED = 5  # labels of a text that precision_at_k looks at
+NOISE = 2.0  # standard errors that a difference must exceed, because choosing by less does more harm than good
+RANKED = 5  # labels of a text that precision_at_k counts
 GROUPS = 20  # of documents, for the standard error
 FOLDS = 5
 
 
 def folds_of(documents: int, seed: int, folds: int = FOLDS) -> Tensor:
-    """Deal documents out into folds at random: (n,)."""
+    """Assign documents to folds at random: (n,)."""
     return torch.randperm(documents, generator=torch.Generator().manual_seed(seed)) % folds
 
 
 def decide_by_fold(scores: Tensor, gold: Tensor, fold: Tensor, optimise: str) -> Tensor:
-    """Decide on (n,L) scores of each fold at the threshold that is best for the other folds: (n,L) bool."""
+    """Decide on (n,L) scores of each fold at the best threshold for the other folds: (n,L) bool."""
     predicted = torch.empty_like(gold)
     for number in sorted(set(fold.tolist())):
         unseen = fold == number
@@ -33,13 +33,13 @@ def decide_by_fold(scores: Tensor, gold: Tensor, fold: Tensor, optimise: str) ->
 
 
 def precision_values(scores: Tensor, gold: Tensor, k: int = RANKED) -> Tensor:
-    """Return (1 + G,) precisions of the k best labels: over all documents, and without each of G groups of them."""
+    """Return (1 + G,) precisions of the k best labels: over all documents, and without each of G groups."""
     best = scores.topk(min(k, scores.shape[1])).indices
     return _shares(gold.gather(1, best).sum(1, keepdim=True), torch.full((len(gold), 1), k))
 
 
 def f1_values(predicted: Tensor, gold: Tensor, *, macro: bool) -> Tensor:
-    """Return (1 + G,) values of F1: over all documents, and without each of G groups of them."""
+    """Return (1 + G,) values of F1: over all documents, and without each of G groups."""
     hits, sizes = 2 * (predicted & gold).char(), predicted.char() + gold.char()
     if macro:
         return _shares(hits, sizes)
@@ -47,7 +47,7 @@ def f1_values(predicted: Tensor, gold: Tensor, *, macro: bool) -> Tensor:
 
 
 def lead_of(one: Tensor, other: Tensor) -> tuple[float, float]:
-    """Return how far the first of two (1 + G,) values is ahead, and the standard error of that by the jackknife."""
+    """Return how far the first of two (1 + G,) values is ahead, and its jackknife standard error."""
     lead = one - other
     left_out = lead[1:]
     error = float(((left_out - left_out.mean()).square().mean() * (len(left_out) - 1)).sqrt())

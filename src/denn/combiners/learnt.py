@@ -1,4 +1,4 @@
-"""The learnt combiner: fitted on validation documents, and taken unless something simpler is clearly better."""
+"""The learnt combiner: fitted on validation documents, and used unless something simpler is clearly better."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ from denn.types import Context, Parts
 from denn.untrusted import REMEDY, read_object
 
 FILE = "combiner.json"
-FEWEST_DOCUMENTS, FEWEST_LABELS = 25, 50  # validation documents, and their gold labels, that can tell what is better
+FEWEST_DOCUMENTS, FEWEST_LABELS = 25, 50  # validation documents, and their gold labels, needed to choose
 NEEDED: Mapping[str, set[str]] = {"average": set(), "confidence": {"classifier", "neighbours"}}
 
 
 class Learnt:
-    """A monotone logistic combination of the witnesses (`Additive`), or what is better on validation."""
+    """A monotone logistic combination of the witnesses (`Additive`), or whatever is better on validation."""
 
     held_out: Tensor | None = None
 
@@ -47,16 +47,16 @@ class Learnt:
         self.model: Additive | None = None
 
     def fit(self, parts: Parts, gold: Tensor, context: Context) -> Mapping[str, object]:
-        """Choose between a fitted combination, the mean, λ and each witness; all are judged on unseen documents.
+        """Choose between a fitted combination, the mean, λ and each witness, all judged on unseen documents.
 
-        Of the (n,L) matrices that these take, one at a time is kept: large corpora have little room for more.
+        Only one of their (n,L) matrices is in memory at a time, because large corpora leave little room for more.
         """
         documents, labels = len(gold), _known_labels(parts, gold)
         if documents < FEWEST_DOCUMENTS or labels < FEWEST_LABELS:
             self.chosen, self.model, self.held_out = "average", None, mean_known(parts)
             why = (
-                f"{documents} validation documents with {labels} labels are too few to learn from: at least "
-                f"{FEWEST_DOCUMENTS} and {FEWEST_LABELS} are needed."
+                f"{documents} validation documents with {labels} labels are too few to learn from; at least "
+                f"{FEWEST_DOCUMENTS} documents with {FEWEST_LABELS} labels are needed."
             )
             return {"chosen": "average", "why": why, "documents": documents}
         fold = folds_of(documents, self.seed, self.folds)
@@ -89,14 +89,14 @@ class Learnt:
 
     @property
     def hears(self) -> Collection[str]:
-        """The witnesses that it was fitted with, or those that it chose instead."""
+        """The witnesses that it was fitted with, or those of the simpler choice."""
         return self.model.witnesses if self.model else NEEDED.get(self.chosen, {self.chosen})
 
     def combine(self, parts: Parts, context: Context) -> Tensor:
         """Return the (n,L) final scores."""
         if lacking := sorted(set(self.hears) - parts.keys()):
             raise BundleError(
-                f"The combiner needs the witnesses that it was fitted with; {', '.join(lacking)} is missing. {REMEDY}"
+                f"The combiner needs all witnesses that it was fitted with; missing: {', '.join(lacking)}. {REMEDY}"
             )
         return self.model.combine(parts, context) if self.model else _simple(self.chosen, parts, context)
 
@@ -109,7 +109,7 @@ class Learnt:
     def load(cls, folder: Path) -> Self:
         """Read what `save` wrote."""
         path, self = folder / FILE, cls()
-        if not path.exists():  # nothing was learnt: there were no validation documents
+        if not path.exists():  # nothing was fitted, because there were no validation documents
             return self
         content = read_object(path, BundleError)
         chosen, model = content.get("chosen"), content.get("model")
@@ -120,7 +120,7 @@ class Learnt:
         return self
 
     def _cross_fitted(self, parts: Parts, gold: Tensor, context: Context, fold: Tensor) -> Tensor:
-        """Return (n,L) scores, each by a combination that was fitted without its document."""
+        """Return (n,L) scores, each by a combination fitted without its document."""
         found = torch.empty(gold.shape)
         for number in range(self.folds):
             seen, unseen = (fold != number).nonzero()[:, 0], (fold == number).nonzero()[:, 0]
@@ -129,7 +129,7 @@ class Learnt:
         return found
 
     def _judge(self, scores: Tensor, gold: Tensor, fold: Tensor) -> Tensor:
-        """Return (1 + G,) float64 values of the metric: over all documents, and without each of G groups of them.
+        """Return (1 + G,) float64 values of the metric: over all documents, and without each of G groups.
 
         The threshold of each fold is tuned on the other folds.
         """
@@ -142,9 +142,8 @@ class Learnt:
 def choose(judged: Mapping[str, Tensor]) -> tuple[str, str, float, float]:
     """Choose "learnt" unless something simpler is better beyond noise.
 
-    `judged` has (1 + G,) values of each combination: over all documents, and without each of G groups of them. Return
-    the choice, the best of the simpler ones, how far "learnt" is ahead of it, and the standard error of that by the
-    jackknife.
+    `judged` has (1 + G,) values of each combination: over all documents, and without each of G groups. Return the
+    choice, the best simpler one, how far "learnt" is ahead of it, and the jackknife standard error of that.
     """
     simple = [name for name in judged if name != "learnt"]
     best = max(simple, key=lambda name: (float(judged[name][0]), name == "average"))
@@ -153,7 +152,7 @@ def choose(judged: Mapping[str, Tensor]) -> tuple[str, str, float, float]:
 
 
 def _simple(name: str, parts: Parts, context: Context) -> Tensor:
-    """Return the (n,L) scores of the mean, of λ or of one witness: those that need no fit."""
+    """Return the (n,L) scores of the mean, of λ or of one witness, none of which needs fitting."""
     if name == "average":
         return mean_known(parts)
     if name == "confidence":

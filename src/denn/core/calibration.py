@@ -1,17 +1,17 @@
-"""How far scores are from being probabilities."""
+"""Measure how far scores are from being probabilities."""
 
 import torch
 from torch import Tensor
 
 BINS = 10
-ROWS = 256  # documents at a time whose scores are held in float64
+ROWS = 256  # documents whose scores are converted to float64 at a time
 
 
 def calibration_error(scores: Tensor, gold: Tensor, lowest: float = 0.1) -> float:
-    """Return the expected calibration error of the (n,L) scores that are `lowest` or more; 0 where there is none.
+    """Return the expected calibration error of the (n,L) scores that are `lowest` or more; 0 if there are none.
 
     Σ_b (m_b / m) |mean score − share of gold labels| over ten bins b of equal width, with m_b of m scores each. Scores
-    near 0 are left out: they are nearly all, they are right, and they would hide the others.
+    near 0 are left out: nearly all scores are near 0 and correct, so they would hide the others.
     """
     shown = scores >= lowest
     values, right = scores[shown].double(), gold[shown].double()
@@ -21,7 +21,7 @@ def calibration_error(scores: Tensor, gold: Tensor, lowest: float = 0.1) -> floa
 
 
 def log_loss(scores: Tensor, gold: Tensor) -> float:
-    """Return the mean over documents of −Σ_l log P(gold_l), of (n,L) scores taken as probabilities of at least 10⁻⁶."""
+    """Return the mean over documents of −Σ_l log P(gold_l), with (n,L) scores as probabilities of at least 10⁻⁶."""
     total = 0.0
     for begin in range(0, len(gold), ROWS):
         some = scores[begin : begin + ROWS].double()

@@ -1,4 +1,4 @@
-"""Debiased contrastive learning: label overlap, negative weights and the loss (Eq. 4-6), and the losses beside it."""
+"""Debiased contrastive learning: label overlap, negative weights and the loss (Eq. 4-6), and losses to compare with."""
 
 import torch
 from torch import Tensor
@@ -17,7 +17,7 @@ def label_overlap(a: Tensor, b: Tensor) -> Tensor:
 
 
 def negative_weights(overlap: Tensor) -> Tensor:
-    """Return the weights of negatives, in [1,2]: the less they share with the anchor, the harder they are pushed.
+    """Return the weights of negatives, in [1,2]: the less they share with the anchor, the harder they are pushed away.
 
     Eq. 4: w_ij = 1 + (1 − l_ij)
     """
@@ -28,21 +28,21 @@ def debiased_contrastive_loss(similarity: Tensor, labels: Tensor, temperature: f
     """Return the (2N,) losses of the anchors of a (2N,2N) cosine matrix; rows i and i+N are the views of document i.
 
     Eq. 6: −log( exp(s_ii⁺/τ₁) / Σ_{j≠i} w_ij exp(s_ij/τ₁) )
-    It is never negative, as the denominator holds the positive with weight 1, and at least float32 under autocast.
+    It is never negative, because the denominator contains the positive with weight 1. Computed in float32 or higher.
     """
     return _loss(similarity, labels, temperature, weighted=True, supervised=False)
 
 
 def unsupervised_contrastive_loss(similarity: Tensor, labels: Tensor, temperature: float) -> Tensor:
-    """Return the (2N,) losses of Eq. 6 with every w_ij = 1 (UCL): the labels do not count."""
+    """Return the (2N,) losses of Eq. 6 with every w_ij = 1 (UCL), ignoring the labels."""
     return _loss(similarity, labels, temperature, weighted=False, supervised=False)
 
 
 def supervised_contrastive_loss(similarity: Tensor, labels: Tensor, temperature: float) -> Tensor:
-    """Return the (2N,) losses where every row with the anchor's very label set is a positive (SCL).
+    """Return the (2N,) losses in which every row with the same label set as the anchor is a positive (SCL).
 
     −1/|P(i)| Σ_{p∈P(i)} log( exp(s_ip/τ₁) / Σ_{j≠i} exp(s_ij/τ₁) ), P(i) = {p ≠ i: Y_p = Y_i}
-    P(i) always holds the other view; two documents without labels have the same label set.
+    P(i) always contains the other view; two documents without labels have the same label set.
     """
     return _loss(similarity, labels, temperature, weighted=False, supervised=True)
 
@@ -60,7 +60,7 @@ def _loss(similarity: Tensor, labels: Tensor, temperature: float, *, weighted: b
     itself = torch.eye(len(similarity), dtype=torch.bool, device=similarity.device)
     logits = similarity / temperature
     if weighted:
-        logits = logits + negative_weights(overlap).log()  # 0 at the positives, whose label sets are the anchor's
+        logits = logits + negative_weights(overlap).log()  # 0 for positives, which have the anchor's label set
     other_view = itself.roll(len(labels), 0)
     positives = (overlap == 1) & ~itself if supervised else other_view
     log_shares = logits.masked_fill(itself, -torch.inf).log_softmax(1)

@@ -1,6 +1,6 @@
-"""How good decisions (n,L) and rankings (n,L) are; counts are int64 and ratios float64, so they are exact.
+"""Metrics of decisions (n,L) and rankings (n,L); counts are int64 and ratios float64, so they are exact.
 
-An undefined ratio is 0, as in scikit-learn, and no documents or no labels give 0 everywhere.
+An undefined ratio is 0, as in scikit-learn; without documents or labels, everything is 0.
 """
 
 from collections.abc import Iterable, Sequence
@@ -15,7 +15,7 @@ class LabelTable:
     """Counts and scores of each label, all (L,)."""
 
     support: Tensor  # documents that have the label
-    predicted: Tensor  # documents that were given it
+    predicted: Tensor  # documents that it was predicted for
     true_positives: Tensor
     precision: Tensor
     recall: Tensor
@@ -24,7 +24,7 @@ class LabelTable:
 
 @dataclass(frozen=True, eq=False)
 class _Counts:
-    """Cells of two (n,L) matrices: gold ones, predicted ones and those that are both, by label and by document."""
+    """Cells of two (n,L) matrices: gold, predicted and both, by label and by document."""
 
     support: Tensor  # (L,)
     predicted: Tensor
@@ -36,7 +36,7 @@ class _Counts:
 
 @dataclass(frozen=True)
 class Band:
-    """The labels whose training frequency lies in one range, and how well they are predicted."""
+    """The labels with training frequencies in one range, and how well they are predicted."""
 
     name: str
     labels: int
@@ -51,12 +51,12 @@ def label_table(predicted: Tensor, gold: Tensor) -> LabelTable:
 
 
 def multilabel_scores(predicted: Tensor, gold: Tensor) -> dict[str, float]:
-    """Return micro and macro precision, recall and F1; macro is the mean over all L labels, 0 where undefined."""
+    """Return micro and macro precision, recall and F1; macro is the mean over all L labels, 0 if undefined."""
     return _micro_macro(label_table(predicted, gold))
 
 
 def micro_f1_error(predicted: Tensor, gold: Tensor) -> float:
-    """Return the standard error of the micro-F1 of two bool (n,L) matrices, by documents: that of a ratio of sums."""
+    """Return the standard error over documents of the micro-F1 of two bool (n,L) matrices, as a ratio of sums."""
     hits = 2 * (predicted & gold).sum(1).double()
     sizes = (predicted.sum(1) + gold.sum(1)).double()
     total = sizes.sum()
@@ -66,12 +66,12 @@ def micro_f1_error(predicted: Tensor, gold: Tensor) -> float:
 
 
 def macro_over_supported(predicted: Tensor, gold: Tensor) -> dict[str, float]:
-    """Return macro precision, recall and F1 over the labels with a gold document, and how many these are."""
+    """Return macro precision, recall and F1 over the labels with a gold document, and the number of these labels."""
     return _supported_macro(label_table(predicted, gold))
 
 
 def example_f1(predicted: Tensor, gold: Tensor) -> float:
-    """Return the mean F1 of the documents; one without gold labels that is given none scores 1."""
+    """Return the mean F1 of the documents; a document without gold or predicted labels scores 1."""
     return _by_document(_count(predicted, gold))["example_f1"]
 
 
@@ -86,7 +86,7 @@ def subset_accuracy(predicted: Tensor, gold: Tensor) -> float:
 
 
 def precision_at_k(scores: Tensor, gold: Tensor, k: int) -> float:
-    """Return the mean of hits among the k best / k; it divides by k also where L < k or there are no gold labels."""
+    """Return the mean of hits among the k best / k, also if L < k or there are no gold labels."""
     return _precision_at(_hits(scores, gold, k), k)
 
 
@@ -101,9 +101,9 @@ def ndcg_at_k(scores: Tensor, gold: Tensor, k: int) -> float:
 
 
 def most_frequent_f1(train_counts: Tensor, gold: Tensor) -> tuple[int, float]:
-    """Return the k and the micro-F1 of the best constant answer: the k labels most frequent in training, (L,) counts.
+    """Return k and the micro-F1 of the best constant answer: the k most frequent labels in training, by (L,) counts.
 
-    Of equal ones the smallest k; 0 where there are no gold labels.
+    Ties go to the smallest k; 0 if there are no gold labels.
     """
     order = train_counts.argsort(descending=True, stable=True)
     hits = torch.nn.functional.pad(gold.sum(0)[order].cumsum(0), (1, 0))  # (L+1,), of every k
@@ -124,7 +124,7 @@ def frequency_bands(train_counts: Tensor, predicted: Tensor, gold: Tensor, edges
 def all_scores(
     predicted: Tensor, gold: Tensor, scores: Tensor | None = None, ks: Sequence[int] = (1, 3, 5)
 ) -> dict[str, float]:
-    """Return every metric by name; p_at_k, r_at_k and ndcg_at_k only where scores are given."""
+    """Return every metric by name; p_at_k, r_at_k and ndcg_at_k only if scores are given."""
     counts = _count(predicted, gold)
     table = _label_table(counts)
     named = _micro_macro(table) | _supported_macro(table) | _by_document(counts)
@@ -132,9 +132,9 @@ def all_scores(
 
 
 def ranking_scores(scores: Tensor, gold: Tensor, ks: Sequence[int] = (1, 3, 5)) -> dict[str, float]:
-    """Return p_at_k, r_at_k and ndcg_at_k of every k; no threshold changes them."""
+    """Return p_at_k, r_at_k and ndcg_at_k for every k; they do not depend on thresholds."""
     named = {}
-    hits, support = _hits(scores, gold, max(ks, default=0)), gold.sum(1)  # ranked once for every k
+    hits, support = _hits(scores, gold, max(ks, default=0)), gold.sum(1)  # ranked once for all k
     for k in ks:
         named[f"p_at_{k}"] = _precision_at(hits, k)
         named[f"r_at_{k}"] = _recall_at(hits, support, k)
@@ -143,7 +143,7 @@ def ranking_scores(scores: Tensor, gold: Tensor, ks: Sequence[int] = (1, 3, 5)) 
 
 
 def _count(predicted: Tensor, gold: Tensor) -> _Counts:
-    """Count cells by label and by document; few cells are set, so they are listed once instead of summed up often."""
+    """Count cells by label and by document; few cells are set, so listing them once is faster than summing."""
     given, wanted = predicted.nonzero(), gold.nonzero()  # (cells,2)
     hits = given[gold[given[:, 0], given[:, 1]]]
     lengths = tuple(gold.shape)
@@ -173,7 +173,7 @@ def _supported_macro(table: LabelTable) -> dict[str, float]:
 
 
 def _by_document(counts: _Counts) -> dict[str, float]:
-    """Average over documents; 0 where there are no labels, so that a model without labels never shines."""
+    """Average over documents; 0 if there are no labels, so that a model without labels does not look perfect."""
     support, given, hits = counts.document_support, counts.document_predicted, counts.document_hits
     sizes, wrong, labels = given + support, given + support - 2 * hits, len(counts.support)
     values = {
@@ -198,10 +198,10 @@ def _band(name: str, members: Tensor, table: LabelTable) -> Band:
 
 
 def _hits(scores: Tensor, gold: Tensor, k: int) -> Tensor:
-    """Return (n,min(k,L)) bool: whether the label at each rank is a gold one; ties rank by column."""
+    """Return (n,min(k,L)) bool: whether the label at each rank is a gold label; ties rank by column."""
     left, ranked = scores.clone(), []
-    for _ in range(min(k, scores.shape[1])):  # k is small: many times faster than sorting all L
-        best = left.argmax(1, keepdim=True)  # the first of equal ones
+    for _ in range(min(k, scores.shape[1])):  # k is small, so this is many times faster than sorting all L
+        best = left.argmax(1, keepdim=True)  # the first of equal values
         left.scatter_(1, best, -torch.inf)
         ranked.append(best)
     return gold.gather(1, torch.cat(ranked, 1)) if ranked else gold[:, :0]
@@ -225,12 +225,12 @@ def _ndcg_at(hits: Tensor, support: Tensor, k: int) -> float:
 
 
 def _ratio(part: Tensor, whole: Tensor) -> Tensor:
-    """Divide counts; 0 where the whole is 0."""
+    """Divide counts; 0 if the whole is 0."""
     return part.double() / whole.clamp(min=1)
 
 
 def _mean(values: Tensor) -> float:
-    """Average all values; 0 where there are none."""
+    """Average all values; 0 if there are none."""
     return float(values.sum(dtype=torch.float64)) / max(values.numel(), 1)
 
 

@@ -1,4 +1,4 @@
-"""Scores that never fall when a witness's score rises: monotone shapes, statistics of other labels, and their fit."""
+"""Scores that never fall when a witness's score rises: monotone shapes, statistics of other labels, and a fit."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -8,8 +8,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 STEPS = 100
-PRECISION = 1e-7  # of the objective, relative, at which the fit ends
-NARROWEST = 0.01  # a ramp: equal knots would make a step
+PRECISION = 1e-7  # relative change of the objective at which fitting ends
+NARROWEST = 0.01  # width of a ramp, because equal knots would make a step
 
 
 def ramps(values: Tensor, knots: Tensor) -> Tensor:
@@ -22,7 +22,7 @@ def ramps(values: Tensor, knots: Tensor) -> Tensor:
 
 
 def hats(values: Tensor, knots: Tensor) -> Tensor:
-    """Return (...,K) weights of (...) values on K ascending, distinct knots: linear in between, and their sum is 1."""
+    """Return (...,K) weights of (...) values on K ascending, distinct knots: linear in between, with sum 1."""
     if len(knots) == 1:
         return torch.ones_like(values)[..., None]
     rising = F.pad(ramps(values, knots), (1, 1), value=0.0)  # (...,K+1)
@@ -31,21 +31,21 @@ def hats(values: Tensor, knots: Tensor) -> Tensor:
 
 
 class OtherMaximum(NamedTuple):
-    """For each entry of (n,L) the maximum of the others in its row: the row's maximum but where that is the entry."""
+    """The maximum of the other entries in the row of each entry of (n,L): the row's maximum, or the second for it."""
 
     largest: Tensor  # (n,1)
-    column: Tensor  # (n,1), where the largest is
-    second: Tensor  # (n,1), the largest of the others; −inf where there is none
+    column: Tensor  # (n,1), the column of the largest
+    second: Tensor  # (n,1), the largest of the others; −inf if there are none
 
 
 def other_maximum(values: Tensor) -> OtherMaximum:
-    """Return the maximum of the others for every entry of (n,L), L > 0, in memory of n."""
+    """Return the maximum of the other entries for every entry of (n,L), L > 0, with memory for n."""
     largest, column = values.max(1, keepdim=True)
     return OtherMaximum(largest, column, values.scatter(1, column, -torch.inf).amax(1, keepdim=True))
 
 
 def quantiles(values: Tensor, at: Sequence[float]) -> Tensor:
-    """Return the values at these shares of the order of (n,) values; zeros where there are none."""
+    """Return the quantiles of (n,) values at these shares; zeros if there are no values."""
     ordered = values.sort().values if len(values) else values.new_zeros(1)
     return ordered[torch.tensor([round(share * (len(ordered) - 1)) for share in at], device=values.device)]
 
@@ -53,12 +53,12 @@ def quantiles(values: Tensor, at: Sequence[float]) -> Tensor:
 def fit_logistic(
     features: Tensor, target: Tensor, weight: Tensor, prior: Tensor, ridge: Tensor, positive: Tensor
 ) -> Tensor:
-    """Return the (p,) float64 weights θ of a logistic regression, drawn to a prior, with θ_j ≥ 0 where `positive`.
+    """Return the (p,) float64 weights θ of a logistic regression, shrunk to a prior, with θ_j ≥ 0 where `positive`.
 
         min Σ_i w_i (log(1 + exp(x_i θ)) − y_i x_i θ) + ½ Σ_j r_j (θ_j − prior_j)²
 
     of (m,p) features, (m,) targets in [0,1] and weights, and (p,) ridges r > 0. The problem is convex. Projected Newton
-    steps (Bertsekas 1982): weights at 0 that want to fall stay, the others take a Newton step that is cut off at 0.
+    steps (Bertsekas 1982): weights at 0 with a positive gradient stay, the others take a Newton step cut off at 0.
     """
     lowest = torch.where(positive, 0.0, -torch.inf).double()
     theta: Tensor = prior.double().maximum(lowest)
@@ -85,7 +85,7 @@ def fit_logistic(
             value, logits = value_of(tried)
             if value <= before + 1e-4 * float(gradient @ (tried - theta)):
                 break
-        if value >= before:  # rounding is all that is left
+        if value >= before:  # only rounding errors are left
             return theta
         theta = tried
         if before - value <= PRECISION * abs(before):
@@ -94,7 +94,7 @@ def fit_logistic(
 
 
 def fit_offsets(logits: Tensor, target: Tensor, weight: Tensor, group: Tensor, groups: int, ridge: float) -> Tensor:
-    """Return (groups,) float64 offsets o that correct the logits of each group, drawn to 0.
+    """Return (groups,) float64 offsets o that correct the logits of each group, shrunk to 0.
 
         min Σ_i w_i (log(1 + exp(z_i + o_g(i))) − y_i (z_i + o_g(i))) + ½ r Σ_g o_g²
 

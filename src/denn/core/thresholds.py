@@ -1,4 +1,4 @@
-"""From scores to decisions: thresholds tuned on validation data, and the rule that applies them."""
+"""Turn scores into decisions: thresholds tuned on validation data, and the rule that applies them."""
 
 from collections.abc import Sequence
 
@@ -12,7 +12,7 @@ GRID = tuple(step / 100 for step in range(5, 96))
 def tune_global(scores: Tensor, gold: Tensor, grid: Sequence[float] | None = None, *, macro: bool = False) -> float:
     """Return the threshold with the best micro-F1, or macro-F1, on (n,L) scores.
 
-    Of equal ones it is the one nearest 0.5, then the lower.
+    Ties go to the threshold nearest 0.5, then to the lower one.
     """
     grid = sorted(GRID if grid is None else grid)
     hits, predicted = counts_at(scores, gold, grid)
@@ -23,10 +23,10 @@ def tune_global(scores: Tensor, gold: Tensor, grid: Sequence[float] | None = Non
 
 
 def tune_per_label(scores: Tensor, gold: Tensor, fallback: float, shrinkage: float = 10.0) -> Tensor:
-    """Return (L,) thresholds, each label's F1-best one drawn towards the fallback; the fallback where no positives.
+    """Return (L,) thresholds, each label's F1-best one shrunk towards the fallback; without positives, the fallback.
 
     t = (s · t_label + c · fallback) / (s + c) with s the label's positives and c the shrinkage: the number of positives
-    at which its own threshold and the fallback weigh the same.
+    at which its own threshold and the fallback have the same weight.
     """
     support = gold.sum(0)
     best = _highest(_f1(*counts_at(scores, gold, GRID), support[:, None]), GRID)
@@ -38,13 +38,13 @@ def tune_per_label(scores: Tensor, gold: Tensor, fallback: float, shrinkage: flo
 def decide(scores: Tensor, threshold: float | Tensor, min_labels: int = 0) -> Tensor:
     """Return bool (n,L): scores strictly above the threshold, one or (L,).
 
-    Where fewer than `min_labels` are, those that come nearest are added, ties by column, but never more than L.
+    If fewer than `min_labels` are, the nearest ones are added, ties by column, but never more than L.
     """
     chosen = scores > threshold
     if not min_labels:
         return chosen
     short = chosen.sum(1) < min_labels
-    margin = scores[short].double() - threshold  # in float32 small scores would all be one threshold away
+    margin = scores[short].double() - threshold  # in float32, all small scores would be one threshold away
     nearest = margin.argsort(dim=1, descending=True, stable=True)[:, :min_labels]
     chosen[short] = chosen[short].scatter(1, nearest, True)
     return chosen
@@ -74,4 +74,4 @@ def _highest(f1: Tensor, grid: Sequence[float]) -> Tensor:
     """Return the grid positions (...) of the best of (...,G) scores."""
     order = sorted(range(len(grid)), key=lambda position: (round(abs(grid[position] - 0.5), 9), grid[position]))
     preference = torch.tensor(order, device=f1.device)
-    return preference[f1[..., preference].argmax(-1)]  # argmax takes the first of equal ones
+    return preference[f1[..., preference].argmax(-1)]  # argmax takes the first of equal values

@@ -1,1 +1,1 @@
-"""Corpora: readers of files, frames and lists, the split of a validation part, and known corpora."""
+"""Corpora: readers for files, frames and lists, the validation split, and known corpora."""

@@ -17,10 +17,10 @@ def load(folder: Path) -> Corpus:
 
 
 def load_extra(folder: Path) -> Corpus:
-    """Read the same with the documents of extra.jsonl at the end of train."""
+    """Read the same corpus with the documents of extra.jsonl appended to train."""
     path = find_file(Path(folder), "extra.jsonl")
     if path is None:
-        raise DataError(f"{folder}: there is no extra.jsonl for aapd-extra. Put it there, or take the corpus aapd.")
+        raise DataError(f"{folder}: extra.jsonl, which aapd-extra needs, is missing. Add it, or use the corpus aapd.")
     corpus = load(folder)
     extra, _ = read_documents(path, part="extra")
     corpus = replace(corpus, train=[*corpus.train, *extra], name="aapd-extra")

@@ -10,13 +10,13 @@ from denn.data.published import Layout, check_equal, jsonl, paired, read_lines, 
 from denn.errors import DataError
 from denn.types import Corpus, Document
 
-SEED = 0  # of the validation part
+SEED = 0  # of the validation split
 FILES = ("corpus.txt", "doc2labels.txt")  # of TaxoClass, in the folders train and test
 NAMES = "labels.txt"
 
 
 def load(folder: Path) -> Corpus:
-    """Read `<part>.jsonl`, DENN's or TaxoClass's files; without `valid`, a random fifth of train becomes it."""
+    """Read `<part>.jsonl`, DENN's or TaxoClass's files; without `valid`, use a random fifth of train for it."""
     ours = jsonl("train", "test", optional=("valid",))
     denn = paired("text_{}", "label_{}", {"train": "train", "test": "test"})
     tables = [f"{part}/{file}" for part in ("train", "test") for file in FILES]
@@ -25,7 +25,7 @@ def load(folder: Path) -> Corpus:
 
 
 def a_fifth(documents: Sequence[Document]) -> tuple[list[Document], list[Document]]:
-    """Split off a fifth of the documents by lot, both parts in their order."""
+    """Split off a random fifth of the documents, keeping their order in both parts."""
     kept = set(random.Random(SEED).sample(range(len(documents)), int(0.8 * len(documents))))
     train = [document for row, document in enumerate(documents) if row in kept]
     return train, [document for row, document in enumerate(documents) if row not in kept]
@@ -43,7 +43,7 @@ def _read_taxoclass(found: Mapping[str, Path]) -> dict[str, list[Document]]:
         for key, text in texts.items():
             numbers = labels.get(key)
             if numbers is None:
-                raise DataError(f"{label_path}: there are no labels of the document {key!r} of {text_path}.")
+                raise DataError(f"{label_path}: there are no labels for the document {key!r} of {text_path}.")
             if unknown := [number for number in numbers.split(",") if number not in names]:
                 raise DataError(f"{label_path}: the label {unknown[0]!r} of {key!r} is not in {found[NAMES]}.")
             documents.append(Document(text, tuple(names[number] for number in numbers.split(",")), f"{part}-{key}"))
@@ -57,6 +57,6 @@ def _table(path: Path) -> dict[str, str]:
         key, tab, value = line.partition("\t")
         if not tab or key in rows:
             wrong = f"the id {key!r} occurs twice" if tab else "there is no tab"
-            raise DataError(f"{path}, line {number}: {wrong}, expected an id of its own, a tab and a value.")
+            raise DataError(f"{path}, line {number}: {wrong}, expected a unique id, a tab and a value.")
         rows[key] = value.strip()
     return rows

@@ -1,4 +1,4 @@
-"""Files as bytes and lines, plain or compressed; one that is damaged or swells beyond measure is refused."""
+"""Read plain or compressed files as bytes and lines, rejecting damaged files and decompression bombs."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ COMPRESSIONS = (".gz", ".xz", ".zst", ".lz4")
 BOM = b"\xef\xbb\xbf"
 PIECE = 1 << 16  # bytes decompressed at once
 LONGEST_ROW = 32 << 20  # bytes of a line, of a row, or of a file that is read whole
-TOO_LONG = f"there are more than {LONGEST_ROW >> 20} MiB in it, the limit of a row"
-EXPANSION = 1000  # of a compressed file: what it may grow by, past FREE
+TOO_LONG = f"it has more than {LONGEST_ROW >> 20} MiB, the limit for a row"
+EXPANSION = 1000  # factor by which a compressed file may expand, beyond FREE
 FREE = 1 << 30  # bytes to which any file may expand
-ROW_COST = 256  # bytes that a row counts beyond its own: what is small in a file is larger in memory
+ROW_COST = 256  # bytes added to each row's size, because small rows take more space in memory than in a file
 DECODER_MEMORY = 192 << 20  # bytes; xz -9 and zstd --ultra -22 stay below it, zstd refuses windows above 128 MiB itself
 
 
 @contextmanager
 def open_bytes(path: Path) -> Iterator[BinaryIO]:
-    """Open a plain or compressed file for reading; a truncated or damaged one is an error, at its end at the latest."""
+    """Open a plain or compressed file; raise a DataError, at its end at the latest, if it is truncated or damaged."""
     try:
         with path.open("rb") as file:
             if path.suffix.lower() in COMPRESSIONS:
                 if not file.peek(1):
-                    raise EOFError  # not even a header
+                    raise EOFError  # it has not even a header
                 yield cast(BinaryIO, io.BufferedReader(_Decompressed(path, file), PIECE))
             else:
                 yield cast(BinaryIO, file)
@@ -47,14 +47,14 @@ def _reason(error: Exception) -> str:
         return "the compressed file is truncated. Copy or download it again"
     if "Memory usage limit" in said or "too much memory" in said:
         return (
-            f"decompressing needs more than {DECODER_MEMORY >> 20} MiB of memory, the limit. Compress it again with a "
-            "usual level"
+            f"decompressing it needs more than {DECODER_MEMORY >> 20} MiB of memory, the limit. Compress it again at a "
+            "lower level"
         )
     return f"cannot be read ({said}). Check the file, its extension and permissions"
 
 
 class Expansion:
-    """Counts what a file expands to, and refuses what only a decompression bomb reaches."""
+    """Counts the bytes a file expands to, and rejects sizes that only a decompression bomb reaches."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -62,12 +62,12 @@ class Expansion:
         self._count = 0
 
     def add(self, count: int) -> None:
-        """Count bytes."""
+        """Count bytes; raise a DataError above the limit."""
         self._count += count
         if self._count > self._limit:
             raise DataError(
                 f"{self._path}: it expands to more than {EXPANSION:,} times its size and more than {FREE >> 30} GiB, "
-                "the limit of compressed files. If you trust it, decompress it first and give the plain file."
+                "the limit for compressed files. If you trust it, decompress it first and use the plain file."
             )
 
 
@@ -102,7 +102,7 @@ def _pieces(path: Path, file: BinaryIO) -> Iterator[bytes]:
 
 
 def arrow(what: str) -> Any:
-    """Import pyarrow, which an extra brings, for what needs it."""
+    """Import pyarrow for `what`, or name the extra that installs it."""
     try:
         return import_module("pyarrow")
     except ImportError as error:
@@ -110,7 +110,7 @@ def arrow(what: str) -> Any:
 
 
 def _xz_pieces(file: BinaryIO) -> Iterator[bytes]:
-    """Decompress stream after stream; Python's own reader limits no memory and ignores damage after the first."""
+    """Decompress stream after stream; Python's own reader has no memory limit and ignores damage after the first."""
     rest = file.read(PIECE)
     while rest:
         stream = lzma.LZMADecompressor(memlimit=DECODER_MEMORY)
@@ -125,17 +125,17 @@ def _xz_pieces(file: BinaryIO) -> Iterator[bytes]:
 
 
 def read_whole(path: Path, most: int | None = None) -> bytes:
-    """Read a file whole that is small by its nature: no more bytes than a row may have, or than `most`."""
+    """Read a whole file, of a kind that is always small: at most as many bytes as a row may have, or `most`."""
     most = LONGEST_ROW if most is None else most
     with open_bytes(path) as stream:
         content = stream.read(most + 1)
     if len(content) > most:
-        raise DataError(f"{path}: it has more than {most >> 20} MiB, the limit of such a file.")
+        raise DataError(f"{path}: it has more than {most >> 20} MiB, the limit for such a file.")
     return content
 
 
 def read_lines(stream: Iterable[AnyStr], name: object) -> Iterator[AnyStr]:
-    """Yield lines with their ends, bytes without the byte order mark; only \\n ends a line."""
+    """Yield lines with their line ends, bytes without a byte order mark; only \\n ends a line."""
     limited = getattr(stream, "readline", None)
     lines = iter(stream) if limited is None else iter(partial(limited, LONGEST_ROW + 1), limited(0))
     for number, line in enumerate(lines, 1):

@@ -1,4 +1,4 @@
-"""Corpora from files, frames and lists: every row checked, bad rows counted and named, nothing half-read in silence."""
+"""Corpora from files, frames and lists: check every row, count and report bad rows, and never skip any silently."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ PARTS = {"train": "train", "valid": "valid", "validation": "valid", "dev": "vali
 
 @dataclass(frozen=True)
 class ReadReport:
-    """What was met while reading one source."""
+    """Statistics and problems of one source."""
 
     name: str
     rows: int = 0
@@ -35,15 +35,15 @@ class ReadReport:
     unlabelled: int = 0
     empty: int = 0
     labels: int = 0  # distinct
-    separator: str | None = None  # what label strings are split at, where it was not given
+    separator: str | None = None  # the detected label separator, if none was given
 
     def sentences(self) -> list[str]:
-        """Say what is worth knowing, one sentence each."""
+        """Return what is worth knowing, one sentence each."""
         said = {
-            f"{self.bad} of {self.rows} rows left out as bad: {'; '.join(self.reasons)}": self.bad > 0,
-            f"{self.unlabelled} documents without labels": self.unlabelled > 0,
-            f"{self.empty} documents with an empty text": self.empty > 0,
-            f"label strings were split at {self.separator!r}": self.separator is not None,
+            f"skipped {self.bad} of {self.rows} rows as bad: {'; '.join(self.reasons)}": self.bad > 0,
+            f"documents without labels: {self.unlabelled}": self.unlabelled > 0,
+            f"documents with empty text: {self.empty}": self.empty > 0,
+            f"split label strings at {self.separator!r}": self.separator is not None,
         }
         return [f"{self.name}: {sentence}." for sentence, holds in said.items() if holds]
 
@@ -60,9 +60,9 @@ def read_documents(
     needs_labels: bool = True,
     part: str = "document",
 ) -> tuple[list[Document], ReadReport]:
-    """Read a path, a frame, a dataset or a list into documents; bad rows are an error unless they are to be skipped.
+    """Read a path, a frame, a dataset or a list into documents; bad rows are an error unless `skip_bad`.
 
-    A document without an id is called `<part>-<row number>`. Label strings are split at the separator; where none is
+    A document without an id gets the id `<part>-<row number>`. Label strings are split at `separator`. If none is
     given, a string that starts with [ is a list of JSON or Python, and others are split at the first of | ; , that
     occurs anywhere in the column. See `read_corpus` for `label_columns`.
     """
@@ -71,26 +71,26 @@ def read_documents(
 
 
 def _one_hot(columns: str | Sequence[str] | None) -> tuple[str, ...]:
-    """Return the columns of 0 and 1 that were named, in a list or with commas."""
+    """Return the names of one-hot label columns, given as a list or separated by commas."""
     if not isinstance(columns, str):
         return tuple(columns or ())
     named = tuple(filter(None, (column.strip() for column in columns.split(","))))
     if not named:
-        raise DataError("the label columns are empty, expected their names as in 'sports,politics', or '*' for all.")
+        raise DataError("the label columns are empty; give their names as in 'sports,politics', or '*' for all.")
     return named
 
 
 def _read(
     source: object, columns: Columns, part: str, separator: str | None, usual_separator: str | None, skip_bad: bool
 ) -> tuple[list[Document], ReadReport]:
-    """Read one source; the usual separator saves looking for one, and leaves JSON lists what they are."""
+    """Read one source; a given `usual_separator` is not detected again, and still allows JSON lists."""
     if separator == "":
-        raise DataError("the separator is empty, expected a character such as | or none to have it found.")
+        raise DataError("the separator is empty. Give a character such as |, or leave it out to detect it.")
     table = read_table(source, columns) if isinstance(source, str | Path) else read_rows(source, part, columns)
     parsed, bad = _parse(table, columns)
     rows = len(parsed) + bad.count
     if not rows:
-        raise DataError(f"{table.name}: there are no rows, expected at least one document.")
+        raise DataError(f"{table.name}: there are no rows; expected at least one document.")
     joined = [labels for row in parsed for labels in (row.labels, row.rejected) if isinstance(labels, str)]
     mark = separator or usual_separator or find_separator(joined)
     documents = _finish(table, parsed, bad, part, lambda labels: split_labels(labels, mark, separator is not None))
@@ -121,21 +121,21 @@ class _Parsed:
 
 
 class _Bad:
-    """Bad rows: how many, and the numbers and reasons of the first; a file may hold nothing else."""
+    """Counts bad rows and keeps the first reasons; a file may consist of bad rows only."""
 
     def __init__(self) -> None:
         self.count = 0
         self.first: list[tuple[int, str]] = []
 
     def add(self, number: int, reason: str) -> None:
-        """Count a row; each pass over the rows adds in their order."""
+        """Count a row; each pass adds rows in their order."""
         self.count += 1
         if len(self.first) < REASONS_SHOWN or number < max(self.first)[0]:
             self.first = sorted([*self.first, (number, reason)])[:REASONS_SHOWN]
 
 
 def _parse(table: Table, columns: Columns) -> tuple[list[_Parsed], _Bad]:
-    """Read all rows into those that are well-formed and those that are not."""
+    """Parse all rows, separating well-formed rows from bad ones."""
     parsed: list[_Parsed] = []
     bad = _Bad()
     found: dict[str, None] = {}
@@ -157,7 +157,7 @@ def _parse(table: Table, columns: Columns) -> tuple[list[_Parsed], _Bad]:
 def _finish(
     table: Table, parsed: list[_Parsed], bad: _Bad, part: str, split: Callable[[str], tuple[str, ...]]
 ) -> list[Document]:
-    """Split label strings and settle ids; of rows with the same id the first stays, the others join the bad ones."""
+    """Split label strings and set ids; of rows with the same id the first is kept, and the others count as bad."""
     documents: list[Document] = []
     owner: dict[str, int] = {}
     for row in parsed:
@@ -166,7 +166,7 @@ def _finish(
             labels, rejected = (split(some) if isinstance(some, str) else some for some in (row.labels, row.rejected))
             if identity in owner:
                 raise DataError(
-                    f"the id {short(identity)} is that of {table.unit} {owner[identity]} already, ids must differ"
+                    f"the id {short(identity)} is already used in {table.unit} {owner[identity]}, ids must be unique"
                 )
             documents.append(Document(row.text, labels, identity, rejected))
             owner[identity] = row.number
@@ -179,7 +179,7 @@ def _bad_rows(reasons: tuple[str, ...], bad: int, rows: int) -> str:
     if bad == rows:
         advice = "All rows are bad, so there is nothing to read."
     else:
-        advice = "Mend them, or leave them out with --skip-bad (in Python: skip_bad=True)."
+        advice = "Fix them, or skip them with --skip-bad (in Python: skip_bad=True)."
     return f"{'; '.join(reasons)}. Bad rows: {bad} of {rows}. {advice}"
 
 
@@ -199,18 +199,18 @@ def read_corpus(
     name: str | None = None,
     vocabulary: object = None,
 ) -> Corpus:
-    """Read the parts of a corpus; without `valid`, a stratified share of train becomes it (none where it is 0).
+    """Read the splits of a corpus; without `valid`, split off a stratified share of train (0: none).
 
-    Each part is a path, a pandas or polars DataFrame, a Hugging Face Dataset, or a list of Documents, dicts or
-    (text, labels) pairs; `train` may also map train, valid (or validation, dev) and test to such parts. If each label
-    has a column of 0 and 1, name these by `label_columns`: a list, "sports,politics", "topic_*" for names that begin so
-    (the label is the rest of the name), or "*" for all columns but the text and the id.
+    Each split is a path, a pandas or polars DataFrame, a Hugging Face Dataset, or a list of Documents, dicts or
+    (text, labels) pairs; `train` may also map train, valid (or validation, dev) and test to such splits. If each label
+    has a column of 0 and 1, name these with `label_columns`: a list, "sports,politics", "topic_*" for all names with
+    this prefix (the label is the rest of the name), or "*" for all columns except the text and the id.
 
-    `vocabulary` gives labels names: a file, a mapping of ids to names, or what `read_vocabulary` returned. Labels may
+    `vocabulary` gives labels names: a file, a mapping of ids to names, or the result of `read_vocabulary`. Labels may
     then be ids or names, and become ids.
     """
     if not 0 <= valid_share < 1:
-        raise DataError(f"valid_share is {valid_share}, expected at least 0 and less than 1.")
+        raise DataError(f"valid_share is {valid_share}; it must be at least 0 and less than 1.")
     check_seed(seed)
     names = Vocabulary() if vocabulary is None else read_vocabulary(vocabulary)
     columns = Columns(text_column, labels_column, id_column, one_hot=_one_hot(label_columns))
@@ -218,11 +218,11 @@ def read_corpus(
     documents: dict[str, list[Document]] = {}
     for part, source in _parts(train, valid, test).items():
         documents[part], report = _read(source, columns, part, separator, usual_separator, skip_bad)
-        usual_separator = usual_separator or report.separator  # what train is split at holds for all parts
+        usual_separator = usual_separator or report.separator  # the separator of train applies to all splits
         for sentence in report.sentences():
             log.warning(sentence)
         if part == "train" and report.labels == 1:
-            log.warning("%s: there is only one label, so there is little to tell apart.", report.name)
+            log.warning("%s: there is only one label, so there is little to learn.", report.name)
         if part == "train" and not report.labels:
             raise DataError(f"{report.name}: no document has a label, so there is nothing to learn. Add labels.")
         documents[part] = list(with_ids(documents[part], names))
@@ -249,22 +249,22 @@ def labelled(source: object, part: str = "document", **reading: Any) -> Sequence
 def split_documents(
     documents: Sequence[Document], share: float, seed: int = 0
 ) -> tuple[list[Document], list[Document]]:
-    """Split documents in two, the second with this share of them and of each label."""
+    """Split documents in two, putting this share of them and of each label into the second part."""
     space = LabelSpace.of(documents)
     first, second = stratified_split([space.columns(document.labels) for document in documents], share, seed)
     return [documents[row] for row in first], [documents[row] for row in second]
 
 
 def _parts(train: object, valid: object, test: object) -> dict[str, object]:
-    """Name the sources that were given, train first."""
+    """Return the given sources by split, train first."""
     given: dict[str, object] = {"train": train, "valid": valid, "test": test}
     if isinstance(train, Mapping):
         if valid is not None or test is not None:
-            raise DataError("got a mapping of parts and valid or test beside it. Put all parts into the mapping.")
+            raise DataError("got a mapping of splits together with valid or test. Put all splits into the mapping.")
         if "train" not in train:
-            raise DataError(f"got a mapping with {', '.join(map(repr, train))}, expected train, valid and test.")
+            raise DataError(f"got a mapping with {', '.join(map(repr, train))}; expected train, valid and test.")
         if ignored := [repr(key) for key in train if key not in PARTS]:
-            log.warning("parts left out: %s; those that are read are train, valid and test.", ", ".join(ignored))
+            log.warning("ignored the splits %s; only train, valid and test are read.", ", ".join(ignored))
         given = {part: train[key] for key, part in PARTS.items() if key in train}
     return {part: source for part, source in given.items() if source is not None}
 
@@ -275,4 +275,4 @@ def _warn_of_unseen(documents: Mapping[str, Sequence[Document]]) -> None:
         labels = {label for document in documents.get(part, ()) for label in document.labels}
         if unseen := sorted(labels - known):
             shown = ", ".join(map(repr, unseen[:REASONS_SHOWN]))
-            log.warning("%s: %d labels do not occur in train and cannot be learnt: %s", part, len(unseen), shown)
+            log.warning("%s: labels that do not occur in train and cannot be learnt: %d (%s)", part, len(unseen), shown)

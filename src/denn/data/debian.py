@@ -1,4 +1,4 @@
-"""Debian's packages as a corpus: descriptions with debtags, and the other half that still waits for tags."""
+"""Debian's packages as a corpus: descriptions with debtags, and the other half that is still untagged."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from denn.types import Corpus, Document
 
 FILE = "debian.jsonl"
 SECONDS = 300
-INSTEAD = "To train on a file of your own run: denn train your.jsonl --out model"
+INSTEAD = "To train on a file of your own, run: denn train your.jsonl --out model"
 EXTRA_INDEXES = (
     "CNF Contents-deb DEP-11 DEP-11-icons DEP-11-icons-small DEP-11-icons-hidpi DEP-11-icons-large "
     "DEP-11-icons-large-hidpi"
@@ -27,7 +27,7 @@ EXTRA_INDEXES = (
 
 
 def load(folder: Path) -> Corpus:
-    """Return the tagged packages, fetched into the folder where it has none; a tenth each is `valid` and `test`."""
+    """Return the tagged packages, fetching them if necessary; a tenth each is `valid` and `test`."""
     tagged, _ = load_debian(folder)
     rest, test = split_documents(tagged, 0.1)
     train, valid = split_documents(rest, 1 / 9)
@@ -37,7 +37,7 @@ def load(folder: Path) -> Corpus:
 def load_debian(cache: Path, min_count: int = 20) -> tuple[list[Document], list[Document]]:
     """Return the tagged and the untagged packages by name, one for each distinct description.
 
-    Tags with fewer than `min_count` packages are dropped, and with them the packages that have no other tag.
+    Tags with fewer than `min_count` packages are dropped, and so are packages with no other tag.
     """
     documents, _ = read_documents(fetch(cache))
     counts = Counter(label for document in documents for label in document.labels)
@@ -52,7 +52,7 @@ def load_debian(cache: Path, min_count: int = 20) -> tuple[list[Document], list[
 
 
 def fetch(cache: Path) -> Path:
-    """Return the path of the corpus file in the cache; where it is missing, make it from the lists of apt's sources."""
+    """Return the path of the corpus file in the cache; if it is missing, create it from apt's package lists."""
     path = Path(cache).resolve() / FILE  # apt takes relative paths from the root
     if path.is_file():
         return path
@@ -61,7 +61,7 @@ def fetch(cache: Path) -> Path:
         lists = _update(Path(folder))
         documents = read_lists(lists)
         if not any(document.labels for document in documents):
-            raise DataError(f"apt's package lists carry no debtags, expected those of Debian. {INSTEAD}")
+            raise DataError(f"apt's package lists have no debtags; this needs those of Debian. {INSTEAD}")
         beside = Path(folder) / FILE
         with beside.open("w", encoding="utf-8") as file:
             for document in documents:
@@ -72,9 +72,9 @@ def fetch(cache: Path) -> Path:
 
 
 def read_lists(folder: Path) -> list[Document]:
-    """Make documents of the package lists and translations in a folder, by name; a repeated description is dropped.
+    """Turn the package lists and translations in a folder into documents, sorted by name, without duplicates.
 
-    Of packages with the same description the first tagged one stays, or the first where none is tagged.
+    Of packages with the same description, keep the first tagged one, or the first if none is tagged.
     """
     files = sorted(path for path in folder.iterdir() if path.is_file())
     descriptions: dict[str, str] = {}
@@ -121,7 +121,7 @@ def _joined(entry: dict[str, list[str]]) -> dict[str, str]:
 
 
 def tags(field: str) -> tuple[str, ...]:
-    """Return the tags of a Tag field, braces expanded, without `special::` and `::TODO` ones."""
+    """Return the tags of a Tag field with braces expanded, without `special::` and `::TODO` tags."""
     expanded: list[str] = []
     for tag in re.findall(r"[^\s,{}]+\{[^}]*\}|[^\s,{}]+", field):
         stem, _, inner = tag.rstrip("}").partition("{")
@@ -135,10 +135,10 @@ def _prose(description: str) -> str:
 
 
 def _update(folder: Path) -> Path:
-    """Run `apt-get update` with lists, caches and hooks of its own, so that the system stays as it is."""
+    """Run `apt-get update` with its own lists, caches and hooks, so that the system does not change."""
     apt = shutil.which("apt-get")
     if apt is None:
-        raise DataError(f"apt-get is not installed here, expected a Debian system to take descriptions from. {INSTEAD}")
+        raise DataError(f"apt-get is not installed; the descriptions come from a Debian system. {INSTEAD}")
     for name in ("lists/partial", "cache/archives/partial"):
         (folder / name).mkdir(parents=True)
     settings = {
@@ -146,7 +146,7 @@ def _update(folder: Path) -> Path:
         "Dir::Cache": folder / "cache",
         "Acquire::Languages": "en",
         "Acquire::GzipIndexes": "false",
-        "APT::Sandbox::User": "root",  # nobody else can write into the folder
+        "APT::Sandbox::User": "root",  # no other user can write to the folder
     } | {f"Acquire::IndexTargets::deb::{name}::DefaultEnabled": "false" for name in EXTRA_INDEXES}
     config = folder / "apt.conf"
     cleared = [f"#clear APT::Update::{hook};" for hook in ("Pre-Invoke", "Post-Invoke", "Post-Invoke-Success")]
@@ -158,5 +158,5 @@ def _update(folder: Path) -> Path:
     except subprocess.TimeoutExpired:
         failure = f"no answer within {SECONDS} seconds"
     if not any("_Packages" in path.name for path in (folder / "lists").iterdir()):
-        raise DataError(f"apt-get update brought no package lists ({failure[-500:]}). {INSTEAD}")
+        raise DataError(f"apt-get update found no package lists ({failure[-500:]}). {INSTEAD}")
     return folder / "lists"

@@ -1,4 +1,4 @@
-"""Corpus files row by row: JSON lines, CSV, TSV and Parquet, plain or compressed, in constant memory; folders."""
+"""Read corpus files and folders in constant memory: JSON lines, CSV, TSV and Parquet, plain or compressed."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from denn.errors import DataError
 
 
 def read_table(path: str | Path, columns: Columns) -> Table:
-    """Open a file by its extension: .jsonl, .csv, .tsv or .parquet, also with .gz, .xz, .zst or .lz4 behind it.
+    """Open a file by its extension: .jsonl, .csv, .tsv or .parquet, optionally followed by .gz, .xz, .zst or .lz4.
 
-    A folder holds .txt files, with the labels of each in a .tsv or .key file of the same name.
+    A folder contains .txt files, with the labels of each in a .tsv or .key file of the same name.
     """
     return _open(path, columns, FORMATS)
 
@@ -29,7 +29,7 @@ def _open(path: str | Path, columns: Columns, formats: dict[str, _Format]) -> Ta
     if path.is_dir():
         return folder_table(path, columns)
     if not path.exists():
-        raise DataError(f"{path}: there is no such file. Check the path.")
+        raise DataError(f"{path}: no such file. Check the path.")
     kind, unit = _format(path, formats)
     return Table(str(path), unit, kind(path, columns))
 
@@ -39,14 +39,14 @@ def iterate_texts(
 ) -> Iterator[tuple[str, str | None]]:
     """Yield (text, id or None) from a file or a stream in constant memory.
 
-    In a stream, a .txt file or a file without extension, a line that starts with { is a JSON object, any other is
-    the text itself; a blank line is an empty text, but is skipped after a JSON object as it is in .jsonl files.
+    In a stream, a .txt file or a file without extension, a line that starts with { is a JSON object, and any other
+    line is a text. A blank line is an empty text, but is skipped after a JSON object, as in .jsonl files.
     """
     columns = Columns(text_column, id=id_column, needs_labels=False)
     if isinstance(source, str | Path):
         table = _open(source, columns, FORMATS | TEXT_FORMATS)
     else:
-        # The bytes below a text stream keep U+2028 and lone carriage returns inside their line.
+        # Reading the bytes below a text stream keeps U+2028 and lone carriage returns inside their line.
         lines = getattr(source, "buffer", source)
         name = str(getattr(source, "name", "the stream"))
         table = Table(name, "line", _text_rows(read_lines(lines, name), columns))
@@ -69,12 +69,12 @@ def read_text(row: Mapping[str, object], columns: Columns) -> tuple[str, str | N
 def _format(path: Path, formats: dict[str, _Format]) -> _Format:
     suffix = (path.with_suffix("") if path.suffix.lower() in COMPRESSIONS else path).suffix.lower()
     if suffix not in formats:
-        raise DataError(f"{path}: unknown extension {suffix!r}, expected {_known(formats)}.")
+        raise DataError(f"{path}: unknown extension {suffix!r}; expected {_known(formats)}.")
     return formats[suffix]
 
 
 def _known(formats: Iterable[str]) -> str:
-    return f"{', '.join(filter(None, formats))}, each also with {', '.join(COMPRESSIONS)} behind it"
+    return f"{', '.join(filter(None, formats))}, each optionally followed by {', '.join(COMPRESSIONS)}"
 
 
 def _decoded(line: str | bytes) -> str:
@@ -83,7 +83,7 @@ def _decoded(line: str | bytes) -> str:
     except UnicodeDecodeError as error:
         byte = error.object[error.start]
         raise DataError(
-            f"byte {byte:#04x} at position {error.start + 1} is not UTF-8. Save the file in UTF-8"
+            f"byte {byte:#04x} at position {error.start + 1} is not UTF-8. Save the file as UTF-8"
         ) from None
 
 
@@ -91,10 +91,10 @@ def _json_row(line: str) -> Row:
     try:
         value = json.loads(line)
     except (json.JSONDecodeError, RecursionError) as error:
-        return DataError(f"not JSON ({error}), expected an object with text, labels and perhaps id")
-    except ValueError:  # Python converts no longer ones
-        return DataError("there is a number of more than 4,300 digits, expected an object with text, labels and an id")
-    return value if isinstance(value, dict) else DataError(f"got {describe(value)}, expected a JSON object in {{}}")
+        return DataError(f"not JSON ({error}); expected an object with text, labels and optionally id")
+    except ValueError:  # Python does not convert longer numbers
+        return DataError("a number has more than 4,300 digits; expected an object with text, labels and optionally id")
+    return value if isinstance(value, dict) else DataError(f"got {describe(value)}; expected a JSON object in {{}}")
 
 
 def _json_rows(path: Path, columns: Columns) -> Rows:
@@ -108,7 +108,7 @@ def _json_rows(path: Path, columns: Columns) -> Rows:
 
 
 def _text_rows(stream: Iterable[str | bytes], columns: Columns) -> Rows:
-    objects = False  # whether the last line that was not blank held a JSON object
+    objects = False  # whether the last line that was not blank contained a JSON object
     for number, line in enumerate(stream, 1):
         try:
             text = _decoded(line).removeprefix("\ufeff" if number == 1 else "").rstrip("\r\n")
@@ -137,7 +137,7 @@ def _csv_rows(path: Path, columns: Columns, delimiter: str = ",") -> Rows:
             header = next(reader)
         except (StopIteration, csv.Error) as error:
             got = "the file is empty" if isinstance(error, StopIteration) else f"not well-formed CSV ({error})"
-            raise DataError(f"{path}: {got}, expected a header line with the column names.") from None
+            raise DataError(f"{path}: {got}; expected a header line with column names.") from None
         if isinstance(wrong := _csv_row(header, header), DataError):
             raise DataError(f"{path}, line 1: {wrong}.")
         ours = is_ours(header)
@@ -157,38 +157,38 @@ def _csv_rows(path: Path, columns: Columns, delimiter: str = ",") -> Rows:
 
 
 class _Record:
-    """The lines of the record of CSV that is being read, so that a quote that is never closed swallows no file."""
+    """The lines of the current CSV record, limited in size so that an unclosed quote does not swallow the file."""
 
     def __init__(self, path: Path, stream: Iterable[bytes]) -> None:
         self._path, self._stream = path, stream
         self.start(1)
 
     def start(self, number: int) -> int:
-        """Begin a record in this line."""
+        """Start a record at this line."""
         self._number, self._size = number, 0
         return number
 
     def lines(self) -> Iterator[str]:
-        """Yield lines with lone surrogates for bytes that are not UTF-8: one bad row must not hide the others."""
+        """Yield lines with lone surrogates for bytes that are not UTF-8, so that one bad row does not hide others."""
         for line in read_lines(self._stream, self._path):
             self._size += len(line)
             if self._size > LONGEST_ROW:
                 place = f"{self._path}, line {self._number}"
-                raise DataError(f"{place}: {TOO_LONG}. Close the quote, if it is one that is never closed.")
+                raise DataError(f"{place}: {TOO_LONG}. Check for a quote that is never closed.")
             yield line.decode(errors="surrogateescape")
 
 
 def _csv_row(header: list[str], fields: list[str]) -> Row:
     if len(fields) != len(header):
         return DataError(
-            f"got {len(fields)} fields, expected {len(header)} as in the header. Quote delimiters in texts"
+            f"got {len(fields)} fields, expected {len(header)} as in the header. Quote texts that contain delimiters"
         )
     for field in fields:
         try:
             field.encode()
         except UnicodeEncodeError as error:
             byte = ord(field[error.start]) - 0xDC00
-            return DataError(f"byte {byte:#04x} in the field {field[:20]!a}… is not UTF-8. Save the file in UTF-8")
+            return DataError(f"byte {byte:#04x} in the field {field[:20]!a}… is not UTF-8. Save the file as UTF-8")
     return dict(zip(header, fields, strict=True))
 
 

@@ -1,4 +1,4 @@
-"""Documents as Annif keeps them: folders of .txt files with their subjects next to them, and lines of text and URIs."""
+"""Read documents in Annif's formats: folders of .txt files with subject files, and lines of text and URIs."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from denn.data.compressed import BOM, open_bytes, read_lines, read_whole
 from denn.data.rows import Columns, Row, Rows, Table
 from denn.errors import DataError
 
-SUBJECTS = (".tsv", ".key")  # the first that is there counts, as in Annif
+SUBJECTS = (".tsv", ".key")  # the first that exists counts, as in Annif
 _URI = r"(?:<[^<>\s]+>|https?://[^<>\s]+)"
-LINE = re.compile(rf"[^\t]+\t\s*{_URI}(?:\s+{_URI})*\s*")  # of a corpus, where no header is
+LINE = re.compile(rf"[^\t]+\t\s*{_URI}(?:\s+{_URI})*\s*")  # of a corpus without a header
 
 
 def folder_table(folder: Path, columns: Columns) -> Table:
@@ -52,7 +52,7 @@ def _read(path: Path) -> str:
         return read_whole(path).removeprefix(BOM).decode()
     except UnicodeDecodeError as error:
         byte = error.object[error.start]
-        raise DataError(f"byte {byte:#04x} of {path.name} is not UTF-8. Save the file in UTF-8") from None
+        raise DataError(f"byte {byte:#04x} of {path.name} is not UTF-8. Save the file as UTF-8") from None
 
 
 def _subject(line: str) -> str:
@@ -63,14 +63,14 @@ def _subject(line: str) -> str:
 
 
 def has_annif_lines(path: Path) -> bool:
-    """Tell a TSV file of texts and URIs, which has no header, by its first line."""
+    """Recognise a TSV file of texts and URIs, which has no header, by its first line."""
     with open_bytes(path) as stream:
         first = next(iter(read_lines(stream, path)), b"")
     return LINE.fullmatch(first.decode(errors="replace")) is not None
 
 
 def annif_rows(path: Path, columns: Columns) -> Rows:
-    """Yield the rows of a file with a text, a tab and URIs on each line; quotes mean themselves."""
+    """Yield the rows of a file with a text, a tab and URIs on each line; quotes have no special meaning."""
     with open_bytes(path) as stream:
         yield from enumerate(map(lambda line: _line(line, columns), read_lines(stream, path)), 1)
 
@@ -80,11 +80,9 @@ def _line(line: bytes, columns: Columns) -> Row:
         text, tab, uris = line.decode().partition("\t")
     except UnicodeDecodeError as error:
         byte = error.object[error.start]
-        return DataError(f"byte {byte:#04x} at position {error.start + 1} is not UTF-8. Save the file in UTF-8")
+        return DataError(f"byte {byte:#04x} at position {error.start + 1} is not UTF-8. Save the file as UTF-8")
     if not tab and columns.needs_labels:
-        return DataError(
-            "there is no tab in it, expected a text, a tab and the URIs of its labels, as in the first line"
-        )
+        return DataError("there is no tab; expected a text, a tab and the URIs of its labels, as in the first line")
     return {
         columns.text: text.strip("\r\n"),
         columns.labels: [uri.removeprefix("<").removesuffix(">") for uri in uris.split()],

@@ -1,4 +1,4 @@
-"""Rows that are in memory already: pandas and polars frames, Hugging Face datasets, and plain lists."""
+"""Read rows that are already in memory: pandas and polars frames, Hugging Face datasets, and plain lists."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from denn.types import Document
 
 EXPECTED = (
     "a path, a pandas or polars DataFrame, a Hugging Face Dataset, "
-    "or a list of Documents, of dicts or of (text, labels) pairs"
+    "or a list of Documents, dicts or (text, labels) pairs"
 )
 
 
 def read_rows(source: object, name: str, columns: Columns) -> Table:
-    """Read a frame, a dataset or a list; frames and datasets are recognised without importing their packages."""
+    """Read a frame, a dataset or a list, recognising frames and datasets without importing their packages."""
     package = type(source).__module__.partition(".")[0]
     readers = {"pandas": _pandas_rows, "polars": _polars_rows, "datasets": _dataset_rows}
     if package in readers and hasattr(source, "columns" if package != "datasets" else "column_names"):
         return Table(name, "row", _numbered(readers[package](source, name, columns)))
     if isinstance(source, list | tuple):
         return Table(name, "row", _numbered(_list_row(item, columns) for item in source))
-    raise DataError(f"{name}: got {type(source).__name__}, expected {EXPECTED}.")
+    raise DataError(f"{name}: got {type(source).__name__}; expected {EXPECTED}.")
 
 
 def _numbered(rows: Iterator[Row]) -> Rows:
@@ -60,15 +60,15 @@ def _dataset_rows(dataset: Any, name: str, columns: Columns) -> Iterator[Row]:
 
 
 def _class_names(feature: Any) -> Sequence[str]:
-    """Return the names that stand behind the numbers of a ClassLabel column, or of lists of them; else none."""
-    if isinstance(feature, list) and feature:  # how a list used to be written
+    """Return the class names of a ClassLabel column, or of a column with lists of them; otherwise none."""
+    if isinstance(feature, list) and feature:  # the older form of a list
         feature = feature[0]
     names: Sequence[str] = getattr(getattr(feature, "feature", feature), "names", None) or ()
     return names
 
 
 def _named(value: object, names: Sequence[str]) -> object:
-    """Turn class numbers into a list of names; -1 stands for no label, as in published test splits."""
+    """Turn class numbers into a list of names; -1 means no label, as in published test splits."""
     if value is None or value == -1:
         return []
     numbers: Sequence[Any] = value if isinstance(value, list | tuple) else [value]
@@ -86,4 +86,4 @@ def _list_row(item: object, columns: Columns) -> Row:
         return item
     if isinstance(item, Sequence) and not isinstance(item, str) and len(item) == 2:
         return {columns.text: item[0], columns.labels: item[1]}
-    return DataError(f"got {describe(item)}, expected a Document, a dict or a (text, labels) pair")
+    return DataError(f"got {describe(item)}; expected a Document, a dict or a (text, labels) pair")

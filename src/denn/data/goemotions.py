@@ -1,4 +1,4 @@
-"""GoEmotions (Demszky et al. 2020): 28 emotions of short comments, in the published split."""
+"""GoEmotions (Demszky et al. 2020): short comments with 28 emotions, in the published split."""
 
 from __future__ import annotations
 
@@ -23,7 +23,9 @@ def _read_tables(found: Mapping[str, Path]) -> dict[str, list[Document]]:
     names = next((found[file] for file in NAMES if file in found), None)
     if names is None:
         folder = found["train.tsv"].parent
-        raise DataError(f"{folder}: there is no {' or '.join(NAMES)}, expected the names of the label numbers in it.")
+        raise DataError(
+            f"{folder}: there is no {' or '.join(NAMES)}; it should contain the names of the label numbers."
+        )
     emotions = read_lines(names)
     return {part: _read_table(found[file], emotions) for part, file in FILES.items()}
 
@@ -36,7 +38,7 @@ def _read_table(path: Path, emotions: Sequence[str]) -> list[Document]:
             names = tuple(emotions[int(label)] for label in labels.split(","))
         except (ValueError, IndexError):
             raise DataError(
-                f"{path}, line {number}: got {line[:60]!r}, expected a text, label numbers below {len(emotions)} "
+                f"{path}, line {number}: got {line[:60]!r}; expected a text, label numbers below {len(emotions)} "
                 "joined by commas, and an id, separated by tabs."
             ) from None
         documents.append(Document(text, names, identity))

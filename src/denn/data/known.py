@@ -1,4 +1,4 @@
-"""What is known of the corpora that have names: sizes, digests, where their files come from and lie."""
+"""Facts about known corpora: sizes, digests, and where their files come from and belong."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ PARTS = ("train", "valid", "test")
 
 @dataclass(frozen=True)
 class Statistics:
-    """What a corpus is like, over all its parts."""
+    """Statistics of a corpus over all its splits."""
 
     documents: int
     labels: int
@@ -21,27 +21,27 @@ class Statistics:
 
 @dataclass(frozen=True)
 class Edition:
-    """One state of a corpus's files; a part of size 0 is split off train when it is read."""
+    """One version of a corpus's files; a split of size 0 is taken from train when the corpus is read."""
 
     train: int
     valid: int
     test: int
     labels: int
-    digests: Mapping[str, str] = field(default_factory=dict)  # part → sha256 of its contents, where it is on record
-    difference: str = ""  # what to say of it; nothing of the published one
+    digests: Mapping[str, str] = field(default_factory=dict)  # split → sha256 of its content, if known
+    difference: str = ""  # how it differs from the published edition, which has nothing here
 
     @property
     def sizes(self) -> dict[str, int]:
-        """The number of documents of each part, and of labels."""
+        """The number of documents in each split, and of labels."""
         return {"train": self.train, "valid": self.valid, "test": self.test, "labels": self.labels}
 
 
 @dataclass(frozen=True)
 class Known:
-    """The editions of a corpus, the published one first, and the way to its files."""
+    """The editions of a corpus, the published one first, and its files."""
 
     editions: tuple[Edition, ...]
-    files: str  # what belongs into its folder
+    files: str  # the files that its folder should contain
     paper: Statistics | None = None  # as the paper prints them
     aliases: tuple[str, ...] = ()  # other names its folder may have
 
@@ -65,7 +65,7 @@ KNOWN = {
                 1_000,
                 54,
                 {**AAPD_HELD_OUT, "train": "8215675ea07fb8a15fdbdb3d8b0ea60ed7dadcd18f7f9af69331566f2340510c"},
-                "this train part is a reconstruction, 40,827 documents instead of the published 53,840",
+                "this train split is a reconstruction with 40,827 instead of the published 53,840 documents",
             ),
         ),
         f"{OURS}, or {SGM_FILES}",
@@ -104,12 +104,12 @@ KNOWN = {
                     "valid": "8a2c20c614ed8fbab06c41e88fa29395b848c93a231451a79c4a359623983123",
                     "test": "7c6c06f623b31e2a67cb4b129e84170d2d8a2a0830ec38899d7b1a3e24e62813",
                 },
-                "these are 5,897 of the 29,487 published training documents, without stop words, digits and "
-                "punctuation, in a split of their own: 428 labels instead of 531",
+                "this edition has 5,897 of the 29,487 published training documents, without stop words, digits and "
+                "punctuation, in a split of its own: 428 labels instead of 531",
             ),
         ),
-        "train.jsonl and test.jsonl, perhaps valid.jsonl, or DENN's text_train, label_train, text_test and label_test, "
-        "or TaxoClass's labels.txt and the folders train and test, each with corpus.txt and doc2labels.txt",
+        "train.jsonl and test.jsonl, optionally valid.jsonl, or DENN's text_train, label_train, text_test and "
+        "label_test, or TaxoClass's labels.txt and the folders train and test, each with corpus.txt and doc2labels.txt",
         Statistics(49_145, 531, 2.93, 98.43),
         ("amazon531_subset", "Amazon-531"),
     ),
@@ -136,10 +136,10 @@ KNOWN = {
                     "valid": "95cf83096186f638f10ef38d4cfb41479b18610cc26f6d990f5866bc7195a629",
                     "test": "d0a876cf2fc5508bea32c3669115619d35da9fa8aab13890f8567dcfd4c423b5",
                 },
-                "labels are numbers of concepts; their names are in EURLEX57K.json, put it beside the folders",
+                "the labels are concept numbers; for their names, put EURLEX57K.json next to the folders",
             ),
         ),
-        f"{OURS}, or the folders train, dev and test of JSON files, and EURLEX57K.json for the names of labels",
+        f"{OURS}, or the folders train, dev and test of JSON files, and EURLEX57K.json for the label names",
         Statistics(57_000, 4_271, 5.07, 757.96),
         ("EURLEX57K",),
     ),
@@ -176,17 +176,17 @@ KNOWN = {
     ),
     "debian": Known(
         (Edition(23_520, 2_940, 2_940, 365),),  # of Debian 13; other releases differ a little
-        "debian.jsonl, which is fetched where it is missing",
+        "debian.jsonl, which is fetched if it is missing",
     ),
 }
 
 
 def files_of(name: str) -> str:
-    """List the files that belong into the folder of a corpus."""
+    """List the files that the folder of a corpus should contain."""
     return KNOWN[name].files if name in KNOWN else OURS
 
 
 def folder_of(name: str, root: Path) -> Path:
-    """Return the folder of a corpus below the data folder: of its name or an alias, whichever is there."""
+    """Return the folder of a corpus below the data folder: its name, or an alias if only that exists."""
     names = (name, *(KNOWN[name].aliases if name in KNOWN else ()))
     return next((root / other for other in names if (root / other).is_dir()), root / name)

@@ -1,4 +1,4 @@
-"""Parquet files row by row; a process of its own with little memory decodes them, as their sizes are only declared."""
+"""Read Parquet files row by row; a process with limited memory decodes them, because declared sizes may be wrong."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from denn.errors import DataError
 
 DECODER = Path(__file__).with_name("parquet_decoder.py")
 MEMORY = 3 << 29  # bytes that the decoder may use
-SECONDS = 60  # of its processor time, and one more for each MiB
+SECONDS = 60  # of the decoder's processor time, plus one second per MiB
 BIGGEST_COPY = 4 << 30  # bytes of a compressed file, which is decompressed to disk
-HEADER = 1 << 24  # bytes of what the decoder says first
+HEADER = 1 << 24  # bytes of the decoder's first line
 # One arena and the system's own allocator reserve no more addresses than they use.
 ENVIRONMENT = {"ARROW_DEFAULT_MEMORY_POOL": "system", "MALLOC_ARENA_MAX": "1", "OMP_NUM_THREADS": "1"}
 
 
 def parquet_rows(path: Path, columns: Columns) -> Rows:
-    """Yield the rows of a Parquet file, itself compressed or not."""
+    """Yield the rows of a Parquet file, which may itself be compressed."""
     pyarrow = arrow("Reading Parquet files")
     with open_bytes(path) as stream, _seekable(path, stream) as file, _decoding(file, columns) as decoder:
         said = cast(IO[bytes], decoder.stdout)
@@ -35,7 +35,7 @@ def parquet_rows(path: Path, columns: Columns) -> Rows:
             if header := said.readline(HEADER):
                 yield from enumerate(_rows(path, columns, json.loads(header), said), 1)
         except (pyarrow.ArrowException, OSError, ValueError):
-            said.close()  # the decoder broke off, or does so now
+            said.close()  # the decoder has stopped early, or now will
         _check_end(path, decoder)
 
 
@@ -59,7 +59,7 @@ def _row(batch: Any, row: int) -> Row:
 
 @contextmanager
 def _seekable(path: Path, stream: BinaryIO) -> Iterator[BinaryIO]:
-    """Decompress a compressed file to a temporary one, as Parquet is read from its end."""
+    """Decompress a compressed file to a temporary one, because Parquet is read from its end."""
     if path.suffix.lower() not in COMPRESSIONS:
         yield stream
         return
@@ -67,14 +67,14 @@ def _seekable(path: Path, stream: BinaryIO) -> Iterator[BinaryIO]:
         while piece := stream.read(PIECE):
             if copy.tell() + len(piece) > BIGGEST_COPY:
                 raise DataError(
-                    f"{path}: it decompresses to more than {BIGGEST_COPY >> 30} GiB, the limit of a compressed Parquet "
-                    "file. Decompress it first; Parquet compresses its columns itself."
+                    f"{path}: it decompresses to more than {BIGGEST_COPY >> 30} GiB, the limit for compressed Parquet "
+                    "files. Decompress it first; Parquet compresses its own columns."
                 )
             try:
                 copy.write(piece)
             except OSError as error:
                 raise DataError(
-                    f"{path}: it cannot be decompressed to {tempfile.gettempdir()} ({error.strerror}). Make room "
+                    f"{path}: it cannot be decompressed to {tempfile.gettempdir()} ({error.strerror}). Free some space "
                     "there, or decompress it first."
                 ) from None
         copy.seek(0)
@@ -83,7 +83,7 @@ def _seekable(path: Path, stream: BinaryIO) -> Iterator[BinaryIO]:
 
 @contextmanager
 def _decoding(file: BinaryIO, columns: Columns) -> Iterator[subprocess.Popen[bytes]]:
-    """Start the decoder on an open file, and end it at the latest when its rows are no longer wanted."""
+    """Start the decoder on an open file, and stop it when its rows are no longer needed."""
     seconds = SECONDS + os.fstat(file.fileno()).st_size // 2**20
     order = {
         "columns": [*columns.all, *columns.one_hot],
@@ -104,12 +104,12 @@ def _decoding(file: BinaryIO, columns: Columns) -> Iterator[subprocess.Popen[byt
 
 
 def _check_end(path: Path, decoder: subprocess.Popen[bytes]) -> None:
-    """Raise what the decoder ended with."""
+    """Raise the error that the decoder ended with."""
     complaint = cast(IO[bytes], decoder.stderr).read(HEADER).decode(errors="replace").strip()
     code = decoder.wait()
     if code == 2:
         raise DataError(f"{path}: {complaint}.")
     if code == -signal.SIGXCPU:
-        raise DataError(f"{path}: decoding it takes longer than a file of its size may. Write it again with pyarrow.")
+        raise DataError(f"{path}: decoding takes too long for a file of this size. Write it again with pyarrow.")
     if code:
         raise DataError(f"{path}: not a Parquet file, or truncated or damaged.")

@@ -1,7 +1,7 @@
-"""A program that reads Parquet from stdin and writes Arrow batches to stdout, with little memory; see parquet.py.
+"""Decode Parquet from stdin to Arrow batches on stdout, with limited memory; see parquet.py.
 
-What it is told comes as JSON in its only argument. It writes a line of JSON first: the names of all columns and the
-number of rows. It exits with 2 and a sentence on stderr where the file cannot be read.
+The only argument contains the options as JSON. The first line of output is JSON: the names of all columns and the
+number of rows. If the file cannot be read, the program exits with 2 and one sentence on stderr.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from contextlib import suppress
 from typing import Any
 
 ROWS_AT_ONCE = 1024
-BYTES_AT_ONCE = 16 << 20  # of rows of usual size
-BUFFER = 1 << 20  # bytes read at once; otherwise all of a column in a group of rows
+BYTES_AT_ONCE = 16 << 20  # of rows of normal size
+BUFFER = 1 << 20  # bytes read at once; otherwise pyarrow reads a whole column of a row group
 MOST_COLUMNS = 10_000
 
 
 def main() -> None:
-    """Decode, or say why not."""
+    """Decode the file, or explain why it cannot be decoded."""
     order = json.loads(sys.argv[1])
     limit(resource.RLIMIT_CORE, 0)
     limit(resource.RLIMIT_CPU, order["seconds"])
@@ -37,21 +37,21 @@ def main() -> None:
 
 
 def limit(what: int, most: int) -> None:
-    """Limit what this process may use, no more than it is limited already."""
+    """Limit a resource of this process, unless the existing limit is lower."""
     hard = resource.getrlimit(what)[1]
     with suppress(ValueError, OSError):  # not every system limits everything
         resource.setrlimit(what, (most if hard == resource.RLIM_INFINITY else min(most, hard), hard))
 
 
 def complain(sentence: str) -> None:
-    """End with a sentence."""
+    """Write a sentence to stderr and exit with 2."""
     sys.stderr.write(sentence)
     sys.stderr.flush()
-    os._exit(2)  # at once, whatever state the library is in
+    os._exit(2)  # immediately, whatever state the library is in
 
 
 def decode(order: dict[str, Any]) -> None:
-    """Write the wanted columns batch by batch."""
+    """Write the requested columns batch by batch."""
     import pyarrow
     from pyarrow import parquet
 
@@ -59,7 +59,7 @@ def decode(order: dict[str, Any]) -> None:
         os.fdopen(0, "rb"), buffer_size=BUFFER, pre_buffer=False, page_checksum_verification=True
     )
     if len(file.schema_arrow) > MOST_COLUMNS:
-        complain(f"it has {len(file.schema_arrow):,} columns, the limit is {MOST_COLUMNS:,}")
+        complain(f"it has {len(file.schema_arrow):,} columns; the limit is {MOST_COLUMNS:,}")
     names = file.schema_arrow.names
     matching = [name for name in names if name.startswith(tuple(order["beginnings"]))]
     wanted = [name for name in dict.fromkeys([*order["columns"], *matching]) if names.count(name) == 1]
@@ -78,7 +78,7 @@ def decode(order: dict[str, Any]) -> None:
 
 
 def plain_type(name: str, kind: Any) -> Any:
-    """Return a type without dictionaries; only texts, numbers and lists of these have a meaning here."""
+    """Return a type without dictionaries; only strings, numbers and lists of these are accepted."""
     import pyarrow
     from pyarrow import types
 
@@ -92,14 +92,14 @@ def plain_type(name: str, kind: Any) -> Any:
         types.is_null,
     )  # fmt: skip
     if not any(test(value) for test in tests):
-        complain(f"the column {name!r} has the type {str(kind)[:60]}, expected strings or lists of strings")
+        complain(f"the column {name!r} has the type {str(kind)[:60]}; expected strings or lists of strings")
     if inner is value:
         return kind
     return pyarrow.large_list(value) if is_list else value
 
 
 def batch_size(metadata: Any, wanted: list[str]) -> int:
-    """Return how many rows fit into a batch by what the file says of them."""
+    """Return how many rows fit into a batch, by the sizes that the file declares."""
     most = 1
     for number in range(metadata.num_row_groups):
         group = metadata.row_group(number)
@@ -110,7 +110,7 @@ def batch_size(metadata: Any, wanted: list[str]) -> int:
 
 
 def pieces(batch: Any, longest: int) -> Iterator[Any]:
-    """Cut a batch where it is large, or may be without its dictionaries; into single rows where one may be too long."""
+    """Split a batch that is too large, or may be without its dictionaries; into single rows if one may be too long."""
     import pyarrow.compute as pc
 
     dictionaries = [column.dictionary for column in batch.columns if hasattr(column, "dictionary")]
@@ -123,7 +123,7 @@ def pieces(batch: Any, longest: int) -> Iterator[Any]:
 
 
 def _as_text(values: Any) -> Any:
-    """Return values whose length can be measured; numbers are short."""
+    """Return values with a measurable length; numbers are short."""
     from pyarrow import types
 
     tests = (types.is_string, types.is_large_string, types.is_binary, types.is_large_binary)

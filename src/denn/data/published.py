@@ -1,4 +1,4 @@
-"""Published corpora: the files they come in, and whether they are what is known of them."""
+"""Published corpora: the file layouts they come in, and checks against known sizes and digests."""
 
 from __future__ import annotations
 
@@ -22,15 +22,17 @@ Split = Callable[[Sequence[Document]], tuple[list[Document], list[Document]]]
 
 @dataclass(frozen=True)
 class Layout:
-    """The files a corpus may come in: the first tells that it does, and all but the optional ones must be there."""
+    """The files of a corpus: the first one identifies the layout, and all but the optional ones must exist."""
 
-    files: tuple[str, ...]  # below the corpus's folder; each also with .zst behind it
-    read: Callable[[Mapping[str, Path]], Mapping[str, object]]  # the files found, by name → parts as read_corpus takes
+    files: tuple[str, ...]  # in the corpus's folder; each may also end in .zst
+    read: Callable[
+        [Mapping[str, Path]], Mapping[str, object]
+    ]  # files found, by name → splits as read_corpus takes them
     optional: tuple[str, ...] = ()
 
 
 def jsonl(*parts: str, optional: Sequence[str] = ()) -> Layout:
-    """Lay out parts as our own JSON lines, one `<part>.jsonl` each."""
+    """Return the layout of denn's own JSON lines, one `<part>.jsonl` per split."""
     names = {f"{part}.jsonl": part for part in (*parts, *optional)}
     return Layout(
         tuple(f"{part}.jsonl" for part in parts),
@@ -40,9 +42,9 @@ def jsonl(*parts: str, optional: Sequence[str] = ()) -> Layout:
 
 
 def paired(text: str, label: str, parts: Mapping[str, str]) -> Layout:
-    """Lay out parts as two files each, a document a line: texts, and labels separated by blanks.
+    """Return a layout with two files per split, one document per line: texts, and labels separated by spaces.
 
-    `text` and `label` are names with {} for what the files of a part are called.
+    In `text` and `label`, {} stands for the name of a split in the file names.
     """
     names = {part: (text.format(called), label.format(called)) for part, called in parts.items()}
     return Layout(
@@ -58,14 +60,14 @@ SGM = (
 
 
 def a_tenth(documents: Sequence[Document]) -> tuple[list[Document], list[Document]]:
-    """Split off a tenth of the documents and of each label."""
+    """Split off a stratified tenth of the documents."""
     return split_documents(documents, 0.1)
 
 
 def read_published(folder: Path, name: str, layouts: Sequence[Layout], split: Split = a_tenth) -> Corpus:
-    """Read a corpus from the first layout that is there and warn of each difference from what is known of it.
+    """Read a corpus in the first layout found, and warn of any difference from the published corpus.
 
-    Without a validation part, `split` makes one of train.
+    Without a validation split, `split` takes one from train.
     """
     corpus = read_corpus(_find(Path(folder), name, layouts), valid_share=0, name=name)
     warn_of_differences(corpus)
@@ -76,13 +78,13 @@ def read_published(folder: Path, name: str, layouts: Sequence[Layout], split: Sp
 
 
 def _find(folder: Path, name: str, layouts: Sequence[Layout]) -> Mapping[str, object]:
-    """Read the parts by the first layout whose first file is there."""
+    """Read the splits in the first layout whose first file exists."""
     for layout in layouts:
         found = {file: path for file in (*layout.files, *layout.optional) if (path := find_file(folder, file))}
         if layout.files[0] in found:
             if missing := [file for file in layout.files if file not in found]:
                 raise DataError(
-                    f"{folder}: {layout.files[0]} of {name} is there, but not {', '.join(missing)}. Put it beside."
+                    f"{folder}: {layout.files[0]} of {name} is there, but {', '.join(missing)} is missing. Add it."
                 )
             return layout.read(found)
     first = " or ".join(layout.files[0] for layout in layouts)
@@ -90,7 +92,7 @@ def _find(folder: Path, name: str, layouts: Sequence[Layout]) -> Mapping[str, ob
 
 
 def find_file(folder: Path, name: str) -> Path | None:
-    """Return the path of a file or folder, or of its compressed form, None where there is neither."""
+    """Return the path of a file or folder, or of its compressed form; None if neither exists."""
     return next((path for path in (folder / name, folder / f"{name}.zst") if path.exists()), None)
 
 
@@ -103,7 +105,7 @@ def read_lines(path: Path) -> list[str]:
                 found.append(line.decode().removesuffix("\n").removesuffix("\r"))
             except UnicodeDecodeError as error:
                 raise DataError(
-                    f"{path}, line {number}: byte {line[error.start]:#04x} is not UTF-8. Save the file in UTF-8."
+                    f"{path}, line {number}: byte {line[error.start]:#04x} is not UTF-8. Save the file as UTF-8."
                 ) from None
     return found
 
@@ -115,24 +117,24 @@ def _read_pair(text_path: Path, label_path: Path) -> list[Document]:
 
 
 def check_equal(first: Path, lines: int, second: Path, others: int) -> None:
-    """Refuse two files that must have a line for each document and have not as many."""
+    """Raise a DataError if two files that should have one line per document differ in length."""
     if lines != others:
         raise DataError(
-            f"{first} has {lines:,} lines but {second} has {others:,}, expected one for each document in both. "
-            "Get both files again."
+            f"{first} has {lines:,} lines but {second} has {others:,}; expected one line per document in both. "
+            "Download both files again."
         )
 
 
 def digest(documents: Sequence[Document]) -> str:
-    """Return the sha256 of texts and labels in the order of the documents; ids and the order of labels do not count."""
+    """Return the sha256 of texts and labels in document order, ignoring ids and the order of labels."""
     state = hashlib.sha256()
     for document in documents:
-        state.update("\0".join((document.text, *sorted(document.labels), "", "")).encode())  # none has a NUL in it
+        state.update("\0".join((document.text, *sorted(document.labels), "", "")).encode())  # no text contains NUL
     return state.hexdigest()
 
 
 def statistics(corpus: Corpus) -> Statistics:
-    """Count documents, labels, labels a document and words a document over all parts; blanks separate words."""
+    """Count documents, labels, labels per document and words per document over all splits; spaces separate words."""
     documents = [document for part in PARTS for document in getattr(corpus, part)]
     return Statistics(
         len(documents),
@@ -143,7 +145,7 @@ def statistics(corpus: Corpus) -> Statistics:
 
 
 def warn_of_differences(corpus: Corpus) -> None:
-    """Say in one line in what a corpus, split as published, differs from what is published under its name."""
+    """Log one warning if a corpus, split as published, differs from what was published under its name."""
     known = KNOWN.get(corpus.name)
     if known is None:
         return
@@ -165,11 +167,11 @@ def _difference(editions: Sequence[Edition], sizes: Mapping[str, int], digests: 
             other = [part for part in digests if part in edition.digests and digests[part] != edition.digests[part]]
             wrong = other or [part for part in digests if part not in edition.digests]
             shown = ", ".join(f"{part} {digests[part][:12]}…" for part in wrong)
-            what = "differ" if other else "are not on record and could not be compared"
-            return f"as many documents and labels as known, but the contents {what} (sha256 of {shown})"
+            what = "differ" if other else "could not be compared, because no digests are known"
+            return f"the numbers of documents and labels are as published, but the contents {what} (sha256 of {shown})"
     counts = ", ".join(
         f"{sizes[key]:,} {'labels' if key == 'labels' else f'{key} documents'} instead of {size:,}"
         for key, size in published.sizes.items()
         if sizes[key] != size
     )
-    return f"not as published: {counts}"
+    return f"differs from the published corpus: {counts}"

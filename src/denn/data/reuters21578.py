@@ -1,4 +1,4 @@
-"""Reuters-21578 in the ModApte split: 90 topics of newswire stories, without a published validation part."""
+"""Reuters-21578 in the ModApte split: newswire stories with 90 topics, without a published validation split."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ CLOSING = re.compile(r"\s*\b(?:Reuter|REUTER)\s*$")
 
 
 def load(folder: Path) -> Corpus:
-    """Read `train` and `test` from `<part>.jsonl` or from Lewis's SGML; a tenth of train becomes `valid`."""
+    """Read `train` and `test` from `<part>.jsonl` or from Lewis's SGML, and split off a tenth of train as `valid`."""
     return read_published(folder, "reuters21578", (jsonl("train", "test"), Layout(FILES, _read_sgml)))
 
 
 def _read_sgml(found: Mapping[str, Path]) -> dict[str, list[Document]]:
-    """Keep the topics that occur in both parts, and the stories that have one of them."""
+    """Keep the topics that occur in both splits, and the stories that have one of them."""
     parts: dict[str, list[Document]] = {"train": [], "test": []}
     for path in found.values():
         for part, story in _stories(path):
@@ -42,10 +42,10 @@ def _read_sgml(found: Mapping[str, Path]) -> dict[str, list[Document]]:
 
 
 def _stories(path: Path) -> Iterator[tuple[str, Document]]:
-    """Yield the stories that the topics' editors have seen, each with its part."""
+    """Yield the stories that the topics' editors have seen, each with its split."""
     stories = STORY.findall(read_whole(path).decode("latin-1"))
     if not stories:
-        raise DataError(f"{path}: there are no stories in <REUTERS …> and </REUTERS>. Get the file again.")
+        raise DataError(f"{path}: there are no stories in <REUTERS …> and </REUTERS>. Download the file again.")
     for head, story in stories:
         attributes = dict(re.findall(r'(\w+)="([^"]*)"', head))
         if attributes.get("TOPICS") == "YES" and (part := PARTS.get(attributes.get("LEWISSPLIT", ""))):
@@ -54,7 +54,7 @@ def _stories(path: Path) -> Iterator[tuple[str, Document]]:
 
 
 def _text(story: str) -> str:
-    """Return title and body; a story without these marks is taken whole."""
+    """Return title and body, or the whole story if it has neither element."""
     title, body = _element(story, "TITLE"), _element(story, "BODY")
     marked = [piece for piece in (title, body) if piece is not None]
     text = html.unescape("\n".join(marked) if marked else _element(story, "TEXT") or "")  # control characters vanish

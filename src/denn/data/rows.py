@@ -1,4 +1,4 @@
-"""One row of a corpus: what is accepted as a text, as labels and as an id, and what is said about anything else."""
+"""Parse one row of a corpus: its text, labels and id, with an error for anything else."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from itertools import islice
 from denn.errors import DataError
 
 SEPARATORS = ("|", ";", ",")
-REJECTED = "rejected"  # the column of labels that a person decided against
+REJECTED = "rejected"  # the column of labels that a person rejected
 SHOWN = 40  # characters of a value in a message
 NAMES_SHOWN = 20
 LONGEST_LIST = 100_000  # characters of a list as Python writes it: its syntax tree takes a hundred times as much memory
@@ -23,31 +23,31 @@ _STRING = r"""(?:'(?:[^'\\\n]|\\.)*'|"(?:[^"\\\n]|\\.)*")"""
 PYTHON_LIST = re.compile(rf"\[\s*(?:{_STRING}(?:\s*,\s*{_STRING})*\s*(?:,\s*)?)?\]")
 SET = {"": False, "0": False, "0.0": False, "false": False, "1": True, "1.0": True, "true": True}
 
-# A reader yields the error of a row that cannot be read, and raises the error of a source that cannot be read.
+# A reader yields errors about single rows, and raises errors about the whole source.
 Row = Mapping[str, object] | DataError
 Rows = Iterator[tuple[int, Row]]
 
 
 @dataclass(frozen=True, slots=True)
 class Columns:
-    """The names of the columns to read; the id column may be missing where it has its usual name.
+    """The names of the columns to read; the id column is optional under its default name.
 
-    A column `rejected` is read too, unless another of them has that name.
+    A column `rejected` is read too, unless one of the others has that name.
     """
 
     text: str = "text"
     labels: str = "labels"
     id: str = "id"
     needs_labels: bool = True
-    one_hot: tuple[str, ...] = ()  # columns of 0 and 1 instead of labels; one that ends with * is a beginning of names
+    one_hot: tuple[str, ...] = ()  # columns of 0 and 1 instead of labels; a name that ends in * is a prefix
 
     @property
     def all(self) -> list[str]:
-        """All columns that are read where they are found, each once."""
+        """All columns to read if they exist, each once."""
         return list(dict.fromkeys((self.text, self.labels, self.id, REJECTED)))
 
     def given(self, row: Mapping[str, object]) -> object:
-        """Return the labels of a row as they are written, or those whose columns hold a 1."""
+        """Return the labels of a row as written, or those whose columns contain 1."""
         if not self.one_hot:
             return row.get(self.labels)
         return [label for column, label in self.one_hot_among(row).items() if _is_set(row[column], column)]
@@ -64,7 +64,7 @@ class Columns:
         return chosen
 
     def require_labels(self, found: Iterable[str], name: str) -> None:
-        """Refuse a source without its column or columns of labels."""
+        """Raise a DataError if a source lacks its label column or columns."""
         found = list(found)
         for wanted in self.one_hot:
             if not replace(self, one_hot=(wanted,)).one_hot_among(found):
@@ -76,14 +76,14 @@ class Columns:
         raise DataError(f"{name}: {missing(self.labels, found)}{hint * others}.")
 
     def rejected(self, row: Mapping[str, object]) -> object:
-        """Return the rejected labels of a row as they are written, None where there are none."""
+        """Return the rejected labels of a row as written; None if there are none."""
         found = None if REJECTED in (self.text, self.labels, self.id) else row.get(REJECTED)
         return (
             None if isinstance(found, bool | int | float) else found
-        )  # a column of that name that means something else
+        )  # numbers and booleans: a column of that name with another meaning
 
     def among(self, found: Sequence[str], name: str) -> list[str]:
-        """Return those of the wanted columns that were found; a missing or repeated one is an error."""
+        """Return the requested columns that were found; raise a DataError if one is missing or occurs twice."""
         for column in (self.text, self.id):
             if column not in found and column != "id":
                 raise DataError(f"{name}: {missing(column, found)}.")
@@ -96,7 +96,7 @@ class Columns:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """Rows with their numbers, counted from 1 in lines of a file or in rows."""
+    """Numbered rows, counted from 1 in lines of a file or in rows."""
 
     name: str
     unit: str  # "line", "row" or "file"
@@ -104,29 +104,29 @@ class Table:
     names: Sequence[str] = ()  # of rows that are files
 
     def place(self, number: int) -> str:
-        """Name a row as error messages do."""
+        """Return the location of a row for error messages."""
         return f"{self.name}, {self.names[number - 1] if self.names else f'{self.unit} {number}'}"
 
 
 def missing(column: str, found: Iterable[str]) -> str:
-    """Say that a column is missing, which were found, and which of them may have been meant."""
+    """Say that a column is missing, list those found, and suggest a similar one."""
     names = [str(name) for name in islice(found, NAMES_SHOWN + 1)]
     close = difflib.get_close_matches(column.lower(), [name.lower() for name in names], n=1)
-    meant = next((f" Did you mean {name!r}?" for name in names if close and name.lower() == close[0]), "")
+    similar = next((f" Did you mean {name!r}?" for name in names if close and name.lower() == close[0]), "")
     listed = ", ".join(map(short, names[:NAMES_SHOWN])) or "none"
     return (
-        f"there is no column {column!r}; found: {listed}{' and more' * (len(names) > NAMES_SHOWN)}.{meant} "
-        "Rename it, or name it by text_column, labels_column or id_column (--text-column …)"
+        f"there is no column {column!r}; found: {listed}{' and more' * (len(names) > NAMES_SHOWN)}.{similar} "
+        "Rename it, or set text_column, labels_column or id_column (--text-column …)"
     )
 
 
 def short(text: str) -> str:
-    """Quote a text for a message, cut where it is long."""
+    """Quote a text for a message, shortened if it is long."""
     return repr(text if len(text) <= SHOWN else text[: SHOWN - 1] + "…")
 
 
 def describe(value: object) -> str:
-    """Name the type of a value in a reader's words, with the value where it is short."""
+    """Name the type of a value in plain words, with the value if it is short."""
     kinds = {type(None): "null", bool: "a boolean", int: "a number", float: "a number", str: "a string"}
     kinds |= {list: "a list", tuple: "a list", dict: "an object", bytes: "bytes"}
     kind = kinds.get(type(value), f"a {type(value).__name__}")
@@ -134,26 +134,26 @@ def describe(value: object) -> str:
         return kind
     try:
         shown = repr(value)
-    except (RecursionError, ValueError):  # nested too deeply, or a number of too many digits
+    except (RecursionError, ValueError):  # nested too deeply, or a number with too many digits
         return kind
     return kind if len(shown) > SHOWN else f"{kind} ({shown})"
 
 
 def is_pattern(column: str) -> str | None:
-    """Return what the names begin with that a pattern such as topic_* means; None if it is not a pattern."""
+    """Return the prefix of a pattern such as topic_*; None if it is not a pattern."""
     return column[:-1] if isinstance(column, str) and column.endswith("*") else None
 
 
 def _is_set(value: object, column: str) -> bool:
-    """Tell 1 from 0 in a column of a label; nothing means 0."""
+    """Return whether a label's column contains 1; an empty value means 0."""
     known = SET.get(value.strip().lower()) if isinstance(value, str) else value
     if isinstance(known, bool | int | float) and known in (0, 1):
         return bool(known)
     if value is None:
         return False
     raise DataError(
-        f"the label column {short(str(column))} holds {describe(value)}, expected 0 or 1. Name the columns of labels "
-        "by label_columns (--label-columns a,b)"
+        f"the label column {short(str(column))} contains {describe(value)}, expected 0 or 1. Name the label columns "
+        "with label_columns (--label-columns a,b)"
     )
 
 
@@ -165,7 +165,7 @@ def parse_text(value: object) -> str:
 
 
 def parse_labels(value: object, column: str = "label") -> tuple[str, ...] | str:
-    """Accept a list of strings; a string is returned as it is, to be split once the separator is known."""
+    """Accept a list of strings; return a string as it is, to be split once the separator is known."""
     if value is None:
         return ()
     if isinstance(value, str):
@@ -178,7 +178,7 @@ def parse_labels(value: object, column: str = "label") -> tuple[str, ...] | str:
 
 
 def split_labels(joined: str, separator: str | None, explicit: bool) -> tuple[str, ...]:
-    """Split a label string; a list of JSON or Python is read as such unless the separator was given explicitly."""
+    """Split a label string; a list of JSON or Python is parsed unless the separator was given explicitly."""
     if explicit or not joined.lstrip().startswith("["):
         return _clean([joined] if separator is None else joined.split(separator))
     try:
@@ -187,7 +187,7 @@ def split_labels(joined: str, separator: str | None, explicit: bool) -> tuple[st
         labels = _python_list(joined.strip())
     if not isinstance(labels, list):
         raise DataError(
-            f"the labels start with '[' but are not a list as JSON or Python writes it, got {describe(joined)}. "
+            f"the labels start with '[' but are not a JSON or Python list, got {describe(joined)}. "
             "Write [\"a\", \"b\"], ['a', 'b'] or a|b, or give the separator"
         )
     return tuple(parse_labels(labels))
@@ -200,21 +200,21 @@ def _python_list(written: str) -> list[str] | None:
     if not PYTHON_LIST.fullmatch(written):
         return None
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # about backslashes that mean themselves
+        warnings.simplefilter("ignore")  # about backslashes without special meaning
         try:
             return list(ast.literal_eval(written))
-        except (ValueError, SyntaxError):  # a backslash before what cannot follow it
+        except (ValueError, SyntaxError):  # an invalid escape sequence
             return None
 
 
 def find_separator(joined: Iterable[str]) -> str | None:
-    """Return the first of | ; , that occurs anywhere in the column; lists in brackets do not count."""
+    """Return the first of | ; , that occurs anywhere in the column, ignoring lists in brackets."""
     strings = [labels for labels in joined if not labels.lstrip().startswith("[")]
     return next((mark for mark in SEPARATORS if any(mark in labels for labels in strings)), None)
 
 
 def parse_id(value: object) -> str | None:
-    """Accept a string or a whole number; null and the empty string mean that there is none."""
+    """Accept a string or a whole number; null and the empty string mean no id."""
     if value is None or value == "":
         return None
     if isinstance(value, int) and not isinstance(value, bool):
@@ -226,7 +226,7 @@ def parse_id(value: object) -> str | None:
 
 def _wrong_labels(got: str, column: str) -> str:
     return (
-        f"{column} column of the wrong type: got {got}, expected a list of strings or one string. "
+        f"the {column} column has the wrong type: got {got}, expected a list of strings or one string. "
         "Write label names instead of numbers or codes"
     )
 
@@ -236,18 +236,18 @@ def _clean(labels: Iterable[str]) -> tuple[str, ...]:
     for label in stripped:
         _storable(label, "a label")
         if len(label.splitlines()) > 1:
-            raise DataError(f"the label {short(label)} has a line break in it, expected a name on one line")
+            raise DataError(f"the label {short(label)} contains a line break, expected a name on one line")
     return tuple(label for label in stripped if label)
 
 
 def _storable(value: str, what: str) -> str:
     if "\0" in value:
-        raise DataError(f"{what} has a NUL character at position {value.index(chr(0)) + 1}. Remove it")
+        raise DataError(f"{what} contains a NUL character at position {value.index(chr(0)) + 1}. Remove it")
     try:
         value.encode()
     except UnicodeEncodeError as error:
         code = ord(value[error.start])
         raise DataError(
-            f"{what} has the lone surrogate U+{code:04X} at position {error.start + 1}, no character. Remove it"
+            f"{what} contains the lone surrogate U+{code:04X} at position {error.start + 1}. Remove it"
         ) from None
     return value

@@ -1,4 +1,4 @@
-"""A stratified split of multi-label documents, in time linear in the number of labels they carry."""
+"""A stratified split of multi-label documents, in time linear in the number of label assignments."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from denn.errors import DataError
 
 
 def stratified_split(label_lists: Sequence[Sequence[int]], share: float, seed: int) -> tuple[list[int], list[int]]:
-    """Split rows in two, the second with round(share·n) of them and close to this share of each label's rows.
+    """Split rows in two, with round(share·n) rows and about this share of each label's rows in the second part.
 
-    Rows are dealt out once, those with the rarest labels first; each goes where the squares of all labels' surpluses
-    stay smaller. A label that occurs once stays in the first part. Both parts are ascending and, from two rows on,
-    not empty.
+    Rows are assigned once, those with the rarest labels first, each to the part that keeps the sum of squares of all
+    labels' surpluses smaller. A label that occurs once stays in the first part. Both parts are ascending and, if there
+    are at least two rows, not empty.
     """
     if not 0 < share < 1:
-        raise DataError(f"the share of a split is {share}, expected more than 0 and less than 1.")
+        raise DataError(f"the share of a split is {share}; it must be more than 0 and less than 1.")
     n = len(label_lists)
     if n < 2:
         return list(range(n)), []
@@ -39,9 +39,9 @@ def stratified_split(label_lists: Sequence[Sequence[int]], share: float, seed: i
 def _deal(
     label_lists: Sequence[Sequence[int]], order: list[int], kept: NDArray[np.bool_], L: int, share: float
 ) -> list[int]:
-    """Return the rows of the second part, chosen one by one; rows that are kept are not."""
-    surplus = [0.0] * L  # rows of each label in the second part, less the share of those dealt out
-    total = 0.0  # the same of all rows
+    """Return the rows of the second part, chosen one by one; rows in `kept` are not chosen."""
+    surplus = [0.0] * L  # rows of each label in the second part, minus the share of those assigned so far
+    total = 0.0  # the same for all rows
     half = 0.5 - share
     keep = kept.tolist()
     chosen = []
@@ -70,7 +70,7 @@ def _settle(
     share: float,
     kept: NDArray[np.bool_],
 ) -> None:
-    """Move the rows that cost the labels least until the second part has its exact size; rows kept move last."""
+    """Move the rows that cost the labels least until the second part has its exact size; move kept rows last."""
     n = len(chosen)
     size = min(max(round(share * n), 1), n - 1)
     while missing := size - int(chosen.sum()):
@@ -79,6 +79,6 @@ def _settle(
         cost = np.bincount(owner, sign * surplus[columns] + 0.5, minlength=n).astype(np.float64)
         cost[chosen == (missing > 0)] = np.inf
         cost[kept & ~chosen] += n * len(counts)
-        # A few at a time, as each changes what the next one costs.
+        # A few at a time, because each changes the cost of the next one.
         moved = np.argsort(cost, kind="stable")[: -(-abs(missing) // 8)]
         chosen[moved] = missing > 0

@@ -1,4 +1,4 @@
-"""Tables for spreadsheets, which take a cell that begins with = + - or @ for a formula and run it.
+"""Write tables for spreadsheets, which treat a cell that begins with = + - or @ as a formula and run it.
 
 Such a cell gets an apostrophe in front, as OWASP advises; numbers stay numbers. `service/page/csv.js` does the same.
 """
@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 
 FORMULA = re.compile(r"'*[=+\-@\t\r\n＝＋－＠]")
 PROTECTED = re.compile(r"'+[=+\-@\t\r\n＝＋－＠]")
-ADDED = ["labels", "scores", "familiarity", "unfamiliar"]  # columns of the page; the first two in earlier versions
+ADDED = ["labels", "scores", "familiarity", "unfamiliar"]  # columns that the page adds; earlier versions: the first two
 NUMBER = re.compile(r"[+-]?\d+(\.\d+)?([eE][+-]?\d+)?", re.ASCII)
 
 
@@ -25,7 +25,7 @@ def write_table(rows: Iterable[Sequence[object]], separator: str = ",") -> bytes
 
 
 def protect(cell: str) -> str:
-    """Put an apostrophe before what a spreadsheet would take for a formula."""
+    """Put an apostrophe before a cell that a spreadsheet would treat as a formula."""
     return f"'{cell}" if FORMULA.match(cell) and not NUMBER.fullmatch(cell) else cell
 
 
@@ -35,6 +35,6 @@ def restore(cell: str) -> str:
 
 
 def is_ours(header: Sequence[str]) -> bool:
-    """Tell a file that the page wrote, by its last columns; in other files an apostrophe means itself."""
+    """Recognise a file that the page wrote by its last columns; in other files an apostrophe is content."""
     names = [name.removeprefix("predicted_") for name in header]
     return any(names[-len(added) :] == added for added in (ADDED, ADDED[:2]))

@@ -1,9 +1,9 @@
-"""A folder in Hugging Face format as a model, whoever wrote it: no code of its own, no download, no surprise in size.
+"""Load a folder in Hugging Face format from an untrusted source: no code of its own, no download, bounded size.
 
-Models with a packed forward are read into modules of our own (`plain_model`), all others into those of transformers,
-which never sees the folder. It gets a configuration without what could name code, kernels, adapters or other models,
+Models with a packed forward are read into our own modules (`plain_model`), all others into those of transformers, which
+never sees the folder. It gets a configuration without anything that could name code, kernels, adapters or other models,
 and the tensors of safetensors files. Before these are read, their number and sizes are compared with what the
-configuration describes. The checks cost nothing: the model is built on the device `meta`, which has shapes and no
+configuration describes. The checks cost nothing: the model is built on the device `meta`, which has shapes but no
 memory.
 """
 
@@ -31,21 +31,21 @@ from denn.untrusted import first_line, header, load_tensors, read_object
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
 PICKLES = ("pytorch_model.bin", "pytorch_model.bin.index.json")
 MOST_NUMBER = 10**7  # in config.json: vocabularies, positions and widths are smaller
-MOST_REPEATED = 1000  # layers and the like, unless there are more tensors: the modules are counted as well
-MOST_BUFFERS = 256 * 2**20  # bytes of what a model makes up beside its weights
-MODULES, MODULES_PER_TENSOR = 10_000, 50  # that a model may have for so many tensors in its file
+MOST_REPEATED = 1000  # layers and the like, unless there are more tensors; modules are counted as well
+MOST_BUFFERS = 256 * 2**20  # bytes of tables that a model computes besides its weights
+MODULES, MODULES_PER_TENSOR = 10_000, 50  # that a model may have, plus for each tensor in its file
 FLOATS = {"F64", "F32", "F16", "BF16"}
-REPEATED = ("layer", "block", "group", "expert", "stage", "depth")  # in the names of what a model has many of
-SURPLUS = 4  # times as many weights as the encoder has: a language model's file has its head, and words twice
+REPEATED = ("layer", "block", "group", "expert", "stage", "depth")  # in the names of what a model may have many of
+SURPLUS = 4  # times the encoder's weights: a language model's file has its head, and word embeddings twice
 
-# Of the settings that all models share an encoder needs these tokens alone.
+# Of the settings that all models share, an encoder needs only these tokens.
 KEPT = {"pad_token_id", "bos_token_id", "eos_token_id"}
 DROPPED = {"auto_map", "quantization_config", "fusion_config", "transformers_weights", "task_specific_params"}
 DROPPED_ENDS = ("_implementation", "_plan", "kernels", "kernel_config", "name_or_path", "pretrained_backbone")
 
 
 def load_model(folder: Path) -> Any:
-    """Read a model in float32, without a pooler where the packed forward needs none."""
+    """Load a model in float32, without a pooler if the packed forward does not need one."""
     files = _weight_files(folder)
     found: dict[str, Any] = {}
     for file in files:
@@ -55,22 +55,22 @@ def load_model(folder: Path) -> Any:
     if not is_plain(content):
         need_transformers(f"An encoder of the type {content['model_type']!r}")
     with contextlib.nullcontext() if is_plain(content) else _quiet():
-        with _refused(folder, "config.json describes no model that can be built"):
+        with _refused(folder, "config.json does not describe a model that can be built"):
             shell = _shell(_maker(content), MODULES + MODULES_PER_TENSOR * len(found))
         _check_size(folder, shell, found)
         tensors = {name: tensor for file in files for name, tensor in load_tensors(file, EncoderError).items()}
-        with _refused(folder, "the weights do not belong to config.json"):
+        with _refused(folder, "the weights do not match config.json"):
             model, missing = _filled(shell, tensors)
     if missing:
         raise EncoderError(
-            f"The encoder in {folder} has no weights for {missing[0]!r} and {len(missing) - 1} others that config.json "
-            "describes. Fetch the encoder again."
+            f"The encoder in {folder} lacks {len(missing)} of the weights that config.json describes, such as "
+            f"{missing[0]!r}. Download the encoder again."
         )
     return model.eval()
 
 
 def need_transformers(what: str) -> None:
-    """Import transformers, which an extra brings, for what needs it."""
+    """Import transformers for `what`, or name the extra that installs it."""
     try:
         import_module("transformers")
     except ImportError as error:
@@ -78,7 +78,7 @@ def need_transformers(what: str) -> None:
 
 
 def _filled(shell: Any, tensors: dict[str, Tensor]) -> tuple[Any, list[str]]:
-    """Return the model of a shell with the weights of a file, and the names of those that the file lacks."""
+    """Return the model of a shell with the weights of a file, and the names of weights that the file lacks."""
     if isinstance(shell, PlainModel):
         return shell, shell.take(tensors)
     options = {"dtype": torch.float32, "output_loading_info": True, **_options(shell.config.model_type)}
@@ -87,7 +87,7 @@ def _filled(shell: Any, tensors: dict[str, Tensor]) -> tuple[Any, list[str]]:
 
 
 def _weight_files(folder: Path) -> list[Path]:
-    """Return the safetensors files, one or several named by an index; pickles are refused."""
+    """Return the safetensors files, one or several named by an index; reject pickles."""
     if (folder / WEIGHTS).is_file():
         return [folder / WEIGHTS]
     if (folder / INDEX).is_file():
@@ -95,20 +95,20 @@ def _weight_files(folder: Path) -> list[Path]:
         names = sorted({str(name) for name in parts.values()}) if isinstance(parts, dict) else []
         if names and all(Path(name).name == name and name.endswith(".safetensors") for name in names):
             return [folder / name for name in names]
-        raise EncoderError(f"{folder / INDEX} names no safetensors files of its folder. Fetch the encoder again.")
+        raise EncoderError(f"{folder / INDEX} names no safetensors files in its folder. Download the encoder again.")
     if any((folder / name).is_file() for name in PICKLES):
         raise EncoderError(
             f"The encoder folder {folder} has its weights in pytorch_model.bin, a format that can run code; expected "
             f"{WEIGHTS}. Convert it on a machine where you trust it: AutoModel.from_pretrained(folder)"
             ".save_pretrained(new_folder)."
         )
-    raise EncoderError(f"The encoder in {folder} cannot be read: there is no {WEIGHTS}. Fetch it again.")
+    raise EncoderError(f"The encoder in {folder} cannot be read: there is no {WEIGHTS}. Download it again.")
 
 
 def _check_content(folder: Path, content: Mapping[str, Any], tensors: int) -> None:
-    """Refuse a configuration that wants to run code, or whose numbers no file of this many tensors can mean."""
+    """Reject a configuration that wants to run code, or whose numbers are impossible for this many tensors."""
     if not isinstance(content.get("model_type"), str):
-        raise EncoderError(f"{folder / 'config.json'} has no model_type. Fetch the encoder again.")
+        raise EncoderError(f"{folder / 'config.json'} has no model_type. Download the encoder again.")
     if content.get("auto_map"):
         raise code_refused(folder, "config.json")
     if content.get("quantization_config"):
@@ -118,20 +118,20 @@ def _check_content(folder: Path, content: Mapping[str, Any], tensors: int) -> No
         if abs(number) > most:
             raise EncoderError(
                 f"{folder / 'config.json'} has {name} = {str(number)[:40]}, expected at most {most:,} for "
-                "this file of weights. Fetch the encoder again."
+                "this weights file. Download the encoder again."
             )
 
 
 def code_refused(folder: Path, file: str) -> EncoderError:
-    """Return the sentence for a folder that brings code."""
+    """Return the error for a folder that contains code."""
     return EncoderError(
         f"The encoder folder {folder} wants to run its own code (auto_map in {file}). denn never runs code from a "
-        "model folder; use an architecture that transformers ships."
+        "model folder; use an architecture that transformers includes."
     )
 
 
 def _numbers(content: Any, name: str = "") -> Iterator[tuple[str, float]]:
-    """Yield all numbers of a configuration with the names they have, except ids of labels and tokens."""
+    """Yield all numbers of a configuration with their names, except ids of labels and tokens."""
     if isinstance(content, dict):
         for key, value in content.items():
             if key not in ("id2label", "label2id") and "theta" not in str(key):  # θ of rotary positions has no bound
@@ -144,7 +144,7 @@ def _numbers(content: Any, name: str = "") -> Iterator[tuple[str, float]]:
 
 
 def _maker(content: Mapping[str, Any]) -> Callable[[], Any]:
-    """Return what makes the model of a configuration, with weights of any value."""
+    """Return a function that creates the model of a configuration, with uninitialised weights."""
     if is_plain(content):
         return partial(PlainModel, ModelSettings.of(content))
     from transformers import AutoModel
@@ -158,7 +158,7 @@ def _options(kind: str) -> dict[str, Any]:
 
 
 def _config(content: Mapping[str, Any]) -> Any:
-    """Make the configuration of a text model that transformers ships."""
+    """Create the configuration of a text model that transformers includes."""
     from transformers import AutoConfig
     from transformers.models.auto import modeling_auto
 
@@ -169,12 +169,12 @@ def _config(content: Mapping[str, Any]) -> Any:
         modeling_auto.MODEL_FOR_TEXT_ENCODING_MAPPING_NAMES,
     )
     if not any(kind in names for names in texts):
-        raise ValueError(f"its model_type is {kind!r}, expected one that transformers has for texts")
+        raise ValueError(f"its model_type is {kind!r}, expected a text model of transformers")
     return AutoConfig.for_model(**_clean(content))
 
 
 def _clean(content: Mapping[str, Any]) -> dict[str, Any]:
-    """Leave out whatever can name code, kernels, other models, or another way to run this one; at any depth."""
+    """Remove whatever can name code, kernels, other models, or another way to run this one, at any depth."""
     from transformers import PreTrainedConfig
 
     shared = {field.name for field in fields(PreTrainedConfig)} - KEPT
@@ -187,7 +187,7 @@ def _clean(content: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _shell(make: Callable[[], Any], most: int) -> Any:
-    """Make a model without memory, of this many modules at most."""
+    """Create a model without memory and with at most `most` modules."""
     made, mine = 0, threading.get_ident()
 
     def count(*_: object) -> None:
@@ -205,28 +205,28 @@ def _shell(make: Callable[[], Any], most: int) -> Any:
 
 
 def _check_size(folder: Path, shell: Any, found: Mapping[str, tuple[str, tuple[int, ...]]]) -> None:
-    """Refuse a model that is larger than the file, before memory is taken for it."""
+    """Reject a model that is larger than its file, before allocating memory for it."""
     weights = sum(weight.numel() for name, weight in shell.named_parameters() if "pooler" not in name)
     there = sum(prod(shape) for kind, shape in found.values() if kind in FLOATS)
     if weights > there:
         raise EncoderError(
-            f"The encoder in {folder} has {there:,} weights, but its config.json describes {weights:,}. Fetch it again."
+            f"The encoder in {folder} has {there:,} weights, but config.json describes {weights:,}. Download it again."
         )
     if there > SURPLUS * weights + MOST_NUMBER:
         raise EncoderError(
-            f"The encoder in {folder} has {there:,} weights, but its config.json describes only {weights:,}. Fetch it "
+            f"The encoder in {folder} has {there:,} weights, but config.json describes only {weights:,}. Download it "
             "again."
         )
     if sum(buffer.numel() * buffer.element_size() for buffer in shell.buffers()) > MOST_BUFFERS:
         raise EncoderError(
             f"The encoder in {folder} needs tables of more than {MOST_BUFFERS:,} bytes for the lengths that "
-            "config.json describes. Fetch it again."
+            "config.json describes. Download it again."
         )
 
 
 @contextlib.contextmanager
 def _refused(folder: Path, what: str) -> Iterator[None]:
-    """Turn any error that transformers raises for bad settings into a sentence."""
+    """Turn any error that transformers raises for bad settings into an EncoderError."""
     try:
         yield
     except Exception as error:  # transformers documents no error type for bad settings
@@ -235,7 +235,7 @@ def _refused(folder: Path, what: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Keep transformers from talking."""
+    """Silence transformers."""
     from transformers.utils import logging
 
     logging.disable_progress_bar()

@@ -1,10 +1,10 @@
 """Attention within packed documents on CUDA: no padding, an added bias, dropout, and exact gradients.
 
-Documents lie end to end; each program takes a block of one document's rows and goes along that document's columns with
-a running softmax, so no (L,L) matrix is ever written. The backward pass computes the weights again from the row's
+Documents are laid end to end; each program takes a block of one document's rows and moves along that document's columns
+with a running softmax, so no (L,L) matrix is ever written. The backward pass recomputes the weights from the row's
 log-sum and needs no atomic additions: the same seed gives the same bits.
 
-The bias (MPNet's relative positions) is added as it is and gets no gradient.
+The bias (MPNet's relative positions) is added unchanged and gets no gradient.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from torch import Tensor
 from triton.errors import TritonError as TritonError
 
 LOG2E = 1.4426950408889634
-SIDE = 128  # the bias is padded to a multiple of the largest block, so that no load of it needs a mask
+SIDE = 128  # the bias is padded to a multiple of the largest block, so that loading it needs no mask
 
 
 @triton.jit
@@ -89,7 +89,7 @@ def _backward_rows(  # type: ignore[no-untyped-def]
     HEADS: tl.constexpr, D: tl.constexpr, M: tl.constexpr, N: tl.constexpr,
     BIASED: tl.constexpr, DROPS: tl.constexpr,
 ):  # fmt: skip
-    """Gradients of the queries; leaves each row's Σ grad·out for `_backward_columns`."""
+    """Compute the gradients of the queries; leave each row's Σ grad·out for `_backward_columns`."""
     head, document, seed = tl.program_id(1), tl.program_id(2), tl.load(SEED)
     start = tl.load(STARTS + document)
     length = tl.load(STARTS + document + 1) - start
@@ -140,7 +140,7 @@ def _backward_columns(  # type: ignore[no-untyped-def]
     HEADS: tl.constexpr, D: tl.constexpr, M: tl.constexpr, N: tl.constexpr,
     BIASED: tl.constexpr, DROPS: tl.constexpr,
 ):  # fmt: skip
-    """Gradients of keys and values: a block of N columns goes along the rows."""
+    """Compute the gradients of keys and values: a block of N columns moves along the rows."""
     head, document, seed = tl.program_id(1), tl.program_id(2), tl.load(SEED)
     start = tl.load(STARTS + document)
     length = tl.load(STARTS + document + 1) - start
@@ -167,7 +167,7 @@ def _backward_columns(  # type: ignore[no-untyped-def]
         lse = tl.load(LSE + head * tokens + start + rows, mask=real, other=float("inf"))
         delta = tl.load(DELTA + head * tokens + start + rows, mask=real, other=0.0)
         s = tl.dot(k, tl.trans(q)) * scale  # (N,M)
-        if BIASED:  # the bias of (column, row) comes behind that of all heads
+        if BIASED:  # the bias of (column, row) is stored after that of all heads
             s += tl.load(BIAS + (HEADS + head) * side * side + columns[:, None] * side + rows[None, :]).to(tl.float32)
         p = tl.exp2(s - lse[None, :])
         dp = tl.dot(v, tl.trans(grad))
@@ -222,7 +222,7 @@ class _Attention(torch.autograd.Function):
         return dqkv, None, None, None, None, None, None
 
 
-# Rows and columns of a block, and how the compiler shall spread it; measured on an H200.
+# Rows and columns of a block, and compiler settings; measured on an H200.
 FORWARD = (64, 64, {"num_warps": 4, "num_stages": 2})
 BACKWARD_ROWS = (64, 32, {"num_warps": 4, "num_stages": 3})
 BACKWARD_COLUMNS = (32, 64, {"num_warps": 4, "num_stages": 2})
@@ -231,7 +231,7 @@ BACKWARD_COLUMNS = (32, 64, {"num_warps": 4, "num_stages": 2})
 def _settings(
     width: int, heads: int, bias: Tensor | None, share: float, tokens: int
 ) -> tuple[tuple[object, ...], dict[str, Any]]:
-    """Return the numbers and the compile-time constants that all three kernels take."""
+    """Return the arguments and compile-time constants of all three kernels."""
     side = 0 if bias is None else bias.shape[-1]
     scale = LOG2E / (width // heads) ** 0.5
     numbers = (scale, round(share * 2**32), 1 / (1 - share), side, tokens)
@@ -244,17 +244,17 @@ def attend(
 ) -> Tensor:
     """Attend within each document: (T,3d) → (T,d).
 
-    `starts` are the (n+1,) int32 first rows of the documents, `bias` comes from `prepare_bias`, `share` of the weights
-    is dropped by a draw that depends on the seed, an int32 on the device, alone.
+    `starts` are the (n+1,) int32 first rows of the documents, `bias` comes from `prepare_bias`, and `share` of the
+    weights is dropped at random, depending only on the seed, an int32 on the device.
     """
     out: Tensor = _Attention.apply(qkv, bias, starts, longest, heads, share, seed)  # type: ignore[no-untyped-call]
     return out
 
 
 def prepare_bias(bias: Tensor) -> Tensor:
-    """Pad a (heads,L,L) bias to whole blocks and turn it into base 2, as the kernels want it: (2,heads,L,L).
+    """Pad a (heads,L,L) bias to whole blocks and convert it to base 2 for the kernels: (2,heads,L,L).
 
-    The second one has rows and columns exchanged, so that a kernel that goes along the rows reads memory in its order.
+    The second copy is transposed, so that a kernel that moves along the rows reads memory in order.
     """
     missing = -bias.shape[-1] % SIDE
     padded = torch.nn.functional.pad(bias.detach(), (0, missing, 0, missing)) * LOG2E
@@ -264,7 +264,7 @@ def prepare_bias(bias: Tensor) -> Tensor:
 @torch.inference_mode(False)
 @torch.enable_grad()
 def try_out() -> None:
-    """Run the kernels once, on two tokens, to see whether they compile here."""
+    """Run the kernels once, on two tokens, to check that they compile here."""
     qkv = torch.zeros(2, 48, device="cuda", dtype=torch.bfloat16, requires_grad=True)
     starts, seed = (torch.tensor(values, device="cuda", dtype=torch.int32) for values in ([0, 2], [0] * 4))
     torch.autograd.grad(attend(qkv, None, starts, 2, 1, 0.0, seed).sum(), qkv)

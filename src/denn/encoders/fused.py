@@ -1,8 +1,8 @@
-"""What stands between two matrix products of a transformer, in one pass over memory on CUDA.
+"""The operations between two matrix products of a transformer, in one pass over memory on CUDA.
 
-`residual_norm` is layer_norm(x + dropout(y + bias)), `biased_gelu` is gelu(x + bias). Their backward passes give the
+`residual_norm` is layer_norm(x + dropout(y + bias)), `biased_gelu` is gelu(x + bias). Their backward passes compute the
 gradients of all inputs; those of bias, weight and shift are summed over the rows in a fixed order. `linear_and_input`
-adds the gradients of a map and of the residual beside it within the matrix product.
+adds the gradients of a linear map and of the parallel residual within the matrix product.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from torch import Tensor
 
 from denn.encoders.flash import _mix
 
-# How the work is divided, as measured on an H200: rows that a program takes, and the warps that it runs on.
+# How the work is divided, as measured on an H200: rows per program, and its warps.
 NORM = {"num_warps": 1}
 NORM_BACKWARD = {"ROWS": 16, "num_warps": 1}
 GELU = {"ROWS": 4, "BLOCK": 1024, "num_warps": 8}
@@ -37,7 +37,7 @@ def _forward(  # type: ignore[no-untyped-def]
     if DROPS:
         y = tl.where(_kept(row, columns, seed, cut, D), y * rescale, 0.0)
     x = y + tl.load(X + row * D + columns, mask=inside, other=0.0).to(tl.float32)
-    x = x.to(OUT.dtype.element_ty).to(tl.float32)  # normalise what the backward pass will read
+    x = x.to(OUT.dtype.element_ty).to(tl.float32)  # normalise exactly what the backward pass will read
     mean = tl.sum(x, 0) / D
     centred = tl.where(inside, x - mean, 0.0)
     rstd = 1 / tl.sqrt(tl.sum(centred * centred, 0) / D + eps)
@@ -155,7 +155,7 @@ class _BiasedGelu(torch.autograd.Function):
 
 
 def biased_gelu(x: Tensor, bias: Tensor) -> Tensor:
-    """Return gelu(x + bias), the exact one, of a (T,d) matrix."""
+    """Return the exact gelu(x + bias) of a (T,d) matrix."""
     out: Tensor = _BiasedGelu.apply(x, bias)  # type: ignore[no-untyped-call]
     return out
 
@@ -176,7 +176,7 @@ class _ResidualNorm(torch.autograd.Function):
         rows, width = y.shape
         keeps = any(ctx.needs_input_grad)
         out = torch.empty_like(x)
-        total = torch.empty_like(x) if keeps else out  # without a backward pass nothing is written there
+        total = torch.empty_like(x) if keeps else out  # not written without a backward pass
         mean, rstd = torch.empty(2, rows if keeps else 1, device=x.device, dtype=torch.float32)
         numbers = (round(share * 2**32), 1 / (1 - share))
         constants = {"D": width, "BLOCK": triton.next_power_of_2(width), "DROPS": share > 0}
@@ -231,7 +231,7 @@ def linear_and_input(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> t
 @torch.inference_mode(False)
 @torch.enable_grad()
 def try_out() -> None:
-    """Run the kernels once, on two rows, to see whether they compile here."""
+    """Run the kernels once, on two rows, to check that they compile here."""
     x = torch.zeros(2, 16, device="cuda", dtype=torch.bfloat16, requires_grad=True)
     seed = torch.zeros(4, device="cuda", dtype=torch.int32)
     mapped, same = linear_and_input(x, torch.eye(16, device="cuda", dtype=torch.bfloat16))

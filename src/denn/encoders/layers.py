@@ -1,7 +1,7 @@
 """The weights of a transformer's layers, in the form that the packed forward reads.
 
-BERT's, RoBERTa's and MPNet's layers differ in names and in MPNet's relative position bias only; the weights stay in
-the Hugging Face module they were loaded into.
+The layers of BERT, RoBERTa and MPNet differ only in names and in MPNet's relative position bias; the weights stay in
+the module that they were loaded into.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ FIRST_POSITION = {"bert": 0, "roberta": 2, "xlm-roberta": 2, "camembert": 2, "mp
 
 
 class Layer(NamedTuple):
-    """The weights of one transformer layer in the precision it runs in."""
+    """The weights of one transformer layer, in the precision in which it runs."""
 
     qkv: Tensor  # (3d,d)
     qkv_bias: Tensor
@@ -39,7 +39,7 @@ class Layer(NamedTuple):
 
 
 class Parts(NamedTuple):
-    """The modules of one layer, whatever the model calls them."""
+    """The modules of one layer, independent of the model's names for them."""
 
     query: nn.Linear
     key: nn.Linear
@@ -53,7 +53,7 @@ class Parts(NamedTuple):
 
 
 def parts_of(layer: Any, model_type: str) -> Parts:
-    """Name the modules of a Hugging Face layer."""
+    """Return the modules of a Hugging Face layer."""
     up, output = layer.intermediate, layer.output
     feed = (up.dense, up.intermediate_act_fn, output.dense, output.LayerNorm)
     if model_type == "mpnet":
@@ -67,7 +67,7 @@ def layers_of(all_parts: Sequence[Parts], dtype: torch.dtype) -> list[Layer]:
     """Return the weights of all layers in one precision; gradients reach the modules' own parameters."""
     if not all_parts:
         return []
-    groups: list[tuple[Tensor, ...]] = []  # what is joined along the first dimension
+    groups: list[tuple[Tensor, ...]] = []  # tensors to join along the first dimension
     for parts in all_parts:
         maps = (parts.query, parts.key, parts.value)
         groups += [tuple(m.weight for m in maps), tuple(m.bias for m in maps)]
@@ -87,7 +87,7 @@ def layers_of(all_parts: Sequence[Parts], dtype: torch.dtype) -> list[Layer]:
 
 
 class _Cast(torch.autograd.Function):
-    """Join and cast many tensors by one launch each way instead of one for every tensor."""
+    """Join and cast many tensors with one launch each way instead of one per tensor."""
 
     @staticmethod
     def forward(ctx: Any, dtype: torch.dtype, sizes: list[list[int]], *tensors: Tensor) -> tuple[Tensor, ...]:

@@ -1,4 +1,4 @@
-"""A transformer forward without padding: the tokens of all documents in one (T,d) matrix."""
+"""A transformer forward pass without padding: the tokens of all documents in one (T,d) matrix."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ log = logging.getLogger(__name__)
 
 
 class Kernels(NamedTuple):
-    """The modules of our CUDA kernels."""
+    """The modules with our CUDA kernels."""
 
     flash: Any
     fused: Any
@@ -29,7 +29,7 @@ class Kernels(NamedTuple):
 
 @cache
 def kernels() -> Kernels | None:
-    """Return our CUDA kernels, None where there is no Triton or it cannot compile: torch's operations do the same."""
+    """Return our CUDA kernels; None if Triton is missing or cannot compile, in which case torch does the same work."""
     try:
         found = Kernels(import_module("denn.encoders.flash"), import_module("denn.encoders.fused"))
     except ImportError:
@@ -38,16 +38,16 @@ def kernels() -> Kernels | None:
         found.flash.try_out()
         found.fused.try_out()
     except (RuntimeError, OSError, SubprocessError, found.flash.TritonError) as error:  # no compiler, or a failing one
-        log.warning("CUDA kernels cannot be compiled here, training will be slower: %s", error)
+        log.warning("CUDA kernels cannot be compiled here, so training will be slower: %s", error)
         return None
     return found
 
 
 def dropout(x: Tensor, share: float) -> Tensor:
-    """Set a share of the entries to zero and scale the rest up; 0 leaves everything.
+    """Set a share of the entries to zero and scale up the rest; 0 changes nothing.
 
     A CPU draws its random numbers one by one, which took a fifth of a training step; here one draw of 64 bits decides
-    on eight entries. The share is then a multiple of 1/256, and the scale belongs to that multiple.
+    eight entries. The share is then a multiple of 1/256, and the scale matches that multiple.
     """
     if not share or x.device.type != "cpu":
         return F.dropout(x, share)
@@ -58,14 +58,14 @@ def dropout(x: Tensor, share: float) -> Tensor:
 
 
 def attend(qkv: Tensor, layout: Layout, heads: int, bias: Tensor | None, share: float) -> Tensor:
-    """Attend within each document: (T,3d) → (T,d); `bias` is (heads, L, L), L no less than the longest."""
+    """Attend within each document: (T,3d) → (T,d); `bias` is (heads, L, L), with L at least the longest length."""
     if qkv.device.type == "cpu":
         return _attend_by_length(qkv, layout, heads, bias, share)
     return _attend_padded(qkv, layout, heads, bias, share)
 
 
 def _attend_by_length(qkv: Tensor, layout: Layout, heads: int, bias: Tensor | None, share: float) -> Tensor:
-    """One attention call per run of documents of equal length: no padding and no mask."""
+    """Make one attention call per run of documents of equal length, without padding or mask."""
     width = qkv.shape[1] // 3
     pieces, start = [], 0
     for length, run in groupby(layout.lengths):
@@ -83,7 +83,7 @@ def _attend_by_length(qkv: Tensor, layout: Layout, heads: int, bias: Tensor | No
 
 
 def _attend_with_dropout(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, share: float) -> Tensor:
-    """Attend in plain steps, as torch does on a CPU where there is dropout."""
+    """Attend in plain steps, as torch does on a CPU with dropout."""
     scores = query @ key.transpose(-2, -1) / query.shape[-1] ** 0.5
     if mask is not None:
         scores = scores + mask
@@ -91,7 +91,7 @@ def _attend_with_dropout(query: Tensor, key: Tensor, value: Tensor, mask: Tensor
 
 
 def _attend_padded(qkv: Tensor, layout: Layout, heads: int, bias: Tensor | None, share: float) -> Tensor:
-    """One attention call for all documents, padded for this step only: few launches on an accelerator."""
+    """Make one attention call for all documents, padded for this step only, to save launches on an accelerator."""
     count, longest, width = len(layout.starts) - 1, layout.longest, qkv.shape[1] // 3
     slots = layout.document * longest + layout.positions  # (T,) rows of the padded matrix
     padded = qkv.new_zeros(count * longest, 3 * width).index_copy(0, slots, qkv)
@@ -116,7 +116,7 @@ def run_layers(
 ) -> Tensor:
     """Run (T,d) embeddings through the layers; `dropouts` are those of hidden states and attention weights.
 
-    `bias` comes from `prepare_bias`. Our own kernels run where there are `seeds` to drop by, from `draw_seeds`.
+    `bias` comes from `prepare_bias`. Our own kernels run if there are `seeds` for dropout, from `draw_seeds`.
     """
     hidden, attention = dropouts
     if x.is_cuda and seeds is not None and (ours := kernels()):
@@ -145,12 +145,12 @@ def run_layers(
 
 
 def draw_seeds(layers: int, device: torch.device) -> Tensor:
-    """Draw seeds from the CPU's generator, one for each row of (3·layers,4): aligned, a kernel is compiled once."""
+    """Draw seeds from the CPU's generator, one per row of (3·layers,4): aligned, so that kernels compile only once."""
     return send(torch.randint(-(2**31), 2**31 - 1, (3 * layers, 4), dtype=torch.int32), device)
 
 
 def prepare_bias(bias: Tensor, dtype: torch.dtype, ours: Kernels | None) -> Tensor:
-    """Turn a (heads, L, L) bias of attention into what `run_layers` wants, with our kernels or without."""
+    """Convert a (heads, L, L) attention bias to the form that `run_layers` needs, with our kernels or without."""
     return (ours.flash.prepare_bias(bias) if ours else bias).to(dtype)
 
 
@@ -163,5 +163,5 @@ def pool(x: Tensor, layout: Layout, pooling: str) -> Tensor:
     """Pool packed (T,d) states to one float32 (n,d) vector per document."""
     if pooling == "cls":
         return x[layout.starts[:-1]].float()
-    sums = torch.segment_reduce(x.float(), "sum", lengths=layout.sizes, unsafe=True)  # the check would wait
+    sums = torch.segment_reduce(x.float(), "sum", lengths=layout.sizes, unsafe=True)  # checking would wait
     return sums / layout.sizes.clamp(min=1)[:, None]

@@ -1,6 +1,6 @@
-"""BERT, RoBERTa and MPNet as modules that hold weights, with the names of Hugging Face's, for the packed forward.
+"""BERT, RoBERTa and MPNet as modules that hold weights under Hugging Face's names, for the packed forward.
 
-transformers takes seconds to import; a model of these types needs none of it, and writes a folder that it reads.
+transformers takes seconds to import; models of these types do not need it, but write folders that it can read.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-# Model type → its class in transformers, and what it calls the encoder within a larger model
+# Model type → its class in transformers, and the encoder's name within a larger model
 KINDS = {
     "bert": ("BertModel", "bert"),
     "roberta": ("RobertaModel", "roberta"),
@@ -33,7 +33,7 @@ Share = Annotated[float, Field(strict=True, ge=0, lt=1)]
 
 
 class ModelSettings(BaseModel):
-    """The part of config.json that an encoder is made of; defaults are those of transformers."""
+    """The part of config.json that defines an encoder, with the defaults of transformers."""
 
     model_config = ConfigDict(protected_namespaces=())
 
@@ -54,7 +54,7 @@ class ModelSettings(BaseModel):
 
     @classmethod
     def of(cls, content: Mapping[str, Any]) -> ModelSettings:
-        """Check a configuration; ValueError says what is wrong with it."""
+        """Check a configuration; the ValueError says what is wrong with it."""
         defaults = {"pad_token_id": 0 if content["model_type"] == "bert" else 1}
         try:
             found = cls.model_validate({**defaults, **content})
@@ -70,12 +70,12 @@ class ModelSettings(BaseModel):
 
 
 def is_plain(content: Mapping[str, Any]) -> bool:
-    """Say whether a configuration is that of a model that this module holds; transformers has to hold any other."""
+    """Return whether this module supports a configuration; all others need transformers."""
     return content["model_type"] in KINDS and str(content.get("hidden_act", "gelu")) in ACTIVATIONS
 
 
 class PlainModel(nn.Module):
-    """The weights of a transformer, in modules named and ordered as in transformers; without a pooler and a forward."""
+    """The weights of a transformer, in modules named and ordered as in transformers, without pooler and forward."""
 
     def __init__(self, config: ModelSettings) -> None:
         super().__init__()
@@ -85,21 +85,21 @@ class PlainModel(nn.Module):
 
     @property
     def device(self) -> torch.device:
-        """Where the weights are."""
+        """The device of the weights."""
         return next(self.parameters()).device
 
     def get_input_embeddings(self) -> nn.Embedding:
-        """Return the vectors of the tokens."""
+        """Return the token embeddings."""
         return cast(nn.Embedding, self.embeddings.word_embeddings)
 
     def set_input_embeddings(self, table: nn.Embedding) -> None:
-        """Replace the vectors of the tokens."""
+        """Replace the token embeddings."""
         self.embeddings.word_embeddings = table
 
     def take(self, tensors: Mapping[str, Tensor]) -> list[str]:
-        """Take the weights of a file, in float32; return the names of those that it lacks.
+        """Load the weights of a file, in float32; return the names of those that it lacks.
 
-        The file may be that of a larger model around the encoder, and have the oldest names of norms.
+        The file may be from a larger model around the encoder, and use the oldest names of norms.
         """
         prefix = f"{KINDS[self.config.model_type][1]}."
         own = {}
@@ -146,14 +146,14 @@ class _Layers(nn.Module):
             self.relative_attention_bias = _table(config.relative_attention_num_buckets, config.num_attention_heads)
 
     def compute_position_bias(self, x: Tensor) -> Tensor:
-        """Return what (1,L,d) states add to attention by their relative positions: (1,heads,L,L)."""
+        """Return the attention bias of (1,L,d) states by relative position: (1,heads,L,L)."""
         places = torch.arange(x.shape[1], device=x.device)
         values: Tensor = self.relative_attention_bias(_buckets(places - places[:, None]))
         return values.permute(2, 0, 1)[None].contiguous()
 
 
 def _buckets(distance: Tensor) -> Tensor:
-    """Return the buckets of signed distances: one each for the short ones, then ever wider ones, as T5 and MPNet."""
+    """Return the buckets of signed distances, as in T5 and MPNet: one each for short ones, then ever wider ones."""
     half, size = BUCKETS // 2, distance.abs()
     exact = half // 2
     far = torch.log(size.float() / exact) / math.log(FARTHEST / exact) * (half - exact)
@@ -162,7 +162,7 @@ def _buckets(distance: Tensor) -> Tensor:
 
 
 def _embeddings(config: ModelSettings) -> nn.Module:
-    """Return the vectors of tokens, positions and kinds of token, in the order that each model has them in."""
+    """Return the embeddings of tokens, positions and token types, in each model's own order."""
     width, pad = config.hidden_size, 1 if config.model_type == "mpnet" else config.pad_token_id
     words = _table(config.vocab_size, width, pad)
     places = _table(config.max_position_embeddings, width, None if config.model_type == "bert" else pad)
@@ -176,7 +176,7 @@ def _embeddings(config: ModelSettings) -> nn.Module:
 
 
 def _layer(config: ModelSettings) -> nn.Module:
-    """Return the maps and norms of one layer; see `layers.parts_of`."""
+    """Return the linear maps and norms of one layer; see `layers.parts_of`."""
     width, inner = config.hidden_size, config.intermediate_size
     square, norm = partial(nn.Linear, width, width), partial(nn.LayerNorm, width, eps=config.layer_norm_eps)
     if config.model_type == "mpnet":
@@ -193,7 +193,7 @@ def _layer(config: ModelSettings) -> nn.Module:
 
 
 def _table(rows: int, width: int, pad: int | None = None) -> nn.Embedding:
-    """Return vectors without values: to draw some on the device `meta`, torch would import its compiler."""
+    """Return uninitialised embeddings: initialising them on the device `meta` would make torch import its compiler."""
     made = nn.Embedding.from_pretrained(torch.empty(rows, width), freeze=False, padding_idx=pad)  # type: ignore[no-untyped-call]
     return cast(nn.Embedding, made)
 

@@ -1,11 +1,12 @@
 """The packed forward in 8-bit integers, for prediction on CPUs.
 
-Each matrix product reads unsigned 8-bit states and signed 7-bit weights, one scale per output. A CPU without VNNI adds
-two products in 16 bits: with 8-bit weights these sums overflow, with 7 bits they cannot, so every CPU gives the same
-numbers. Ranges of the states are measured once on sample texts, so that no text depends on those it is encoded with.
+Each matrix product reads unsigned 8-bit states and signed 7-bit weights, with one scale per output. A CPU without VNNI
+adds two products in 16 bits: with 8-bit weights these sums overflow, with 7 bits they cannot, so every CPU gives the
+same numbers. The ranges of the states are measured once on sample texts, so that no text depends on those it is
+encoded with.
 
 A few channels of a transformer's states are an order of magnitude larger than all others. Channels are therefore
-divided by factors that the weights are multiplied with (Xiao et al., SmoothQuant, ICML 2023), which layer norms and
+divided by factors that the weights are multiplied by (Xiao et al., SmoothQuant, ICML 2023), which layer norms and
 value projections do at no cost; and the feed-forward neurons with the largest outputs stay in float32.
 """
 
@@ -24,7 +25,7 @@ from denn.encoders.layers import Layer
 from denn.encoders.layout import Layout
 
 MOST_WEIGHT = 63  # 255 · 63 · 2 fits into 16 bits
-MIDDLE = 128  # that stands for 0 in states that may be negative
+MIDDLE = 128  # represents 0 in states that may be negative
 LEAST_GELU = -0.17
 SMOOTHING = 0.75  # how much of the states' spread moves into the weights
 EXACT_NEURONS = 16  # of each layer that stay in float32
@@ -32,7 +33,7 @@ TINY = 1e-4
 
 
 class Ranges(NamedTuple):
-    """The largest absolute values in each channel of what the four linear maps of a layer read."""
+    """The largest absolute values in each input channel of a layer's four linear maps."""
 
     qkv: Tensor
     out: Tensor
@@ -72,7 +73,7 @@ class QuantisedLayer(NamedTuple):
 
 @cache
 def is_available() -> bool:
-    """Say whether this build of torch multiplies 8-bit matrices."""
+    """Return whether this build of torch can multiply 8-bit matrices."""
     try:
         made = _map(torch.eye(32), torch.zeros(32), 1.0, MIDDLE)
         found = _multiply(torch.full((2, 32), MIDDLE + 3, dtype=torch.uint8), made)
@@ -83,7 +84,7 @@ def is_available() -> bool:
 
 @torch.inference_mode()
 def measure_ranges(x: Tensor, layers: Sequence[Layer], layout: Layout, heads: int, bias: Tensor | None) -> list[Ranges]:
-    """Run (T,d) embeddings of sample texts through float32 layers and measure what their linear maps read."""
+    """Run (T,d) embeddings of sample texts through float32 layers and measure the inputs of their linear maps."""
     found = []
     for w in layers:
         attended = packed.attend(F.linear(x, w.qkv, w.qkv_bias), layout, heads, bias, 0.0)
@@ -96,7 +97,7 @@ def measure_ranges(x: Tensor, layers: Sequence[Layer], layout: Layout, heads: in
 
 @torch.inference_mode()
 def quantise(layers: Sequence[Layer], ranges: Sequence[Ranges]) -> list[QuantisedLayer]:
-    """Turn float32 layers with GELU into integer ones."""
+    """Convert float32 layers with GELU to integers."""
     factors = [
         (_factors(r.qkv, w.qkv), _factors(r.out, w.out), _factors(r.up, w.up))
         for w, r in zip(layers, ranges, strict=True)
@@ -106,7 +107,7 @@ def quantise(layers: Sequence[Layer], ranges: Sequence[Ranges]) -> list[Quantise
 
 
 def _quantise(w: Layer, ranges: Ranges, factors: tuple[Tensor, Tensor, Tensor], after: Tensor) -> QuantisedLayer:
-    """Turn one layer into integers; its result is divided by `after`."""
+    """Convert one layer to integers; its result is divided by `after`."""
     first, middle, last = factors
     of_value = torch.cat([torch.ones(2 * len(middle)), 1 / middle])
     exact = ranges.down.topk(min(EXACT_NEURONS, len(ranges.down) - 1)).indices
@@ -132,7 +133,7 @@ def _quantise(w: Layer, ranges: Ranges, factors: tuple[Tensor, Tensor, Tensor], 
 
 
 def _factors(largest: Tensor, weights: Tensor) -> Tensor:
-    """Return what each channel of the states is divided by, so that they lie within −127 to 127."""
+    """Return the divisor of each channel of the states, so that they are within −127 to 127."""
     of_weights = weights.abs().amax(0).clamp_min(TINY)
     smooth = largest.clamp_min(TINY) ** SMOOTHING / of_weights ** (1 - SMOOTHING)
     return smooth * (largest / smooth).max().clamp_min(TINY) / 127
@@ -160,7 +161,7 @@ def _multiply_gelu(x: Tensor, by: Map, into: Map) -> Tensor:
 
 
 def _rounded(x: Tensor) -> Tensor:
-    """Round states of −127 to 127 to uint8; what is beyond is cut."""
+    """Round states within −127 to 127 to uint8, clipping the rest."""
     return (x + (MIDDLE + 0.5)).clamp_(0, 255).to(torch.uint8)
 
 

@@ -1,4 +1,4 @@
-"""The tokenizer of an encoder's folder, whoever wrote it: none that runs code, for ever, or out of memory."""
+"""Load an encoder's tokenizer from an untrusted source: reject those that run code, never end, or exhaust memory."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ from denn.encoders.checkpoint_folder import code_refused, need_transformers
 from denn.errors import DennError, EncoderError
 from denn.untrusted import MOST_LARGE_JSON, first_line, read_object
 
-MOST_STEPS = 100  # of normalisation and of splitting
-MOST_GROWTH = 4  # times that replacing may lengthen a text
-MOST_WORD = 500  # characters of a word that is cut into pieces, in a time that grows with its cube
+MOST_STEPS = 100  # of normalisation and splitting
+MOST_GROWTH = 4  # factor by which replacements may lengthen a text
+MOST_WORD = 500  # characters of a word that is split into pieces, in time cubic in its length
 MOST_CHARACTERS = 64  # that a word piece's prefix adds, and bytes that one character is normalised to
 
-# Of a folder without tokenizer.json these files and settings are read, nothing else.
+# Of a folder without tokenizer.json, only these files and settings are read.
 VOCABULARIES = ("vocab.*", "*.model", "merges.txt", "added_tokens.json", "special_tokens_map.json")
 SETTINGS = {"tokenizer_class", "do_lower_case", "strip_accents", "tokenize_chinese_chars", "add_prefix_space"}
 
-# What regular expressions are made of here: no back reference, and no group that is repeated. With one repetition in
-# each alternative, the time a text takes grows with the square of its length at most.
+# The parts that a regular expression may have here: no back references, and no repeated groups. With one repetition in
+# each alternative, the time for a text grows at most with the square of its length.
 PARTS = re.compile(
     r"(?P<atom>\\[pP]\{\^?\w+\}|\\[^\dkgGXyK]|\[(?:\\.|[^\]\\\[&])*\]|[^\\\[\](){}|*+?])"
     r"|(?P<open>\((?:\?(?:[:=!]|i:))?)|(?P<close>\))|(?P<or>\|)|(?P<maybe>\?)"
@@ -38,17 +38,17 @@ PARTS = re.compile(
     re.DOTALL,
 )
 CONTRACTIONS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)"
-KNOWN = {  # of published tokenizers; they have more repetitions, which end for every text
+KNOWN = {  # of published tokenizers; they have more repetitions, but end for every text
     CONTRACTIONS + r"|[^\r\n\p{L}\p{N}]?\p{L}+|" + numbers + r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
     for numbers in (r"\p{N}", r"\p{N}{1,3}")
 }
 
 
 def load_tokenizer(folder: Path, lower_case: bool = False) -> Tokenizer:
-    """Read an encoder's tokenizer, converting older formats; `lower_case` puts that before all it does."""
+    """Load an encoder's tokenizer, converting older formats; `lower_case` lower-cases texts first."""
     file = folder / "tokenizer.json"
     content = read_object(file, EncoderError, MOST_LARGE_JSON) if file.is_file() else _converted(folder)
-    content |= {"truncation": None, "padding": None}  # ours to decide
+    content |= {"truncation": None, "padding": None}  # denn sets these itself
     with explained(f"The tokenizer {file} is damaged"):
         _check(content)
         if lower_case:
@@ -59,7 +59,7 @@ def load_tokenizer(folder: Path, lower_case: bool = False) -> Tokenizer:
 
 @contextmanager
 def explained(fault: str) -> Iterator[None]:
-    """Turn any error of the tokenizers library into a sentence that begins with the fault."""
+    """Turn any error of the tokenizers library into an EncoderError that begins with `fault`."""
     try:
         yield
     except DennError:
@@ -67,19 +67,19 @@ def explained(fault: str) -> Iterator[None]:
     except BaseException as error:  # the library raises bare exceptions and panics
         if not isinstance(error, Exception) and type(error).__name__ != "PanicException":  # not importable
             raise
-        raise EncoderError(f"{fault} ({first_line(error)}). Fetch the encoder again.") from error
+        raise EncoderError(f"{fault} ({first_line(error)}). Download the encoder again.") from error
 
 
 def _check(content: dict[str, Any]) -> None:
-    """Raise ValueError where a text could take for ever or grow without bound."""
+    """Raise a ValueError if a text could take forever or grow without bound."""
     steps = list(_objects([content.get("normalizer"), content.get("pre_tokenizer")]))
     if sum("type" in part for part in steps) > MOST_STEPS:
         raise ValueError(f"it has more than {MOST_STEPS} steps")
     for part in steps:
         if "Regex" in part and not _is_tame(part["Regex"]):
-            raise ValueError("it has a regular expression that denn does not know and that may never end")
+            raise ValueError("it has an unknown regular expression, which may never end")
         if part.get("String") == "":
-            raise ValueError("it replaces nothing by something")
+            raise ValueError("it replaces an empty string")
         if "precompiled_charsmap" in part:
             _check_characters(part["precompiled_charsmap"])
     growth = prod(max(1, len(str(part.get(name, "")))) for part in steps for name in ("content", "prepend"))
@@ -107,7 +107,7 @@ def _objects(content: Any) -> Iterator[dict[str, Any]]:
 
 
 def _is_tame(pattern: object) -> bool:
-    """Say whether a regular expression comes to an end with every text in good time."""
+    """Return whether a regular expression ends in reasonable time for every text."""
     if not isinstance(pattern, str) or pattern in KNOWN:
         return isinstance(pattern, str)
     place, repetitions, before = 0, 0, ""
@@ -127,7 +127,7 @@ def _is_tame(pattern: object) -> bool:
 
 
 def _check_characters(encoded: object) -> None:
-    """Raise ValueError unless a table of normalised characters gives each of them a few bytes."""
+    """Raise a ValueError unless a table of normalised characters gives each of them only a few bytes."""
     try:
         table = base64.b64decode(str(encoded), validate=True)
     except binascii.Error as error:
@@ -140,7 +140,7 @@ def _check_characters(encoded: object) -> None:
 
 
 def _converted(folder: Path) -> dict[str, Any]:
-    """Let transformers convert a vocabulary of an older format, in a folder of its own with nothing else in it."""
+    """Let transformers convert a vocabulary in an older format, in a separate folder with nothing else in it."""
     files = {path for pattern in VOCABULARIES for path in folder.glob(pattern) if path.is_file()}
     if not any(path.match("vocab.*") or path.match("*.model") for path in files):
         raise EncoderError(f"The encoder folder {folder} has no tokenizer; expected tokenizer.json or a vocabulary.")
@@ -161,8 +161,8 @@ def _converted(folder: Path) -> dict[str, Any]:
         try:
             made = AutoTokenizer.from_pretrained(scratch, trust_remote_code=False, local_files_only=True)
             return cast(dict[str, Any], json.loads(made.backend_tokenizer.to_str()))
-        except Exception as error:  # transformers promises no kind of error for a vocabulary that is none
+        except Exception as error:  # transformers documents no error type for an invalid vocabulary
             raise EncoderError(
-                f"The tokenizer in {folder} cannot be converted ({first_line(error)}). Give a folder with "
+                f"The tokenizer in {folder} cannot be converted ({first_line(error)}). Use a folder with "
                 "tokenizer.json."
             ) from error

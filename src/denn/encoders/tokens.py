@@ -1,4 +1,4 @@
-"""Texts as token ids, all end to end in one tensor, and batches cut out of it."""
+"""Texts as token ids, end to end in one tensor, and batches taken from it."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from denn.encoders.layout import Layout, send
 from denn.encoders.tokenizer_file import explained
 from denn.errors import DataError, EncoderError
 
-# A text is cut here first, so that 10 MB cost no more than a page. No word piece is longer; only long runs of blanks or
-# of letters without a blank, which give few tokens, may be cut short by it.
+# A text is cut to this length first, so that 10 MB cost no more than a page. No word piece is longer; only long runs of
+# spaces or of letters without a space, which give few tokens, may be cut short by it.
 CHARACTERS_PER_TOKEN = 100
-USUAL_CHARACTERS_PER_TOKEN = 7  # of most texts no more than so many are read: the rest would be cut off anyway
+USUAL_CHARACTERS_PER_TOKEN = 7  # most texts are read only this far, because the rest would be truncated anyway
 
 
 @dataclass(frozen=True)
 class Tokens:
-    """The token ids of n texts, or what the frozen layers of an encoder made of them."""
+    """The token ids of n texts, or their states after the encoder's frozen layers."""
 
     flat: Tensor  # (all tokens,) int32, or (all tokens, d) states
     offsets: Tensor  # (n+1,) int64
@@ -41,12 +41,12 @@ class Tokens:
         return self.offsets.diff()
 
     def first(self, count: int) -> Tokens:
-        """Return the first texts."""
+        """Return the first `count` texts."""
         offsets = self.offsets[: count + 1]
         return Tokens(self.flat[: int(offsets[-1])], offsets)
 
     def select(self, rows: Tensor) -> Tokens:
-        """Return the texts of these rows, in their order."""
+        """Return the texts of these rows, in order."""
         lengths = self.lengths[rows]
         offsets = F.pad(lengths.cumsum(0), (1, 0))
         within = torch.arange(int(offsets[-1])) - torch.repeat_interleave(offsets[:-1], lengths)
@@ -59,7 +59,7 @@ class Tokens:
     def pack(self, rows: Tensor, multiple: int = 1) -> tuple[Tensor, Layout]:
         """Lay the texts of these rows end to end: (T,) ids or (T,d) states, and their layout, on the same device.
 
-        Where T shall be a `multiple`, a last document that means nothing, of 1 to `multiple` tokens, fills it up.
+        To make T a `multiple`, a last document of 1 to `multiple` padding tokens is added.
         """
         device = self.flat.device
         lengths, offsets = self.lengths[rows].tolist(), self.offsets[rows]
@@ -89,9 +89,9 @@ class Tokens:
 
 
 def tokenize(tokenizer: Tokenizer, texts: Sequence[str], max_length: int, vocabulary: int) -> Tokens:
-    """Turn texts into ids, cutting at `max_length` tokens, [CLS] and [SEP] included; no token at all is id 0.
+    """Convert texts to ids, truncated to `max_length` tokens including [CLS] and [SEP]; a text without tokens is id 0.
 
-    A tokenizer of another model may give more tokens than that, or ids beyond the vocabulary: an error.
+    Raise an EncoderError if the tokenizer returns more tokens, or ids beyond the vocabulary: it is another model's.
     """
     tokenizer.no_padding()
     tokenizer.enable_truncation(max_length)
@@ -107,8 +107,8 @@ def tokenize(tokenizer: Tokenizer, texts: Sequence[str], max_length: int, vocabu
     flat = np.concatenate(chunks) if chunks else np.empty(0, np.uint32)
     if chunks and (max(sizes) > max_length or int(flat.max()) >= vocabulary):
         raise EncoderError(
-            f"The tokenizer does not belong to the encoder: it gives {max(sizes)} tokens up to number "
-            f"{int(flat.max())}, expected at most {max_length} below {vocabulary}. Fetch the encoder again."
+            f"The tokenizer does not belong to the encoder: it returns {max(sizes)} tokens with ids up to "
+            f"{int(flat.max())}, expected at most {max_length} with ids below {vocabulary}. Download the encoder again."
         )
     offsets = torch.zeros(len(sizes) + 1, dtype=torch.int64)
     offsets[1:] = torch.tensor(sizes, dtype=torch.int64).cumsum(0)
@@ -118,8 +118,8 @@ def tokenize(tokenizer: Tokenizer, texts: Sequence[str], max_length: int, vocabu
 def _encode_beginnings(tokenizer: Tokenizer, texts: list[str], max_length: int) -> list[tuple[list[int], bool]]:
     """Return the ids of each text, and whether there were more than `max_length`.
 
-    A tokenizer that never looks beyond a blank reads the beginnings first. Where one gives as many tokens as the whole
-    text may, it has the same ones; the others are read as a whole.
+    A tokenizer that never looks beyond a space reads the beginnings first. If a beginning gives the maximum number of
+    tokens, the whole text would give the same ones; other texts are then read as a whole.
     """
     if not isinstance(tokenizer.pre_tokenizer, BertPreTokenizer):
         return [(encoding.ids, bool(encoding.overflowing)) for encoding in _encode(tokenizer, texts)]
@@ -137,13 +137,13 @@ def _encode_beginnings(tokenizer: Tokenizer, texts: list[str], max_length: int) 
 
 
 def _beginning(text: str, characters: int) -> str:
-    """Return the words of a text that end within so many characters, or all of it where there is no blank to end at."""
+    """Return the words of a text that end within this many characters, or all of it if there is no space to end at."""
     end = text.rfind(" ", 0, characters) if len(text) > characters else -1
     return text if end < 0 else text[:end]
 
 
 def _encode(tokenizer: Tokenizer, texts: list[str]) -> list[Encoding]:
-    """Encode texts; what the library cannot do with them is a sentence."""
+    """Encode texts; turn the library's errors into sentences."""
     with explained("The encoder's tokenizer cannot be used"):
         try:
             return tokenizer.encode_batch_fast(texts)

@@ -1,4 +1,4 @@
-"""The text encoder: tokens in, one vector per text out; the same in training and in inference."""
+"""The text encoder: tokens in, one vector per text out; the same in training and inference."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ log = logging.getLogger(__name__)
 
 Precision = Literal["auto", "float32", "bfloat16"]
 
-MOST_BIAS = 2**28  # numbers that MPNet adds to attention, one for each head and pair of places
-HEAD_SIZES = (16, 32, 64, 128)  # that our CUDA kernels take
-# Tokens a pass: small enough for a CPU's caches, large enough to fill an accelerator.
+MOST_BIAS = 2**28  # numbers that MPNet adds to attention, one for each head and pair of positions
+HEAD_SIZES = (16, 32, 64, 128)  # supported by our CUDA kernels
+# Tokens per pass: small enough for a CPU's caches, large enough to fill an accelerator.
 INFERENCE_TOKENS = {"cpu": 1024, "cuda": 65_535}
-SAMPLE_TOKENS = 4096  # that the ranges of 8-bit integers are measured on
+SAMPLE_TOKENS = 4096  # for measuring the ranges of 8-bit integers
 
 
 class TransformerEncoder(nn.Module):
-    """A pre-trained transformer with its tokenizer and its way of pooling."""
+    """A pre-trained transformer with its tokenizer and pooling."""
 
     def __init__(
         self, model: Any, tokenizer: Tokenizer, *, pooling: Pooling, max_length: int, precision: Precision = "auto"
@@ -47,29 +47,29 @@ class TransformerEncoder(nn.Module):
         self.tokenizer = tokenizer
         self.pooling = pooling
         self.first_position = FIRST_POSITION.get(model.config.model_type)
-        places = getattr(model.config, "max_position_embeddings", None) or max_length  # some have no limit
+        places = getattr(model.config, "max_position_embeddings", None) or max_length  # some models have no limit
         self.max_length = min(max_length, places - (self.first_position or 0))
-        self.limit: int | None = None  # tokens that the encoder was made for, by its own folder
+        self.limit: int | None = None  # maximum length in tokens according to the encoder's folder
         self.precision = precision
-        self.frozen_layers: int | None = None  # at the bottom, with the embeddings; None: everything can be trained
+        self.frozen_layers: int | None = None  # lowest ones, with the embeddings; None: everything can be trained
         self._prepared: tuple[torch.dtype, list[Layer]] | None = None
         self._quantised: list[QuantisedLayer] | None = None
         self._bias: tuple[object, Tensor] | None = None
         if model.config.model_type == "mpnet":
             if model.config.num_attention_heads * self.max_length**2 > MOST_BIAS:
-                raise EncoderError(f"Got a length of {self.max_length} tokens, too many for MPNet. Set max_length=512.")
-            # These 384 numbers stay: their gradient costs a tenth of a step.
+                raise EncoderError(f"{self.max_length} tokens are too many for MPNet. Set max_length=512.")
+            # These 384 numbers are not trained: their gradient would cost a tenth of a step.
             model.encoder.relative_attention_bias.requires_grad_(False)
 
     @classmethod
     def load(
         cls, name: str, *, pooling: Pooling | None = None, max_length: int = 320, precision: Precision = "auto"
     ) -> TransformerEncoder:
-        """Load an encoder by its name, local folder or hub name; `pooling` defaults to what it was trained with."""
+        """Load an encoder by name, local folder or hub name; `pooling` defaults to the one it was trained with."""
         folder = locate(name)
         found = read_folder(folder, pooling)
         model, tokenizer = load_model(found.transformer), load_tokenizer(found.transformer, found.lower_case)
-        limit = None if name in CARRIED else found.max_length  # of those all results here are with max_length
+        limit = None if name in CARRIED else found.max_length  # all published results of those use max_length
         if limit is not None and limit < max_length:
             log.debug("The encoder in %s was made for texts of %d tokens; longer ones are truncated.", folder, limit)
         try:
@@ -81,13 +81,13 @@ class TransformerEncoder(nn.Module):
                 precision=precision,
             )
             self.limit = limit
-            tried = self.encode(self.tokenize(["one text", ""]))  # and forgets the copies of weights that it made
+            tried = self.encode(self.tokenize(["one text", ""]))  # also drops the copies of weights that it makes
         except EncoderError:
             raise
         except Exception as error:  # settings that fit the weights but not each other may raise anything
             raise EncoderError(f"The encoder in {folder} cannot be used ({first_line(error)}).") from error
         if not bool(tried.isfinite().all()):
-            raise EncoderError(f"The encoder in {folder} gives no finite numbers. Fetch the encoder again.")
+            raise EncoderError(f"The output of the encoder in {folder} is not finite. Download the encoder again.")
         return self
 
     def save(self, folder: Path) -> None:
@@ -109,7 +109,7 @@ class TransformerEncoder(nn.Module):
 
     @property
     def device(self) -> torch.device:
-        """Where the weights are."""
+        """The device of the weights."""
         return cast(torch.device, self.model.device)
 
     @property
@@ -121,33 +121,33 @@ class TransformerEncoder(nn.Module):
 
     @property
     def pass_tokens(self) -> int:
-        """Tokens that a pass of inference takes."""
+        """The number of tokens per inference pass."""
         return INFERENCE_TOKENS[self.device.type]
 
     @property
     def vocabulary(self) -> int:
-        """Tokens that have an embedding."""
+        """The number of tokens with an embedding."""
         return int(self.model.get_input_embeddings().weight.shape[0])
 
     def tokenize(self, texts: Sequence[str], reserved: int = 0) -> Tokens:
-        """Turn texts into ids on the CPU, truncated to the maximum length less `reserved`."""
+        """Convert texts to ids on the CPU, truncated to the maximum length minus `reserved`."""
         return tokenize(self.tokenizer, texts, self.max_length - reserved, self.vocabulary)
 
     def train(self, mode: bool = True) -> TransformerEncoder:
-        """Switch dropout on or off; the weights may have changed since, so copies for inference are dropped."""
+        """Switch dropout on or off, and drop copies of weights for inference, which may be outdated."""
         self._prepared = None
         if mode:
             self._quantised = None
         return super().train(mode)
 
     def freeze_below(self, trained: int) -> None:
-        """Let only the last `trained` layers learn: embeddings and lower layers stay as they are, without dropout."""
+        """Train only the last `trained` layers; freeze the embeddings and lower layers, without dropout."""
         if not self.can_freeze:
             kind = self.model.config.model_type
-            raise ConfigError(f"Got trained_layers = {trained}, but all layers of {kind} train. Leave it out.")
+            raise ConfigError(f"Got trained_layers = {trained}, but {kind} always trains all layers. Leave it out.")
         if trained > self.layers:
             raise ConfigError(
-                f"Got trained_layers = {trained}, but the encoder has {self.layers} layers. Give no more."
+                f"Got trained_layers = {trained}, but the encoder has {self.layers} layers. Use at most that many."
             )
         self.frozen_layers = self.layers - trained
         self.requires_grad_(False)
@@ -161,7 +161,7 @@ class TransformerEncoder(nn.Module):
 
     @property
     def can_freeze(self) -> bool:
-        """Whether lower layers can be frozen: those of a packed forward."""
+        """Whether lower layers can be frozen: those of a packed forward can."""
         return self.first_position is not None
 
     @property
@@ -170,14 +170,14 @@ class TransformerEncoder(nn.Module):
         return 1 - self.frozen_layers / self.layers if self.frozen_layers else 1.0
 
     def forward(self, ids: Tensor, layout: Layout, seeds: Tensor | None = None) -> Tensor:
-        """Embed packed texts, as `states` reads them: one float32 (n,d) row per document."""
+        """Embed packed texts in the form that `states` takes: one float32 (n,d) row per document."""
         return packed.pool(self.states(ids, layout, seeds), layout, self.pooling)
 
     def states(self, ids: Tensor, layout: Layout, seeds: Tensor | None = None, types: Tensor | None = None) -> Tensor:
-        """Run packed (T,) ids, or the (T,d) states that `lower` made of them, through the model: (T,d).
+        """Run packed (T,) ids, or their (T,d) states from `lower`, through the model: (T,d).
 
-        `types` are the (T,) kinds of token that BERT tells apart, 0 where None; a model without such ignores them.
-        `seeds` come from `draw_seeds` and are drawn if None.
+        `types` are BERT's (T,) token types, 0 if None; models without token types ignore them. `seeds` come from
+        `draw_seeds` and are drawn if None.
         """
         if self.first_position is None:
             with torch.autocast(self.device.type, self.dtype, enabled=self.dtype != torch.float32):
@@ -198,16 +198,16 @@ class TransformerEncoder(nn.Module):
             return self._run(x, layout, slice(self.frozen_layers), (0.0, 0.0), seeds)
 
     def autocast(self) -> AbstractContextManager[None]:
-        """Leave the precision of what stands on the encoder alone; its own is `dtype`."""
+        """Leave the precision of the layers on top of the encoder unchanged; its own is `dtype`."""
         return nullcontext()
 
     def draw_seeds(self) -> Tensor:
-        """Draw what decides on the dropout of one forward pass."""
+        """Draw the seeds of the dropout in one forward pass."""
         return packed.draw_seeds(self.layers, self.device)
 
     @property
     def kernels(self) -> packed.Kernels | None:
-        """Our CUDA kernels where they run this model: in bfloat16, for heads of a size that they take."""
+        """Our CUDA kernels if they support this model: in bfloat16, with a supported head size."""
         config = self.model.config
         if self.first_position is None or self.device.type != "cuda" or self.dtype != torch.bfloat16:
             return None
@@ -215,7 +215,7 @@ class TransformerEncoder(nn.Module):
 
     @torch.inference_mode()
     def encode(self, tokens: Tokens, report: Callable[[int], None] | None = None, *, in_int8: bool = False) -> Tensor:
-        """Embed all texts without dropout, in their order: float32 (n,d) on the CPU; `report` hears texts done.
+        """Embed all texts without dropout, in order: float32 (n,d) on the CPU; `report` gets the number of texts done.
 
         `in_int8` computes in 8-bit integers, which `quantise` prepares.
         """
@@ -234,7 +234,7 @@ class TransformerEncoder(nn.Module):
 
     @torch.inference_mode()
     def embed(self, tokens: Tokens, *, in_int8: bool = False) -> Tensor:
-        """Embed some texts as `encode` does: float32 (n,d) on the device, which is not waited for."""
+        """Embed some texts as `encode` does: float32 (n,d) on the device, without waiting for it."""
         if self.training:
             return self.encode(tokens, in_int8=in_int8).to(self.device)
         out = torch.empty(len(tokens), self.width, device=self.device)
@@ -243,7 +243,7 @@ class TransformerEncoder(nn.Module):
         return out
 
     def _passes(self, tokens: Tokens, in_int8: bool) -> Iterator[tuple[Tensor, Tensor]]:
-        """Yield the rows of some texts, and their embeddings, until all are embedded."""
+        """Yield rows of texts with their embeddings until all are embedded."""
         on_device, embed = tokens.to(self.device), self._in_int8 if in_int8 else self
         for rows in tokens.by_length(self.pass_tokens):
             yield rows, embed(*on_device.pack(rows))
@@ -255,12 +255,12 @@ class TransformerEncoder(nn.Module):
         return packs and self.model.config.hidden_act == "gelu" and quantised.is_available()
 
     def quantise(self, ranges: Sequence[Ranges]) -> None:
-        """Prepare to encode in 8-bit integers; new weights need it again."""
+        """Prepare to encode in 8-bit integers; call it again after changing weights."""
         self._quantised = quantised.quantise(layers_of(self._parts(), torch.float32), ranges)
 
     @torch.inference_mode()
     def measure_ranges(self, samples: Tokens) -> list[Ranges]:
-        """Measure on sample texts what `quantise` wants to know."""
+        """Measure on sample texts the ranges that `quantise` needs."""
         fitting = max(1, int((samples.offsets <= SAMPLE_TOKENS).sum()) - 1)
         ids, layout = samples.pack(torch.arange(fitting))
         layers, heads = layers_of(self._parts(), torch.float32), self.model.config.num_attention_heads
@@ -270,25 +270,25 @@ class TransformerEncoder(nn.Module):
 
     def _in_int8(self, ids: Tensor, layout: Layout) -> Tensor:
         """Embed packed texts in 8-bit integers."""
-        assert self._quantised is not None, "encode in int8 follows quantise()"
+        assert self._quantised is not None, "call quantise() before encoding in int8"
         heads, bias = self.model.config.num_attention_heads, self._position_bias()
         bias = None if bias is None else bias.float()
         states = quantised.run_layers(self._embedded(ids, layout), self._quantised, layout, heads, bias)
         return packed.pool(states, layout, self.pooling)
 
     def _prepared_layers(self) -> list[Layer]:
-        """Return weights prepared for inference, made once."""
+        """Return the weights for inference, prepared once."""
         prepared = self._prepared  # read once: other threads may encode too
         if prepared is None or prepared[0] != self.dtype:
             prepared = self._prepared = self.dtype, layers_of(self._parts(), self.dtype)
         return prepared[1]
 
     def _parts(self) -> list[Parts]:
-        """Name the modules of every layer."""
+        """Return the modules of every layer."""
         return [parts_of(layer, self.model.config.model_type) for layer in self.model.encoder.layer]
 
     def _dropouts(self) -> tuple[float, float]:
-        """Return the dropout of hidden states and of attention weights."""
+        """Return the dropout rates of hidden states and attention weights."""
         config = self.model.config
         return (config.hidden_dropout_prob, config.attention_probs_dropout_prob) if self.training else (0.0, 0.0)
 
@@ -318,7 +318,7 @@ class TransformerEncoder(nn.Module):
         return torch.zeros(3 * self.layers, 4, dtype=torch.int32, device=self.device)
 
     def _position_bias(self) -> Tensor | None:
-        """Return MPNet's bias of attention by relative position, for the longest text; made once."""
+        """Return MPNet's attention bias by relative position, for the longest text, computed once."""
         if self.model.config.model_type != "mpnet":
             return None
         weight = self.model.encoder.relative_attention_bias.weight
@@ -332,7 +332,7 @@ class TransformerEncoder(nn.Module):
         return kept[1]
 
     def _padded_states(self, ids: Tensor, layout: Layout) -> Tensor:
-        """Run an architecture without a packed form through its own forward, padded to the longest."""
+        """Run an architecture without a packed form through its own forward, padded to the longest text."""
         longest = layout.longest
         padded = ids.new_zeros(len(layout.starts) - 1, longest)
         padded[layout.document, layout.positions] = ids
@@ -342,9 +342,9 @@ class TransformerEncoder(nn.Module):
 
 
 def _fast_bfloat16(device: torch.device) -> bool:
-    """Say whether the device multiplies bfloat16 matrices faster than float32.
+    """Return whether the device multiplies bfloat16 matrices faster than float32.
 
-    CUDA does from Ampere on, and so do CPUs with AMX or AVX-512 BF16.
+    CUDA does since Ampere, and so do CPUs with AMX or AVX-512 BF16.
     """
     if device.type == "cuda":
         return bool(torch.cuda.is_bf16_supported(including_emulation=False))

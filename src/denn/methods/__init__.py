@@ -1,1 +1,1 @@
-"""DENN and its parts: classifier, neighbours, views, thresholds of labels that came later."""
+"""DENN and its parts: classifier, neighbours, views, and thresholds of labels added later."""

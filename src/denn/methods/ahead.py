@@ -1,4 +1,4 @@
-"""Three batches at once: one is embedded, one scored, one finished; GPU and CPU need not wait for each other."""
+"""Work on three batches at once: embed one, score one, finish one; GPU and CPU need not wait for each other."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Made = TypeVar("Made")
 
 
 def one_ahead(batches: Iterable[Batch], work: Callable[[Batch], Made]) -> Iterator[tuple[Batch, Made]]:
-    """Yield each batch with what `work` makes of it, which a thread of its own does one batch ahead."""
+    """Yield each batch with the result of `work`, which a separate thread computes one batch ahead."""
     with ThreadPoolExecutor(1, "denn-ahead") as worker:
         begun: deque[tuple[Batch, Future[Made]]] = deque()
         for batch in batches:
@@ -29,7 +29,7 @@ def one_ahead(batches: Iterable[Batch], work: Callable[[Batch], Made]) -> Iterat
 
 
 class Streams:
-    """The queues of work of a GPU: embeddings in the background, before them whatever scores or finishes a batch."""
+    """CUDA streams: one for embeddings in the background, and two with priority for scoring and finishing batches."""
 
     def __init__(self, device: torch.device) -> None:
         self.background = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
@@ -38,7 +38,7 @@ class Streams:
 
     @contextmanager
     def first(self) -> Iterator[None]:
-        """Run what is done inside before the embeddings that are under way; then others see its results."""
+        """Run the work inside before embeddings that are in progress, then let other streams see its results."""
         with torch.cuda.stream(self.foreground):
             yield
         torch.cuda.current_stream(self.foreground.device).wait_stream(self.foreground)
@@ -46,7 +46,7 @@ class Streams:
     def embed_ahead(
         self, batches: Iterable[Sequence[str]], embed: Callable[[Sequence[str]], Tensor]
     ) -> Iterator[tuple[Sequence[str], Tensor]]:
-        """Yield each batch with its embeddings, which the work of `first` will wait for."""
+        """Yield each batch with its embeddings, which the work in `first` waits for."""
 
         def start(texts: Sequence[str]) -> tuple[Tensor, torch.cuda.Event]:
             with torch.cuda.stream(self.background):
@@ -55,11 +55,11 @@ class Streams:
 
         for texts, (embeddings, ready) in one_ahead(batches, start):
             self.foreground.wait_event(ready)
-            embeddings.record_stream(self.foreground)  # its memory is not given to others before that is done
+            embeddings.record_stream(self.foreground)  # so that its memory is not reused before then
             yield texts, embeddings
 
     def finish_behind(self, batches: Iterable[Batch], finish: Callable[[Batch], Made]) -> Iterator[Made]:
-        """Yield what `finish` makes of each batch, in a thread of its own, while the work of `first` makes the next."""
+        """Yield the result of `finish` for each batch, in a separate thread, while `first` scores the next batch."""
 
         def marked() -> Iterator[tuple[Batch, torch.cuda.Event]]:
             for batch in batches:
@@ -69,6 +69,6 @@ class Streams:
             batch, ready = item
             with torch.cuda.stream(self.finishing):
                 self.finishing.wait_event(ready)
-                return finish(batch)  # which waits for the device, so that the batch's memory can be used again
+                return finish(batch)  # waits for the device, so that the batch's memory can be reused
 
         return (made for _, made in one_ahead(marked(), work))

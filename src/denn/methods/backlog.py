@@ -1,4 +1,4 @@
-"""Work that can wait: done by one brief thread, each item once at a time, the newest first."""
+"""A queue for work that can wait: a short-lived thread works on one item at a time, newest first."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from denn.errors import DennError
 
 
 class Backlog:
-    """Items that wait for one thread, which starts with the first of them and ends with the last.
+    """Items that wait for one thread, which starts with the first item and ends with the last.
 
-    A thread that has worked with torch keeps helpers of its own for as long as it lives, so none stays without work.
-    It rests after each item for as long as that took, since somebody may be waiting for other work.
+    A thread that has worked with torch keeps helper threads for as long as it lives, so no thread stays idle. It rests
+    after each item for as long as the item took, because somebody may be waiting for other work.
     """
 
     def __init__(self, work: Callable[[str], None], name: str) -> None:
         self._work, self._name = work, name
         self._lock = threading.Lock()
-        self._waiting: dict[str, None] = {}  # a set in the order in which they came
+        self._waiting: dict[str, None] = {}  # an ordered set
         self._thread: threading.Thread | None = None
         self._closed = threading.Event()
 
@@ -28,7 +28,7 @@ class Backlog:
         return len(self._waiting)
 
     def put(self, items: Iterable[str]) -> None:
-        """Have the items worked on; one that waits already moves to the front."""
+        """Queue items; an item that is already waiting moves to the front."""
         with self._lock:
             for item in items:
                 self._waiting.pop(item, None)
@@ -38,29 +38,29 @@ class Backlog:
                 self._thread.start()
 
     def close(self) -> None:
-        """Drop what waits, and return when nothing is worked on."""
+        """Drop waiting items, and return when no item is being worked on."""
         with self._lock:
             thread = self._thread
             self._closed.set()
             self._waiting.clear()
         if thread is not None:
             thread.join()
-        self._work = lambda _: None  # its owner holds this backlog; without the cycle, memory is freed at once
+        self._work = lambda _: None  # breaks the reference cycle with the owner, so that memory is freed at once
 
     def _run(self) -> None:
         try:
             while (item := self._next()) is not None:
                 begun = time.monotonic()
-                with suppress(DennError):  # the datastore may be away; whoever needs the item puts it in again
+                with suppress(DennError):  # the datastore may be unavailable; whoever needs the item queues it again
                     self._work(item)
                 self._closed.wait(time.monotonic() - begun)
-        except BaseException:  # a fault of our own, which Python reports: the next item starts another thread
+        except BaseException:  # a bug, which Python reports; the next item starts another thread
             with self._lock:
                 self._thread = None
             raise
 
     def _next(self) -> str | None:
-        """Take the newest item; where there is none the thread ends, and the next item starts another."""
+        """Take the newest item; if there is none, the thread ends and the next item starts another one."""
         with self._lock:
             if not self._waiting:
                 self._thread = None

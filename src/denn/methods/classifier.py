@@ -1,4 +1,4 @@
-"""A text encoder with one linear map to the labels: the network of DENN and of every plain classifier."""
+"""A text encoder with a linear map to the labels: the network of DENN and of every plain classifier."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from denn.untrusted import Expected, read_tensors
 class ClassifierParameters(TransformerParameters):
     """An encoder with a linear map to the labels."""
 
-    embedding_norm: PositiveFloat | None = 15.0  # mean length of h at the start; None: as the encoder gives it
+    embedding_norm: PositiveFloat | None = 15.0  # mean length of h at the start; None: unchanged encoder output
     head_start: NonNegativeInt = 0  # epochs of the head alone, on frozen embeddings, before the encoder trains too
     dropout: Annotated[float, Field(ge=0, lt=1)] = 0.1  # before the head
 
@@ -39,10 +39,10 @@ class Classifier(Network):
     """
 
     can_freeze = reads_states = True
-    reads_unit_vectors = False  # True of a head that a refit learnt from the vectors of the datastore
+    reads_unit_vectors = False  # True if a refit trained the head on the vectors of the datastore
     encoder: TransformerEncoder
     scale: Tensor
-    carried = 0  # labels at the beginning whose rows of the head come from another model, as the scale then does
+    carried = 0  # number of leading labels whose rows of the head, like the scale, come from another model
 
     def __init__(self, encoder: TransformerEncoder, labels: int, dropout: float = 0.1) -> None:
         super().__init__()
@@ -67,7 +67,7 @@ class Classifier(Network):
 
     @torch.inference_mode()
     def probabilities(self, embeddings: Tensor) -> Tensor:
-        """Score unscaled (n,d) embeddings as `encode` returns them: (n,L) on the network's device."""
+        """Score unscaled (n,d) embeddings from `encode`: (n,L) on the network's device."""
         if self.reads_unit_vectors:
             embeddings = F.normalize(embeddings, dim=1)
         logits = self.head(self.scale * embeddings.to(self.device))
@@ -78,7 +78,7 @@ class Classifier(Network):
         return self.encoder.encode(tokens, in_int8=in_int8)
 
     def continue_from(self, folder: Path) -> None:
-        """Take the scale and the rows of the first labels from another model; later labels keep their fresh rows."""
+        """Take the scale and the rows of the first labels from another model; later labels keep their new rows."""
         shapes: Expected = {
             "head.weight": ("F32", (None, self.head.in_features)), "head.bias": ("F32", (None,)), "scale": ("F32", ()),
         }  # fmt: skip
@@ -90,9 +90,9 @@ class Classifier(Network):
             self.scale.copy_(kept["scale"])
 
     def start(self, tokens: Tokens, labels: Tensor, parameters: Any, progress: Progress, sampled: int) -> None:
-        """Fix the scale on some documents, or on all of them where the head starts on their embeddings."""
+        """Set the scale from some documents, or from all of them if the head starts on their embeddings."""
         if self.carried == len(self.head.bias):
-            return  # nothing is left to start
+            return  # everything comes from the other model
         some = tokens if parameters.head_start else tokens.first(sampled)
         progress.start(Stage("embedding training documents", len(some)))
         self.learn_head(self.encoder.encode(some, progress.advance), labels, parameters, parameters.head_start)
@@ -106,7 +106,7 @@ class Classifier(Network):
         rejected: Tensor | None = None,
         report: Callable[[int], None] | None = None,
     ) -> None:
-        """Fix the scale and fit the head to unscaled (n,d) embeddings; without epochs only its bias is set."""
+        """Set the scale and fit the head to unscaled (n,d) embeddings; without epochs, set only its bias."""
         p = parameters
         if p.embedding_norm is not None and not self.carried:
             self.scale.fill_(p.embedding_norm / float(embeddings.norm(dim=1).mean().clamp_min(1e-6)))

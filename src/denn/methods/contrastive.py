@@ -1,4 +1,4 @@
-"""DENN's network: a classifier trained on two views of every text, with the contrastive loss of the paper."""
+"""DENN's network: a classifier trained on two views of every text, with the paper's contrastive loss."""
 
 from __future__ import annotations
 
@@ -39,11 +39,11 @@ VIEWS: dict[str, View] = {
     "shuffle": views.shuffle,
 }
 
-SEARCHED = 50_000  # training documents that the combined validation score looks for neighbours in
+SEARCHED = 50_000  # training documents in which the combined validation score searches for neighbours
 
 
 def _is_witness(name: str) -> str:
-    lookup(WITNESSES, name, "witness")  # an unknown one is an error before anything is learnt
+    lookup(WITNESSES, name, "witness")  # reports an unknown one before anything is learnt
     return name
 
 
@@ -54,44 +54,44 @@ def _is_combiner(name: str) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class DennParameters(ClassifierParameters):
-    """All that can be set; Greek letters are the paper's."""
+    """All parameters of DENN; Greek letters are the paper's."""
 
     unsaid: ClassVar[dict[int, dict[str, Any]]] = {
         2: {"witnesses": ("classifier", "neighbours"), "remember": False}
     }  # format → values
 
-    effort: Literal["auto", "quick", "balanced", "best"] | None = None  # None: one fine-tuning, as the others say
+    effort: Literal["auto", "quick", "balanced", "best"] | None = None  # None: fine-tune once, by the other parameters
     alpha: NonNegativeFloat = 0.1  # α: weight of the contrastive loss; 0: a plain classifier with neighbours
     loss: Literal["debiased", "ucl", "scl", "wscl"] = "debiased"
-    view: Literal["dropout", "masking", "span", "shuffle"] = "dropout"  # how the second view of a text is made
+    view: Literal["dropout", "masking", "span", "shuffle"] = "dropout"  # how to make the second view of a text
     temperature: PositiveFloat = 0.05  # τ₁, of the contrastive loss
-    consistency: NonNegativeFloat = 0.0  # weight of what the two views' scores differ by; beyond the paper
+    consistency: NonNegativeFloat = 0.0  # weight of the difference between the two views' scores; not in the paper
     vote_temperature: PositiveFloat = 0.05  # τ₂, of the neighbours' votes
     k: Neighbourhood = 30
-    gamma: Annotated[float, Field(ge=0, le=1)] = 0.7  # γ: what the classifier must give a label for it to count in λ
+    gamma: Annotated[float, Field(ge=0, le=1)] = 0.7  # γ: minimum classifier score for a label to count in λ
     witnesses: Annotated[tuple[Annotated[str, AfterValidator(_is_witness)], ...], Field(min_length=1)] = (
         "classifier", "neighbours", "words",
-    )  # fmt: skip  # who scores labels; the first two in the paper
+    )  # fmt: skip  # scorers of labels; the paper has the first two
     combination: Annotated[str, AfterValidator(_is_combiner)] = "learnt"  # on validation; average; confidence: by λ
-    remember: bool = True  # a stored document with the same text decides, unless the combination is the paper's
-    optimise: Literal["micro_f1", "macro_f1", "precision_at_k"] = "micro_f1"  # what the combination is chosen for
-    select: Literal["classifier", "combined", "last"] = "classifier"  # which validation score picks the weights
+    remember: bool = True  # let a stored document with the same text decide, unless the combination is the paper's
+    optimise: Literal["micro_f1", "macro_f1", "precision_at_k"] = "micro_f1"  # metric for choosing the combination
+    select: Literal["classifier", "combined", "last"] = "classifier"  # validation score that selects the weights
 
     @property
     def alters_texts(self) -> bool:
-        """Whether the second view of a text has other tokens."""
+        """Whether the second view of a text has different tokens."""
         return self.alpha > 0 and self.view != "dropout"
 
     def __post_init__(self) -> None:
         if self.combination == "confidence" and not {"classifier", "neighbours"} <= set(self.witnesses):
             raise ConfigError(
-                f"Got the combination 'confidence' with the witnesses {', '.join(self.witnesses)}, expected classifier "
-                "and neighbours among them: λ weighs these two. Use --set combination=average, or add them."
+                f"Got the combination 'confidence' with the witnesses {', '.join(self.witnesses)}; it combines "
+                "classifier and neighbours by λ and needs both. Add them, or use --set combination=average."
             )
 
 
 class DennNetwork(Classifier):
-    """The classifier, trained on two views of every text where there is a contrastive loss."""
+    """The classifier, trained on two views of every text if there is a contrastive loss."""
 
     def __init__(self, encoder: TransformerEncoder, labels: int, parameters: DennParameters) -> None:
         super().__init__(encoder, labels, parameters.dropout)
@@ -107,11 +107,11 @@ class DennNetwork(Classifier):
         return VIEWS[self.settings.view](ids, layout, layout.document % 2 == 1, self.mask_id)
 
     def loss(self, batch: Batch) -> Tensor:
-        """Return BCE + α · contrast of a batch, Eq. 7, both as means; both views of a text go through in one pass."""
+        """Return the mean BCE + α · contrast of a batch, Eq. 7, from one pass with both views of each text."""
         p = self.settings
         if self.views == 1:
             return super().loss(batch)
-        labels, count = batch.labels, 2 * len(batch.labels)  # what follows fills the pass up
+        labels, count = batch.labels, 2 * len(batch.labels)  # the rest of the pass is padding
         embeddings = self.scaled_embeddings(batch.ids, batch.layout, batch.seeds)[:count]
         logits = self.classify(embeddings)
         bce = F.binary_cross_entropy_with_logits(logits, labels.repeat_interleave(2, dim=0).to(logits.dtype))
@@ -123,13 +123,13 @@ class DennNetwork(Classifier):
 
 
 class DennTraining(Training):
-    """The training of DENN: which validation score picks the weights can be chosen."""
+    """The training of DENN, with a choice of validation scores for selecting the weights."""
 
     network: DennNetwork
     parameters: DennParameters
 
     def validate(self) -> dict[str, float]:
-        """Score the validation part by the classifier at 0.5, and by both at the tuned threshold where that selects."""
+        """Score the validation split by the classifier at 0.5, and combined at the tuned threshold if that selects."""
         if not len(self.valid_tokens):
             return {}
         p = self.parameters
@@ -144,12 +144,12 @@ class DennTraining(Training):
         return scores | {"score": score}
 
     def validation_tokens(self) -> int:
-        """Count the tokens that a validation reads: those of training documents too where neighbours have a say."""
+        """Count the tokens that a validation reads, including training documents if neighbours are used."""
         searched = self.train_tokens.first(SEARCHED) if self.parameters.select == "combined" else ()
         return super().validation_tokens() + (len(searched.flat) if searched else 0)
 
     def combined(self, embeddings: Tensor, known: Tensor, stored: Tensor) -> Tensor:
-        """Combine with neighbours among the first training documents, whose embeddings are `stored`."""
+        """Combine the scores with neighbours among the first training documents, whose embeddings are `stored`."""
         p, device = self.parameters, self.network.device
         keys = F.normalize(stored.to(device), dim=1)
         similarity, rows = (F.normalize(embeddings.to(device), dim=1) @ keys.T).topk(min(p.k, len(keys)))

@@ -1,4 +1,4 @@
-"""DENN: train an encoder, let witnesses score the labels of texts, and combine what they say into one score."""
+"""DENN: train an encoder, let witnesses score the labels of texts, and combine their scores."""
 
 from __future__ import annotations
 
@@ -29,16 +29,16 @@ from denn.untrusted import REMEDY
 from denn.witnesses.support import named_words
 from denn.witnesses.texts import Texts
 
-HOME = "witnesses"  # the folder in a bundle for what they learnt
+HOME = "witnesses"  # folder in a bundle for what the witnesses learnt
 WITNESS_SHARE = 0.5  # of the remaining time, for a witness to learn
-FIT_SECONDS, SECONDS_A_CELL = 2.0, 1.2e-6  # in which a combiner learns from (texts × labels)
-CALIBRATION_BYTES = 4 * 2**30  # bounds what the (texts × labels) matrices of validation documents take
-MATRICES = 13  # of float32: three witnesses, and up to ten while a combiner is fitted, tuned and evaluated
-REJECTION_WEIGHT = 3.0  # neighbours without a label that one more counts as that rejects it
+FIT_SECONDS, SECONDS_A_CELL = 2.0, 1.2e-6  # for fitting a combiner, plus for each cell of (texts × labels)
+CALIBRATION_BYTES = 4 * 2**30  # limit for the (texts × labels) matrices of validation documents
+MATRICES = 13  # float32 matrices: three witnesses, and up to ten while a combiner is fitted, tuned and evaluated
+REJECTION_WEIGHT = 3.0  # a neighbour that rejects a label counts as this many more neighbours without it
 
 
 class DENN(WithNeighbours):
-    """Witnesses to the labels of texts, and a combiner that weighs what they say.
+    """Witnesses that score the labels of texts, and a combiner for their scores.
 
     Classifier and neighbours alone, combined by λ, are the method of Cheng et al., TOIS 2024.
     """
@@ -55,14 +55,14 @@ class DENN(WithNeighbours):
         self._latest_counts: tuple[object, Tensor] | None = None
 
     def make(self, encoder: TransformerEncoder, labels: int) -> DennNetwork:
-        """Put a linear map on the encoder."""
+        """Add a linear map to the encoder."""
         return DennNetwork(encoder, labels, self.parameters)
 
     @classmethod
     def plan(
         cls, parameters: Any, corpus: Corpus, clock: Clock, progress: Progress, start: Path | None, resumed: bool
     ) -> DennParameters:
-        """Choose the effort that suits the machine, if that is left open, and say how long it takes."""
+        """Choose the effort that suits the machine, if none is given, and report how long it takes."""
         from denn.methods.effort import choose_effort
 
         return choose_effort(parameters, corpus, clock, progress, start, resumed)
@@ -77,20 +77,20 @@ class DENN(WithNeighbours):
         return self.trained
 
     def fit(self, corpus: Corpus, workdir: Path, progress: Progress, clock: Clock | None = None) -> Fitted:
-        """Let the witnesses learn that need no encoder, then train the network."""
+        """Fit the witnesses that need no encoder, then train the network."""
         clock, self.names = clock or Clock(self.parameters.time_budget), corpus.labels.names
         learnt = {name: self._learn(name, corpus, workdir, progress, clock) for name in self.parameters.witnesses}
         self.witnesses = {name: witness for name, witness in learnt.items() if witness is not None}
         if not self.witnesses:
             raise TrainingError(
-                f"None of the witnesses {', '.join(learnt)} could learn these documents. Give more time or documents, "
-                "or add the witness classifier."
+                f"None of the witnesses {', '.join(learnt)} could learn from these documents. Give more time or "
+                "documents, or add the witness classifier."
             )
         self.parameters = replace(self.parameters, witnesses=tuple(self.witnesses))
         return super().fit(corpus, workdir, progress, clock)
 
     def _learn(self, name: str, corpus: Corpus, workdir: Path, progress: Progress, clock: Clock) -> Witness | None:
-        """Let a witness learn; what it learnt before an interruption is read again if it had time for all of it."""
+        """Fit a witness, or load it if an interrupted run finished fitting it."""
         kind, kept = lookup(WITNESSES, name, "witness"), workdir / HOME / name
         known: Witness | None = kind.load(kept, self) if kept.exists() else None
         if known and known.is_complete:
@@ -132,13 +132,11 @@ class DENN(WithNeighbours):
         self.combiner = lookup(COMBINERS, parameters.combination, "combination").load(folder)
         self.label_counts = torch.tensor(labels.counts)
         if unknown := set(self.combiner.hears) - set(self.witnesses):
-            raise BundleError(
-                f"{folder}: the combiner asks for the witness {min(unknown)!r}, which is not there. {REMEDY}"
-            )
+            raise BundleError(f"{folder}: the combiner needs the witness {min(unknown)!r}, which is missing. {REMEDY}")
         return self
 
     def recall(self, scores: Scores, texts: Sequence[str]) -> Scores:
-        """Let a stored document with the same text decide, but in the paper's own system."""
+        """Let a stored document with the same text decide, except in the paper's own system."""
         if not self.parameters.remember or self.parameters.combination == "confidence":
             return scores
         return decide_by_same_text(scores, texts, self.store, self._knows_word)
@@ -147,9 +145,9 @@ class DENN(WithNeighbours):
         return any(witness.knows_word(word) for witness in self.witnesses.values())
 
     def calibrate(self, documents: Sequence[Document], folder: Path, progress: Progress) -> Calibrated:
-        """Learn from validation documents whom to believe; each is scored as if its labels had not been seen.
+        """Fit the combiner on validation documents, each scored as if its labels had not been seen.
 
-        Where scores of all documents would take too much memory, some are drawn.
+        If scores of all documents would take too much memory, use a random sample.
         """
         given = len(documents)
         documents = [documents[row] for row in self.drawn(given, progress)]
@@ -161,14 +159,14 @@ class DENN(WithNeighbours):
         return calibrated._replace(facts={**calibrated.facts, "validation_documents_used": len(documents)})
 
     def drawn(self, documents: int, progress: Progress) -> list[int]:
-        """Return the places of as many validation documents as memory suffices for, drawn at random."""
+        """Return the positions of as many randomly chosen validation documents as fit in memory."""
         labels = len(self.store.labels)
         most = max(1, CALIBRATION_BYTES // (4 * MATRICES * max(1, labels)))
         if documents <= most:
             return list(range(documents))
         progress.note(
-            f"{documents:,} validation documents × {labels:,} labels are too many to compare at once: {most:,} of "
-            "them, drawn at random, decide on combination and thresholds"
+            f"{documents:,} validation documents × {labels:,} labels do not fit in memory: using a random sample of "
+            f"{most:,} documents for the combination and thresholds"
         )
         order = torch.randperm(documents, generator=torch.Generator().manual_seed(self.parameters.seed))
         return order[:most].sort().values.tolist()
@@ -176,10 +174,10 @@ class DENN(WithNeighbours):
     def learn_combination(
         self, asked: Texts, documents: Sequence[Document], folder: Path, progress: Progress
     ) -> Calibrated:
-        """Learn whom to believe from the texts of these documents, and write it to the folder."""
-        progress.start(Stage(f"hearing the witnesses on {len(asked):,} validation documents"))
+        """Fit the combiner on the texts of these documents, and write it to the folder."""
+        progress.start(Stage(f"scoring {len(asked):,} validation documents"))
         parts, found = self.hear(asked), asked.neighbours
-        progress.start(Stage("learning whom to believe"))
+        progress.start(Stage("fitting the combination"))
         self.combiner, learnt, unseen = self.fit_combiner(parts, found, documents)
         self.combiner.save(folder)
         scores = Scores(unseen, found.names, parts, self._confidence(*self._weighed(parts, found)), found)
@@ -191,7 +189,7 @@ class DENN(WithNeighbours):
     ) -> tuple[Combiner, Mapping[str, object], Tensor]:
         """Fit a combiner to the scores of the witnesses; return it, facts about it, and cross-fitted (n,L) scores.
 
-        A combiner that learns has not learnt from the documents that it scores here.
+        A combiner that learns has not seen the labels of the documents that it scores here.
         """
         p, (heard, context) = self.parameters, self._weighed(parts, found)
         combiner: Combiner = lookup(COMBINERS, p.combination, "combination")(optimise=p.optimise, seed=p.seed)
@@ -200,18 +198,18 @@ class DENN(WithNeighbours):
         return combiner, learnt, combiner.combine(heard, context) if unseen is None else unseen
 
     def combine(self, parts: Mapping[str, Tensor], found: Neighbours, gamma: float | None = None) -> Scores:
-        """Weigh what the witnesses say of texts with these neighbours."""
+        """Combine the witnesses' scores of texts with these neighbours."""
         heard, context = self._weighed(parts, found, gamma)
         final = self.combiner.combine(heard, context)
         familiarity = self.familiarity_of(found)
         return Scores(final, found.names, parts, self._confidence(heard, context), found, familiarity=familiarity)
 
     def _confidence(self, heard: Mapping[str, Tensor], context: Context) -> Tensor | None:
-        """Return λ (n,) where both of its witnesses are heard."""
+        """Return λ (n,) if both of its witnesses are used."""
         return confidence_of(heard, context) if {"classifier", "neighbours"} <= heard.keys() else None
 
     def alternatives(self, scores: Scores) -> dict[str, Tensor]:
-        """Return what the other combiners make of the same witnesses."""
+        """Return the scores of the other combiners for the same witnesses."""
         assert scores.neighbours is not None
         heard, context = self._weighed(scores.parts, scores.neighbours)
         others: dict[str, Combiner] = {"average": Average()}
@@ -224,7 +222,7 @@ class DENN(WithNeighbours):
     def _weighed(
         self, parts: Mapping[str, Tensor], found: Neighbours, gamma: float | None = None
     ) -> tuple[Mapping[str, Tensor], Context]:
-        """Return what a combiner reads: where nobody votes, that says nothing against a label."""
+        """Return the input of a combiner; if no neighbour votes, that does not count against a label."""
         lonely = ~found.similarity.isfinite().any(1)
         if "neighbours" in parts and bool(lonely.any()):
             votes = parts["neighbours"]
@@ -235,7 +233,7 @@ class DENN(WithNeighbours):
         return parts, Context(counts, found.similarity.to(device), gamma, p.vote_temperature)
 
     def _counts(self, labels: int, device: torch.device) -> Tensor:
-        """Return the training documents of each label, none of those that came later; the same tensor as last time."""
+        """Return the training documents of each label, 0 for labels added later; reuse the latest tensor."""
         made_of = (self.label_counts.data_ptr(), len(self.label_counts), labels, device)
         kept = self._latest_counts
         if kept is None or kept[0] != made_of:
@@ -244,7 +242,7 @@ class DENN(WithNeighbours):
         return kept[1]
 
     def votes(self, found: Neighbours, labels: int) -> Tensor:
-        """Let neighbours vote, Eq. 9-10, and those that reject a label against it: (n,L)."""
+        """Let neighbours vote, Eq. 9-10, and against the labels that they reject: (n,L)."""
         temperature = self.parameters.vote_temperature
         votes = vote_sparse(found.similarity, found.offsets, found.label_columns, labels, temperature)
         if not len(found.rejected_columns):
@@ -253,12 +251,12 @@ class DENN(WithNeighbours):
         return less_rejected(votes, vote_sparse(found.similarity, *columns, labels, temperature), REJECTION_WEIGHT)
 
     def support(self, texts: Sequence[str], columns: Sequence[Sequence[int]]) -> Support:
-        """Return the words that speak for labels, from whichever witness names some."""
+        """Return the words that support labels, from whichever witness provides some."""
         return named_words(self.witnesses.values(), texts, columns)
 
 
 def combining_seconds(parameters: DennParameters, corpus: Corpus) -> float:
-    """Estimate how long a combiner learns from the validation documents."""
+    """Estimate how long fitting a combiner on the validation documents takes."""
     if not corpus.valid or parameters.combination != "learnt":
         return 0.0
     return FIT_SECONDS + SECONDS_A_CELL * len(corpus.valid) * len(corpus.labels)

@@ -1,4 +1,4 @@
-"""Effort levels: what each one chooses, which one suits a machine, and how long that will take."""
+"""Effort levels: what each one sets, which one suits a machine, and how long it takes."""
 
 from __future__ import annotations
 
@@ -26,19 +26,19 @@ from denn.types import Corpus, Stage
 
 LARGE = "mpnet"  # the encoder of the effort `best`
 FINE_TUNES = ("balanced", "best")
-SAMPLED = 512  # documents that show how long texts are and how fast the encoder reads
-MEASURED = 1.0  # seconds of reading that tell the pace, also of a busy machine
-WORTH_WAITING = 600.0  # seconds of fine-tuning on a CPU that nobody needs to ask for
-WORDS_SECONDS = 7e-6  # a token, for the witness `words`, on two cores
+SAMPLED = 512  # documents for measuring the length of texts and the speed of the encoder
+MEASURED = 1.0  # seconds of reading to measure the speed, even of a busy machine
+WORTH_WAITING = 600.0  # seconds of fine-tuning on a CPU that `auto` accepts
+WORDS_SECONDS = 7e-6  # per token, for the witness `words`, on two cores
 
 
 def with_effort(
     method: str, parameters: Mapping[str, Any], progress: Progress, *, continues: bool = False
 ) -> dict[str, Any]:
-    """Complete parameters by an effort level and what that chooses; what is given explicitly stays.
+    """Complete parameters with an effort level and its settings; explicit parameters win.
 
-    Without a level it is `auto`, or none where the number of epochs says how to train. `continues` says that the
-    encoder is that of another model.
+    The default level is `auto`, or none if the number of epochs is given. `continues` means that the encoder is that of
+    another model.
     """
     known = {field.name: field.default for field in fields(lookup(METHODS, method, "method").Parameters)}
     if "effort" not in known:
@@ -51,7 +51,7 @@ def with_effort(
             "use balanced."
         )
     if effort in FINE_TUNES and epochs == 0:
-        raise ConfigError(f"Got effort = {effort!r} and epochs = 0, expected epochs to fine-tune for. Use quick.")
+        raise ConfigError(f"Got effort = {effort!r} and epochs = 0, expected at least 1 epoch. Use quick instead.")
     chosen = {**parameters, "effort": effort}
     if effort is not None:
         chosen.setdefault("trained_layers", "auto")
@@ -59,31 +59,31 @@ def with_effort(
         if is_installed(LARGE):
             chosen["encoder"] = LARGE
         else:
-            progress.note(f"the encoder {LARGE} is not installed, so {known['encoder']} is used")
+            progress.note(f"the encoder {LARGE} is not installed; using {known['encoder']}")
     return chosen
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """How long the parts of a training take on this machine."""
+    """How long the stages of training take on this machine."""
 
     work: Work
     words: float  # seconds to learn the words
-    loop: float  # seconds of the training steps and their validations
+    loop: float  # seconds for training steps and validations
 
     @property
     def quick(self) -> float:
-        """The seconds until there is a model on the encoder as it is."""
+        """The seconds until a model without fine-tuning is complete."""
         w = self.work
         return self.words + 2 * w.load_seconds + MARGIN * w.embedding() + w.after_embedding()
 
     @property
     def fine_tuning(self) -> float:
-        """The seconds of fine-tuning after that, and until the model is written."""
+        """The seconds for fine-tuning after that, until the model is written."""
         return MARGIN * self.loop + 2 * self.work.load_seconds + self.work.after_loop()
 
     def suits(self, clock: Clock, accelerated: bool) -> Literal["quick", "balanced"]:
-        """Choose an effort level for the machine and the time."""
+        """Choose an effort level for the machine and the time budget."""
         if clock.budget < math.inf:
             left = clock.left() - self.quick - 2 * self.work.load_seconds
             return "balanced" if replace(self.work, head_epochs=0).steps(left) >= FEWEST_STEPS else "quick"
@@ -93,14 +93,14 @@ class Estimate:
 def choose_effort(
     parameters: DennParameters, corpus: Corpus, clock: Clock, progress: Progress, start: Path | None, resumed: bool
 ) -> DennParameters:
-    """Measure the machine, choose an effort level if that is left open, and say what will be done in what time.
+    """Measure the machine, choose an effort level if none is given, and report the plan and its duration.
 
-    `start` is the folder of a model that is continued; `resumed` says that fine-tuning has begun already.
+    `start` is the folder of the model to continue from; `resumed` means that fine-tuning has already begun.
     """
     if parameters.effort is None:
         return parameters
     needed = not {"classifier", "neighbours"}.isdisjoint(parameters.witnesses)
-    progress.start(Stage("measuring how fast this machine is"))
+    progress.start(Stage("measuring the speed of this machine"))
     found = estimate(parameters, corpus, start)
     effort = asked = parameters.effort
     if not needed or (asked == "auto" and parameters.epochs == 0):
@@ -112,7 +112,7 @@ def choose_effort(
 
 
 def estimate(parameters: DennParameters, corpus: Corpus, start: Path | None) -> Estimate:
-    """Load the encoder, read some documents, and estimate everything else from that."""
+    """Load the encoder, read some documents, and estimate all durations from that."""
     p, begun = parameters, time.monotonic()
     encoder = p.load_encoder(start / "encoder") if start else p.new_encoder(corpus)
     encoder = encoder.to(device := device_of(p.device)).eval()
@@ -142,7 +142,7 @@ def estimate(parameters: DennParameters, corpus: Corpus, start: Path | None) -> 
     )
     if not p.head_start:
         work = replace(work, head_epochs=work.epochs_of_head(math.inf))
-    validations = count / p.batch_size / p.evaluate_every if p.evaluate_every else 1.0  # an epoch
+    validations = count / p.batch_size / p.evaluate_every if p.evaluate_every else 1.0  # per epoch
     epoch = count / min(p.batch_size, count) * work.step() + validations * work.reading() * work.tuning()
     words = WORDS_SECONDS * work.train_tokens if "words" in p.witnesses else 0.0
     return Estimate(work, words, work.keeping() + p.epochs * epoch)
@@ -151,7 +151,7 @@ def estimate(parameters: DennParameters, corpus: Corpus, start: Path | None) -> 
 def describe(
     found: Estimate, effort: str, chosen: bool, parameters: DennParameters, clock: Clock, needed: bool = True
 ) -> str:
-    """Say what an effort level does with this corpus and how long that takes."""
+    """Describe what an effort level does with this corpus and how long it takes."""
     documents = "1 document" if found.work.documents == 1 else f"{found.work.documents:,} documents"
     first = f"effort {effort}{', which suits this machine' if chosen else ''}: learn from {documents} without changing "
     first += f"the encoder, about {about(found.quick)}"
@@ -161,14 +161,14 @@ def describe(
         first += f"; then fine-tune it for at most {epochs}, {tuning}"
         if clock.budget < math.inf:
             first += f" or until the time budget of {about(clock.budget)} ends"
-        return f"{first}; the better model on validation documents is kept"
+        return f"{first}; keep the model that is better on validation documents"
     if not needed or not parameters.epochs:
         return first
     return f"{first}; --effort balanced would also fine-tune it, {tuning} more or as long as --time-budget allows"
 
 
 def about(seconds: float) -> str:
-    """Write seconds in the unit that people would use."""
+    """Format seconds in a convenient unit."""
     if seconds < 100:
         return f"{max(1, round(seconds))} s"
     return f"{seconds / 60:.0f} min" if seconds < 6000 else f"{seconds / 3600:.1f} h"

@@ -1,4 +1,4 @@
-"""How familiar a text is: how near its neighbours are, compared with those of ordinary documents."""
+"""Measure how familiar a text is: how close its neighbours are, compared with those of ordinary documents."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ from denn.strict_json import dumps
 from denn.untrusted import REMEDY, read_object
 
 FILE = "familiarity.json"
-NEAREST = 5  # neighbours of a text that count
+NEAREST = 5  # number of neighbours that count
 QUANTILES = 101
-SAMPLE = 1_000  # stored documents that are searched for, at most
-ROUNDING = 1e-5  # of cosines: a text among copies of itself is as near as they are
+SAMPLE = 1_000  # maximum number of stored documents to search for
+ROUNDING = 1e-5  # tolerance for cosines: a text among copies of itself is as close as they are
 
 
 @dataclass(frozen=True, eq=False)
 class Familiarity:
-    """What share of ordinary documents have neighbours that are farther away than those of a text."""
+    """The share of ordinary documents whose neighbours are farther away than those of a text."""
 
-    quantiles: Tensor  # (101,) float64, ascending: how near the neighbours of ordinary documents are
+    quantiles: Tensor  # (101,) float64, ascending: how close the neighbours of ordinary documents are
 
     @classmethod
     def measure(cls, similarity: Tensor) -> Self | None:
-        """Take the quantiles of documents with these (n,k) cosines of their neighbours; None if there are none."""
+        """Compute the quantiles from documents with these (n,k) neighbour cosines; None if there are no neighbours."""
         near = nearness(similarity)
         near = near[near.isfinite()].double()
         if not len(near):
@@ -40,10 +40,10 @@ class Familiarity:
     def of(self, similarity: Tensor) -> Tensor:
         """Return the familiarity of texts, (n,) in [0,1], from the (n,k) cosines of their neighbours.
 
-        It is the place among the quantiles, interpolated linearly, so it rises with nearness.
+        It is the linearly interpolated position among the quantiles, so it increases with closeness.
         """
         near = nearness(similarity).double() + ROUNDING
-        above = torch.searchsorted(self.quantiles, near, right=True)  # the first quantile that is greater
+        above = torch.searchsorted(self.quantiles, near, right=True)  # the first greater quantile
         below = (above - 1).clamp(0, QUANTILES - 2)
         low, high = self.quantiles[below], self.quantiles[below + 1]
         place = (below + ((near - low) / (high - low)).clamp(0, 1)) / (QUANTILES - 1)
@@ -56,7 +56,7 @@ class Familiarity:
 
     @classmethod
     def load(cls, folder: Path) -> Self | None:
-        """Read what `save` wrote; None if there is no file, as in models of earlier versions."""
+        """Read what `save` wrote; None if there is no file, as in models from earlier versions."""
         path = folder / FILE
         if not path.exists():
             return None
@@ -69,14 +69,14 @@ class Familiarity:
 
 
 def nearness(similarity: Tensor) -> Tensor:
-    """Return the mean cosine of the nearest neighbours, (n,), from (n,k) with −inf for none; −inf without any."""
+    """Return the mean cosine of the nearest neighbours, (n,), from (n,k) with −inf for missing ones; −inf if none."""
     nearest = similarity.topk(min(NEAREST, similarity.shape[1])).values
     there = nearest.isfinite()
     return (nearest.where(there, 0.0).sum(1) / there.sum(1)).where(there.any(1), float("-inf"))
 
 
 def among_stored(store: Datastore, k: int, seed: int) -> Tensor:
-    """Return the cosines of the neighbours that stored documents have among the others, for a sample of them."""
+    """Return the cosines between a sample of stored documents and their neighbours among the others."""
     ids, k = store.ids(), min(NEAREST, k)
     order = torch.randperm(len(ids), generator=torch.Generator().manual_seed(seed))[:SAMPLE].tolist()
     drawn = [ids[row] for row in order]

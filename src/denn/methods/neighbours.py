@@ -1,4 +1,4 @@
-"""What methods share that keep the training documents in a datastore, and hear witnesses on the labels of a text."""
+"""Shared by methods that keep the training documents in a datastore and use witnesses to score labels."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ from denn.witnesses.texts import Texts
 
 
 class WithNeighbours(Neural):
-    """A classifier and a datastore of the documents that it was trained on; a subclass says who is heard, and how."""
+    """A classifier with a datastore of its training documents; a subclass chooses and combines the witnesses."""
 
     network: Classifier
     store: Datastore  # opened by `load`
-    in_int8 = False  # whether texts to score are embedded in 8-bit integers; what is stored never is
+    in_int8 = False  # whether texts to score are embedded in 8-bit integers; stored documents never are
 
     def __init__(self, parameters: Any) -> None:
         super().__init__(parameters)
@@ -55,7 +55,7 @@ class WithNeighbours(Neural):
     def save(self, folder: Path) -> None:
         """Write the network, and the datastore of the training documents, Eq. 8."""
         if self.trained is None:
-            raise TypeError("save() follows fit()")
+            raise TypeError("call fit() before save()")
         super().save(folder)
         (folder / "store").mkdir()
         corpus, embeddings = self.trained.corpus, self.trained.embeddings
@@ -73,9 +73,9 @@ class WithNeighbours(Neural):
         learnt: Path | None = None,
         shared: Self | None = None,
     ) -> Self:
-        """Read what `save` wrote, and from the folder `learnt` what a refit learnt again since.
+        """Read what `save` wrote, and from the folder `learnt` what a refit has learnt since.
 
-        Encoder and datastore are those of `shared` if that is given.
+        If `shared` is given, use its encoder and datastore.
         """
         self = super().load(folder, parameters, labels, learnt, shared)
         self.network.reads_unit_vectors = learnt is not None
@@ -85,7 +85,7 @@ class WithNeighbours(Neural):
         return self
 
     def measure_familiarity(self, folder: Path) -> None:
-        """Measure how near stored documents are to each other, and add that to the folder."""
+        """Measure how close stored documents are to each other, and write that to the folder."""
         p = self.parameters
         self.familiarity = Familiarity.measure(among_stored(self.store, p.k, p.seed))
         if self.familiarity is not None:
@@ -101,10 +101,10 @@ class WithNeighbours(Neural):
         own_ids: Sequence[str | None] | None = None,
         embeddings: Tensor | None = None,
     ) -> Scores:
-        """Score texts by each witness, and by all of them.
+        """Score texts by each witness, and by all of them together.
 
-        `own_ids` names the stored document that each text itself is; it is no neighbour of its own. Labels that only
-        the datastore knows follow the others; the neighbours alone speak for them. `embeddings` are those of
+        `own_ids` names the stored document of each text itself, which is then excluded from its neighbours. Labels that
+        only the datastore knows come after the others; only the neighbours can score them. `embeddings` come from
         `embed_ahead`.
         """
         embed = self._embed if embeddings is None else lambda _: embeddings
@@ -117,46 +117,46 @@ class WithNeighbours(Neural):
         return self.recall(replace(self.combine(parts, asked.neighbours), texts=texts), texts)
 
     def embed_ahead(self, batches: Iterable[Sequence[str]]) -> Iterator[tuple[Sequence[str], Tensor | None]]:
-        """Yield batches of texts with their embeddings, which a GPU works on one batch ahead."""
+        """Yield batches of texts with their embeddings, which a GPU computes one batch ahead."""
         if self.streams is None:
             return super().embed_ahead(batches)
         return self.streams.embed_ahead(batches, self._embed)
 
     def first(self) -> AbstractContextManager[None]:
-        """Give what is done inside priority over the embeddings of the next batch."""
+        """Give the work inside the `with` block priority over embedding the next batch."""
         return super().first() if self.streams is None else self.streams.first()
 
     def finish_behind(self, batches: Iterable[Scored], finish: Callable[[Scored], Finished]) -> Iterator[Finished]:
-        """Finish scored batches in order; on a GPU a thread does it while the next one is scored."""
+        """Finish scored batches in order; on a GPU, a thread does so while the next one is scored."""
         if self.streams is None:
             return super().finish_behind(batches, finish)
         return self.streams.finish_behind(batches, finish)
 
     @cached_property
     def streams(self) -> Streams | None:
-        """How a GPU works on two batches at once; None on a CPU."""
+        """The CUDA streams for working on several batches at once; None on a CPU."""
         return Streams(self.network.device) if self.network.device.type == "cuda" else None
 
     def recall(self, scores: Scores, texts: Sequence[str]) -> Scores:
-        """Let what is stored about these very texts decide on their scores; here nothing is."""
+        """Let stored documents with the same text decide the scores; by default they do not."""
         return scores
 
     def hear(self, texts: Texts, device: torch.device | None = None) -> dict[str, Tensor]:
-        """Return what each witness says of texts: (n,L), NaN for labels that it cannot know; on the CPU if not told."""
+        """Return each witness's scores: (n,L), NaN for labels that it does not know; on the CPU by default."""
         labels, device = len(texts.neighbours.names), device or torch.device("cpu")
         said = {name: witness.scores(texts).to(device) for name, witness in self.witnesses.items()}
         return {name: F.pad(part, (0, labels - part.shape[1]), value=float("nan")) for name, part in said.items()}
 
     @abstractmethod
     def combine(self, parts: Mapping[str, Tensor], found: Neighbours, gamma: float | None = None) -> Scores:
-        """Weigh what witnesses say of texts with these neighbours; by another γ where one is given."""
+        """Combine the witnesses' scores of texts with these neighbours; `gamma` replaces the method's own γ."""
 
     @abstractmethod
     def votes(self, found: Neighbours, labels: int) -> Tensor:
         """Let neighbours vote: (n,L)."""
 
     def embed(self, texts: Sequence[str], *, in_int8: bool = False) -> Tensor:
-        """Embed texts as the datastore keeps them, or about so in 8-bit integers: (n,d) on the CPU."""
+        """Embed texts for the datastore, or approximately in 8-bit integers: (n,d) on the CPU."""
         encoder = self.network.encoder
         return finite(encoder.embed(encoder.tokenize(texts), in_int8=in_int8).cpu())
 
@@ -172,9 +172,9 @@ class WithNeighbours(Neural):
         own_ids: Sequence[str | None] | None = None,
         exclude: Collection[str] = (),
     ) -> Neighbours:
-        """Find the k nearest documents of embedded texts; `own_ids` names the stored document that each itself is.
+        """Find the k nearest documents of embedded texts; `own_ids` names the stored document of each text itself.
 
-        The label columns begin with those of the witnesses, also if a vacuum took a label out of the datastore.
+        The label columns begin with those of the witnesses, even if a vacuum removed a label from the datastore.
         """
         found = self.store.search(embeddings, k + (own_ids is not None), exclude)
         if found.names[: len(self.names)] != self.names:
@@ -183,14 +183,14 @@ class WithNeighbours(Neural):
 
 
 def finite(embeddings: Tensor) -> Tensor:
-    """Return the embeddings if all their numbers are finite; others come from damaged weights."""
+    """Return the embeddings if all their numbers are finite; otherwise the weights are damaged."""
     if not bool(embeddings.isfinite().all()):
-        raise BundleError(f"The encoder gives no finite numbers for a text: its weights are damaged. {REMEDY}")
+        raise BundleError(f"The encoder's output for a text is not finite: its weights are damaged. {REMEDY}")
     return embeddings
 
 
 def with_labels(found: Neighbours, names: tuple[str, ...]) -> Neighbours:
-    """Return neighbours with these labels as columns; labels that are not among them are left out."""
+    """Return neighbours with these labels as columns, leaving out all other labels."""
     column_of = {name: column for column, name in enumerate(names)}
     new = torch.tensor([column_of.get(name, -1) for name in found.names], dtype=torch.int64)
     labels = _renumbered(found.offsets, found.label_columns, new)
@@ -199,14 +199,14 @@ def with_labels(found: Neighbours, names: tuple[str, ...]) -> Neighbours:
 
 
 def _renumbered(offsets: Tensor, columns: Tensor, new: Tensor) -> tuple[Tensor, Tensor]:
-    """Return offsets and columns with other numbers; those whose number is −1 are left out."""
+    """Return offsets and columns with new numbers, leaving out columns whose new number is −1."""
     columns = new[columns]
     kept = columns >= 0
     return F.pad(kept.cumsum(0), (1, 0))[offsets], columns[kept]
 
 
 def _without_own(found: Neighbours, own_ids: Sequence[str | None], k: int) -> Neighbours:
-    """Leave k of k + 1 neighbours in the vote: without each text's own document, or else without the farthest."""
+    """Keep k of k + 1 neighbours: drop each text's own document, or else the farthest."""
     dropped = torch.zeros_like(found.similarity, dtype=torch.bool)
     for row, (ids, own_id) in enumerate(zip(found.ids, own_ids, strict=True)):
         place = ids.index(own_id) if own_id in ids else k

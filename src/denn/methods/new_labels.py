@@ -1,4 +1,4 @@
-"""Thresholds of labels that only the datastore knows, from its own documents, each judged without itself."""
+"""Estimate thresholds of labels that only the datastore knows, from its documents, each judged without itself."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from denn.methods.backlog import Backlog
 from denn.protocols import Retriever
 from denn.types import Neighbours, Where
 
-POSITIVES = 64  # documents of a label that are judged
-CLOSE, FAR = 128, 128  # documents without it that are judged beside them: the nearest, and some of the next ones
-TOLERANCE = 0.1  # by which share the number of its documents may change before a label is judged again
+POSITIVES = 64  # documents of a label to judge
+CLOSE, FAR = 128, 128  # documents without it to judge: the nearest, and some of the next nearest
+TOLERANCE = 0.1  # share by which the number of its documents may change before a label is judged again
 
 
 class Allowance:
-    """Seconds that may be spent now: some at a stretch, and a share of the time in the long run."""
+    """A budget of seconds: a burst at a time, and a share of the time in the long run."""
 
     def __init__(self, seconds: float, share: float) -> None:
         self._most, self._share = seconds, share
@@ -35,44 +35,45 @@ class Allowance:
         return self._left > 0
 
     def spend(self, seconds: float) -> None:
-        """Take off what was spent, though that be more than was left."""
+        """Subtract the time spent, even if it is more than was left."""
         self._left -= seconds
 
 
 class NewLabels:
-    """The thresholds of labels without validation data, kept until the number of a label's documents has changed.
+    """The thresholds of labels without validation data, kept until the number of a label's documents changes.
 
-    They are estimated when they are asked for, so that the answer depends on the datastore alone. After `defer` an
-    answer is what is known by then, and a thread estimates the rest.
+    They are estimated on request, so that the result depends on the datastore alone. After `defer`, requests return
+    what is known so far, and a thread estimates the rest.
     """
 
     def __init__(self, method: Retriever, fallbacks: Mapping[str, float]) -> None:
         self.method = method
-        self.fallbacks = fallbacks  # score → the threshold of all labels, towards which a new one is drawn
+        self.fallbacks = fallbacks  # score → the overall threshold, towards which a new one is shrunk
         self._found: dict[str, tuple[int, Mapping[str, float]]] = {}  # label → its documents then, its thresholds
-        self._changing = threading.Condition()  # held to look at or change the two sets, not to estimate
+        self._changing = threading.Condition()  # held to read or change _found and _estimating, not to estimate
         self._estimating: set[str] = set()
         self._backlog: Backlog | None = None
         self._allowance: Allowance | None = None
 
     def defer(self, seconds: float, share: float) -> None:
-        """Estimate in the background, but for some seconds at a stretch and a share of the time in `thresholds`."""
+        """Estimate in the background, except for bursts of `seconds` and a `share` of the time in `thresholds`."""
         self._allowance = Allowance(seconds, share)
         self._backlog = Backlog(self._catch_up, "denn-thresholds")
 
     def close(self) -> None:
-        """End what is under way in the background."""
+        """Stop background work."""
         if self._backlog is not None:
             self._backlog.close()
 
     def thresholds(self, votes: Tensor, names: Sequence[str]) -> dict[str, Tensor]:
         """Return each score's (m,) thresholds for labels with these (n,m) votes.
 
-        Those are looked for that can decide something; a label without a vote above the grid gets the fallback.
+        Only thresholds that can decide something are estimated; a label without a vote above the grid gets the
+        fallback.
         """
         most = votes.amax(0) if len(votes) else votes.new_zeros(len(names))
         voted = (most > GRID[0]).nonzero().flatten()
-        ranked = voted[most[voted].argsort(descending=True)].tolist()  # what is voted for most, is estimated first
+        ranked = voted[most[voted].argsort(descending=True)].tolist()  # estimate labels with the highest votes first
         found = self._all([names[column] for column in ranked], self._allowance)
         thresholds = {}
         for score, fallback in self.fallbacks.items():
@@ -81,11 +82,11 @@ class NewLabels:
         return thresholds
 
     def of(self, names: Sequence[str]) -> dict[str, float]:
-        """Return the thresholds of some labels, whether anything votes for them or not."""
+        """Return the thresholds of some labels, whether or not anything votes for them."""
         return {name: own["final"] for name, own in zip(names, self._all(names, None), strict=True)}
 
     def _all(self, names: Sequence[str], allowance: Allowance | None) -> list[Mapping[str, float]]:
-        """Return the thresholds of labels: all estimated, or, where that is deferred, as many as the allowance lets."""
+        """Return the thresholds of labels: all of them, or, if deferred, as many as the allowance permits."""
         counts = self.method.store.label_counts() if names else {}
         if self._backlog is None:
             return [self._current(name, counts) for name in names]
@@ -100,22 +101,22 @@ class NewLabels:
             else:
                 found.append(self._known(name, counts))
                 late.append(name)
-        self._backlog.put(late[::-1])  # the first is the next to be worked on
+        self._backlog.put(late[::-1])  # the first one is next
         return found
 
     def _known(self, name: str, counts: Mapping[str, int]) -> Mapping[str, float]:
-        """Return the thresholds that were estimated last, the fallbacks where there are none."""
-        if counts.get(name, 0) < 2:  # nobody can judge the only one
+        """Return the latest estimate of the thresholds, or the fallbacks if there is none."""
+        if counts.get(name, 0) < 2:  # a single document cannot be judged by others
             return self.fallbacks
         return self._found.get(name, (0, self.fallbacks))[1]
 
     def _is_known(self, name: str, counts: Mapping[str, int]) -> bool:
-        """Say whether a label needs no estimate: its number of documents is about what it was then."""
+        """Return whether a label needs no estimate: its number of documents has hardly changed since the last one."""
         count, then = counts.get(name, 0), self._found.get(name, (0, None))[0]
         return count < 2 or abs(count - then) <= TOLERANCE * then
 
     def _current(self, name: str, counts: Mapping[str, int]) -> Mapping[str, float]:
-        """Return a label's thresholds, estimated anew where need be; never by two threads at once."""
+        """Return a label's thresholds, estimating them again if necessary, but never in two threads at once."""
         with self._changing:
             self._changing.wait_for(lambda: name not in self._estimating)
             if self._is_known(name, counts):
@@ -123,7 +124,7 @@ class NewLabels:
             self._estimating.add(name)
         try:
             self._keep(name, self._estimate(name), counts)
-        except StoreError:  # a document went between two looks at the store: the next call tries again
+        except StoreError:  # a document was removed between two reads of the store; the next call tries again
             pass
         finally:
             with self._changing:
@@ -132,7 +133,7 @@ class NewLabels:
         return self._known(name, counts)
 
     def _keep(self, name: str, thresholds: Mapping[str, float], counts: Mapping[str, int]) -> None:
-        """Keep an estimate, and let go of labels that the datastore no longer knows."""
+        """Keep an estimate, and drop labels that are no longer in the datastore."""
         with self._changing:
             self._found[name] = counts[name], thresholds
             for gone in self._found.keys() - counts.keys():
@@ -143,24 +144,24 @@ class NewLabels:
         self._current(name, self.method.store.label_counts())
 
     def _estimate(self, name: str) -> Mapping[str, float]:
-        """Tune on documents of the label and on those near them without it, each left out of its own vote.
+        """Tune on documents of the label and on nearby documents without it, each excluded from its own vote.
 
-        Where there are too many to judge, one that is judged stands for those beside it that are not, or F1 would take
-        them for fewer than they are. Of the others every near one counts: these are what a threshold goes wrong on.
+        If there are too many to judge, each judged document stands for the unjudged ones around it; otherwise F1 would
+        underestimate their number. Every close document without the label counts, because there a threshold goes wrong.
         """
         store, k = self.method.store, self.method.parameters.k
         carriers = store.select(Where(labels=(name,)))
-        if not carriers:  # they went between two looks
+        if not carriers:  # they were removed between two reads
             return self.fallbacks
         others = _by_nearness(store.search(store.vectors(_spread(carriers, POSITIVES)), k, carriers))
         groups = [(carriers, POSITIVES), (others[:CLOSE], CLOSE), (others[CLOSE:], FAR)]
         samples = [_spread(ids, limit) for ids, limit in groups]
         judged = [id for sample in samples for id in sample]
         found = self.method.search(store.vectors(judged), k, judged)
-        if name not in found.names:  # it went with its last document between two looks at the store
+        if name not in found.names:  # it was removed with its last document between two reads of the store
             return self.fallbacks
         votes = torch.split(self._votes(found, found.names.index(name)), [len(sample) for sample in samples])
-        if not (votes[0] > GRID[0]).any():  # none finds another one: nothing to learn from
+        if not (votes[0] > GRID[0]).any():  # no document finds another one, so there is nothing to learn from
             return self.fallbacks
         every = torch.cat([_for_all(some, len(ids)) for some, (ids, _) in zip(votes, groups, strict=True)])
         gold = torch.arange(len(every))[:, None] < len(carriers)
@@ -177,24 +178,24 @@ class NewLabels:
 
 
 def _only(column: int, offsets: Tensor, columns: Tensor) -> tuple[Tensor, Tensor]:
-    """Return sparse columns without all but one of them, which becomes the first."""
+    """Keep only one of the sparse columns, which becomes the first."""
     wanted = columns == column
     before = torch.nn.functional.pad(wanted.cumsum(0), (1, 0))  # wanted entries before each entry
     return before[offsets], columns[wanted] - column
 
 
 def _spread(ids: Sequence[str], limit: int) -> list[str]:
-    """Return at most so many ids, evenly from oldest to newest."""
+    """Return at most `limit` ids, evenly spaced from oldest to newest."""
     return [ids[place * len(ids) // limit] for place in range(limit)] if len(ids) > limit else list(ids)
 
 
 def _for_all(votes: Tensor, count: int) -> Tensor:
-    """Return the votes of so many documents from those of the ones that `_spread` took, each for those beside it."""
+    """Expand the votes of the documents that `_spread` chose to all `count` documents, each to those around it."""
     return votes[torch.arange(count) * len(votes) // max(1, count)]
 
 
 def _by_nearness(found: Neighbours) -> list[str]:
-    """Return the ids of all neighbours, those first that are nearest to any of the queries."""
+    """Return the ids of all neighbours, those nearest to any of the queries first."""
     nearest: dict[str, float] = {}
     for ids, row in zip(found.ids, found.similarity.tolist(), strict=True):
         for id, similarity in zip(ids, row, strict=False):

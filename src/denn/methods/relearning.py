@@ -1,4 +1,4 @@
-"""What a refit learns again on the encoder as it is: the head and the witnesses."""
+"""What a refit learns again while the encoder stays as it is: the head and the witnesses."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from denn.types import Corpus, Document, Stage
 from denn.witnesses.texts import Texts
 
 EPOCHS = 5  # of the head, chosen on validation documents: results/refit-head.json
-LEAST_STEPS = 60  # of the head, where documents are few
-HEAD_SHARE, WITNESS_SHARE = 0.25, 0.5  # of the time left, that the head and then each witness may take
+LEAST_STEPS = 60  # of the head, if there are few documents
+HEAD_SHARE, WITNESS_SHARE = 0.25, 0.5  # of the remaining time, for the head and then for each witness
 
 
 def relearn(method: DENN, corpus: Corpus, vectors: Tensor, progress: Progress, clock: Clock) -> DENN:
-    """Return the method with a head and witnesses that learnt these documents; encoder and datastore are shared.
+    """Return the method with a head and witnesses fitted to these documents, sharing encoder and datastore.
 
     `vectors` are the (n,d) unit vectors of the training documents.
     """
@@ -34,7 +34,7 @@ def relearn(method: DENN, corpus: Corpus, vectors: Tensor, progress: Progress, c
     network = new.network = new.make(method.network.encoder, len(corpus.labels))
     network.to(method.network.device).eval()
     network.reads_unit_vectors = True
-    nn.init.zeros_(network.head.weight)  # what is learnt depends on the documents alone
+    nn.init.zeros_(network.head.weight)  # so that the result depends on the documents alone
     epochs = _epochs(network.head, len(vectors), clock) if "classifier" in method.witnesses else 0
     progress.start(Stage("training the head", epochs or None, "epochs"))
     labels, rejected = corpus.labels.matrix(corpus.train).to(network.device), _rejected(corpus)
@@ -45,8 +45,8 @@ def relearn(method: DENN, corpus: Corpus, vectors: Tensor, progress: Progress, c
         witness = lookup(WITNESSES, name, "witness").fit(corpus, new, progress, WITNESS_SHARE * clock.left())
         if witness is None:
             raise TrainingError(
-                f"The witness {name} could not learn {len(vectors):,} documents in the time given. Nothing was "
-                "changed; refit with more time."
+                f"The witness {name} could not learn from {len(vectors):,} documents in the given time. The model was "
+                "not changed; refit with more time."
             )
         new.witnesses[name] = witness
     return new
@@ -60,7 +60,7 @@ def save(method: DENN, folder: Path) -> None:
 
 
 def ask(method: DENN, documents: Sequence[Document], embeddings: Tensor, own_ids: Sequence[str | None]) -> Texts:
-    """Return embedded documents for the witnesses; `own_ids` names the stored document that each itself is."""
+    """Return embedded documents for the witnesses; `own_ids` names the stored document of each text itself."""
     k, texts = method.parameters.k, [document.text for document in documents]
     return Texts(texts, lambda _: embeddings, lambda vectors: method.search(vectors, k, own_ids))
 
@@ -71,13 +71,13 @@ def with_own_labels(method: DENN, asked: Texts) -> Texts:
 
 
 def _epochs(head: nn.Linear, documents: int, clock: Clock) -> int:
-    """Return how often the head goes through the documents, at least once."""
+    """Return the number of epochs for the head, at least one."""
     wanted = max(EPOCHS, -(-LEAST_STEPS * BATCH // max(BATCH, documents)))
     return max(1, int(min(wanted, HEAD_SHARE * clock.left() / epoch_seconds(head, documents))))
 
 
 def _rejected(corpus: Corpus) -> Tensor | None:
-    """Return which documents reject which labels: (n,L) bool, None if none does."""
+    """Return which documents reject which labels: (n,L) bool, or None if none do."""
     if not any(document.rejected for document in corpus.train):
         return None
     return corpus.labels.matrix([Document("", document.rejected) for document in corpus.train])

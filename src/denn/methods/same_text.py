@@ -1,4 +1,4 @@
-"""A text that is stored already: whoever stored it has decided on its labels."""
+"""Recognise a text that is already stored: its labels have been decided."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ import torch
 from denn.protocols import Datastore
 from denn.types import Document, Scores
 
-COPY = 0.999  # cosine of embeddings from which on a text is compared with all its neighbours
-NEAR, LEAST_SIMILARITY = 5, 0.8  # otherwise with so many; below this cosine not at all
+COPY = 0.999  # minimum cosine of embeddings for comparing a text with all its neighbours
+NEAR, LEAST_SIMILARITY = 5, 0.8  # otherwise compare with this many, if they have at least this cosine
 NEAREST, LEAST_OF_NEAREST = 3, 0.5  # lower for the 3 nearest: a typo in a short text moves its embedding far
-SHARE_OF_UNDECIDED = 0.001  # of a score is left to a label that was decided on, so that their order stays
+SHARE_OF_UNDECIDED = 0.001  # of the score remains for a decided label, which preserves the order
 LEAST_WORDS = 5  # of a text that may differ from the stored one
 LEAST_SHARE, MOST_SHARE = 0.5, 1.1  # of the stored text's words
 MOST_BLANKS = 3  # times as many characters as the other text, for the same words
 WORDS_PER_TYPO, LEAST_WORDS_WITH_TYPO = 20, 10
-BEGINNINGS = (120, 1200)  # characters of two texts that are compared first: most texts differ there
+BEGINNINGS = (120, 1200)  # characters of two texts to compare first, because most texts differ there
 LEAST_LETTERS = 6  # of an unusual word with a typo; shorter ones are often abbreviations
 
 HYPHENATED = re.compile(r"(?<=\w)[-\u00ad\u2010][ \t\r]*+\n\s*+(?=\w)")
@@ -30,20 +30,20 @@ WORD = re.compile(
     rf"(?:(?<![\w.,:)\]])-(?=\d)|(?<![^\s(\[])\.(?=[^\W\d]))?[^{SIGNS}]+(?:(?<=\d)[.,:](?=\d)[^{SIGNS}]+)*+"
 )
 
-IsWord = Callable[[str], bool]  # whether it is the usual spelling of a word
+IsWord = Callable[[str], bool]  # whether a string is the usual spelling of a word
 
 
 class Likeness(IntEnum):
-    """How much alike two texts are, the higher the more."""
+    """How similar two texts are, in increasing order."""
 
     OTHER = 0
-    NEARLY_SAME = 1  # but for typos and a missing end
+    NEARLY_SAME = 1  # except for typos and a missing end
     SAME_WORDS = 2
-    SAME = 3  # but for blanks
+    SAME = 3  # except for white space
 
 
 def decide_by_same_text(scores: Scores, texts: Sequence[str], store: Datastore, is_word: IsWord) -> Scores:
-    """Give texts that are stored the labels that are stored with them; of several documents the one last changed."""
+    """Give texts that are stored their stored labels; of several documents, the one last changed decides."""
     near = _near_documents(scores)
     if not near:
         return scores
@@ -65,14 +65,14 @@ def decide_by_same_text(scores: Scores, texts: Sequence[str], store: Datastore, 
 
 
 class Compared:
-    """A text that is compared with others, and taken apart no more than once and no further than needed."""
+    """A text to compare with others, split into words at most once and no further than needed."""
 
     def __init__(self, text: str) -> None:
         self.text = text
         self._beginnings: dict[int, list[str]] = {}
 
     def first_words(self, characters: int) -> list[str]:
-        """Return the words of its beginning, without the last ones, which may be cut off or go on."""
+        """Return the words at its beginning, without the last ones, which may be cut off or continue."""
         if len(self.text) <= characters:
             return self.words
         if characters not in self._beginnings:
@@ -86,7 +86,7 @@ class Compared:
 
     @cached_property
     def pieces(self) -> list[str]:
-        """What stands between the blanks."""
+        """The parts between white space."""
         return self.text.split()
 
 
@@ -99,7 +99,7 @@ class Stored(Compared):
 
 
 def _near_documents(scores: Scores) -> dict[int, list[str]]:
-    """Return the ids of the near documents of each text that has any, nearest first."""
+    """Return the ids of the close documents of each text that has any, nearest first."""
     found = scores.neighbours
     assert found is not None
     near = found.similarity >= COPY
@@ -112,7 +112,7 @@ def _near_documents(scores: Scores) -> dict[int, list[str]]:
 
 
 def _most_alike(text: str, near: Sequence[Stored], is_word: IsWord) -> list[Document]:
-    """Return the documents whose text is most like this one; of nearly the same the nearest only."""
+    """Return the documents whose text is most similar; of nearly identical ones, only the nearest."""
     best, found, asked = Likeness.OTHER, list[Document](), Compared(text)
     for stored in near:
         likeness = likeness_of(asked, stored, is_word)
@@ -124,7 +124,7 @@ def _most_alike(text: str, near: Sequence[Stored], is_word: IsWord) -> list[Docu
 
 
 def _last_changed(documents: Sequence[Document], store: Datastore) -> Document:
-    """Return the document with the latest change; the first one where they agree on the labels."""
+    """Return the document that was changed last, or the first one if they agree on the labels."""
     if len({(frozenset(document.labels), frozenset(document.rejected)) for document in documents}) == 1:
         return documents[0]
     changes = [store.history(limit=1, id=document.id) for document in documents]
@@ -149,12 +149,12 @@ def likeness_of(asked: Compared, stored: Stored, is_word: IsWord) -> Likeness:
 
 
 def words_of(text: str) -> list[str]:
-    """Return the words of a text, without their case and without what breaks lines."""
+    """Return the words of a text in lower case, with words joined that a line break splits."""
     return WORD.findall(HYPHENATED.sub("", text).casefold())
 
 
 def is_nearly_same(own: Sequence[str], stored: Sequence[str], is_word: IsWord) -> bool:
-    """Tell whether words are those of a stored text except for typos and a missing end.
+    """Return whether words are those of a stored text except for typos and a missing end.
 
     One typo is allowed per 20 words, and one in a text of 10 to 19 words.
     """
@@ -174,7 +174,7 @@ def is_nearly_same(own: Sequence[str], stored: Sequence[str], is_word: IsWord) -
 
 
 def _begin_alike(own: Sequence[str], stored: Sequence[str], is_word: IsWord) -> bool:
-    """Tell whether the first words of two texts may be those of the same text; the last one may be cut off."""
+    """Return whether the first words of two texts may be those of the same text; the last one may be cut off."""
     here = there = 0
     while here < len(own) - 1 and there < len(stored) - 1:
         step = _step(own[here : here + 2], stored[there : there + 2], is_word)
@@ -185,13 +185,13 @@ def _begin_alike(own: Sequence[str], stored: Sequence[str], is_word: IsWord) -> 
 
 
 def _begin_with_same(text: str, other: str) -> bool:
-    """Tell whether the same stands between the first blanks of two texts: a hyphen at a line end may change words."""
+    """Return whether two texts begin with the same parts between spaces: a hyphen at a line end may change words."""
     own, stored = (some[: BEGINNINGS[0]].split()[:-1] for some in (text, other))
     return all(map(str.__eq__, own, stored))
 
 
 def _step(own: Sequence[str], stored: Sequence[str], is_word: IsWord) -> tuple[int, int] | None:
-    """Return how many of the next two words of each text are the same but for a typo or a blank; None if none is."""
+    """Return how many of the next two words of each text match except for a typo or a space; None if none do."""
     if own[0] == stored[0] or is_typo(own[0], stored[0], is_word):
         return 1, 1
     if _are_halves(own, stored[0]):
@@ -200,17 +200,17 @@ def _step(own: Sequence[str], stored: Sequence[str], is_word: IsWord) -> tuple[i
 
 
 def _is_beginning(one: str, other: str) -> bool:
-    """Tell whether a word is the beginning of the other; a number that is cut off is another number."""
+    """Return whether a word is the beginning of the other; a number that is cut off is a different number."""
     return other.startswith(one) and not any(sign.isdigit() for sign in other)
 
 
 def _are_halves(parts: Sequence[str], word: str) -> bool:
-    """Tell whether a word was split in two; a single letter may be a word of its own."""
+    """Return whether a word was split in two; a single letter may be a word of its own."""
     return "".join(parts) == word and min(map(len, parts)) > 1
 
 
 def is_typo(one: str, other: str, is_word: IsWord) -> bool:
-    """Tell whether one of the words is the other one with a letter missing, doubled, wrong, or in the next one's place.
+    """Return whether two words differ by one missing, doubled, wrong or transposed letter.
 
     Two usual words, such as not and now, are not typos of each other. Two unusual ones may be names: they must be
     long, and differ by a missing inner letter or by two swapped letters.

@@ -1,1 +1,1 @@
-"""Datastores: documents with labels and embeddings, kept durably and searched for the nearest."""
+"""Datastores: store documents with labels and embeddings durably, and find the nearest ones."""

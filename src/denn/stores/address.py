@@ -11,11 +11,11 @@ from denn.registry import STORES, lookup
 from denn.stores.trust import UntrustedError, is_trusted, trust
 
 FILE = "store.sqlite"  # in the folder `store` of a model
-ELSEWHERE = "address"  # a file beside it where the store is not in the model's folder
+ELSEWHERE = "address"  # a file next to it if the store is outside the model's folder
 
 
 def kind_of(address: str | Path) -> str:
-    """Return the registered name of the kind of store that an address speaks of."""
+    """Return the registered name of the kind of store at an address."""
     text = str(address)
     if text == "memory:":
         return "memory"
@@ -30,13 +30,13 @@ def kind_of(address: str | Path) -> str:
 
 
 def create_store(address: str | Path, dimension: int, labels: tuple[str, ...] = (), **options: Any) -> Datastore:
-    """Make an empty store at an address."""
+    """Create an empty store at an address."""
     store: Datastore = lookup(STORES, kind_of(address), "store").create(address, dimension, labels, **options)
     return store
 
 
 def open_store(address: str | Path, read_only: bool = False, **options: Any) -> Datastore:
-    """Open the store at an address; that of a model where the address is its folder."""
+    """Open the store at an address, or the store of a model if the address is its folder."""
     if kind_of(address) == "embedded" and Path(address).is_dir():
         address = of_model(Path(address))
     store: Datastore = lookup(STORES, kind_of(address), "store").open(address, read_only, **options)
@@ -44,7 +44,7 @@ def open_store(address: str | Path, read_only: bool = False, **options: Any) -> 
 
 
 def of_model(folder: Path) -> str | Path:
-    """Return where the datastore of a model is; one outside its folder must have been allowed on this machine."""
+    """Return the address of a model's datastore; one outside its folder must be trusted on this machine."""
     elsewhere = folder / "store" / ELSEWHERE
     if elsewhere.is_file():
         address = _read_address(elsewhere)
@@ -57,19 +57,19 @@ def of_model(folder: Path) -> str | Path:
 
 
 def use(folder: Path, address: str | Path | None) -> None:
-    """Let a model use the store at an address from the next loading on; None is the one in its own folder.
+    """Let a model use the store at an address from the next load on; None means the one in its own folder.
 
-    The store must have the width of the model's own and begin with its labels. The one that was used so far is not
-    asked: it may be gone.
+    The store must have the same dimension as the model's own and begin with its labels. The store used so far is not
+    opened, because it may no longer exist.
     """
     elsewhere, own = folder / "store" / ELSEWHERE, folder / "store" / FILE
     if address is None and not own.is_file():
-        raise StoreError(f"the folder {folder} has no datastore of its own any more. Copy one to {own} first.")
+        raise StoreError(f"the folder {folder} no longer has its own datastore. Copy one to {own} first.")
     with open_store(own if address is None else address, read_only=True) as new:
         if address is not None and own.is_file():
             with open_store(own, read_only=True, index="exact") as old:
                 if new.dimension != old.dimension:
-                    raise StoreError(f"got a datastore of width {new.dimension}, expected {old.dimension}.")
+                    raise StoreError(f"got a datastore of dimension {new.dimension}, expected {old.dimension}.")
         trained = (folder / "labels.txt").read_text(encoding="utf-8").split("\n")[:-1]
         if list(new.labels[: len(trained)]) != trained:
             raise StoreError(
@@ -86,11 +86,11 @@ def use(folder: Path, address: str | Path | None) -> None:
 
 
 def _read_address(file: Path) -> str:
-    """Read the one line that says where a model's datastore is."""
+    """Read the one line with the address of a model's datastore."""
     try:
         lines = file.read_text(encoding="utf-8").splitlines()
     except UnicodeDecodeError:
         lines = []
     if len(lines) != 1 or not lines[0].isprintable() or not lines[0].strip():
-        raise StoreError(f"{file} is damaged, expected one address. Set it with `denn store use`.")
+        raise StoreError(f"{file} is damaged; expected one address. Set it with `denn store use`.")
     return lines[0].strip()

@@ -1,4 +1,4 @@
-"""From one datastore into another, whatever their kinds."""
+"""Copy one datastore to another, of any kind."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from denn.errors import StoreError
 from denn.protocols import Datastore, Progress
 from denn.types import Stage
 
-BATCH = 4096  # documents that become durable together
-SOURCE = "copy"  # source of these changes in the history of the copy
+BATCH = 4096  # documents stored per change
+SOURCE = "copy"  # source of these changes in the copy's history
 
 
 def copy(source: Datastore, target: Datastore, progress: Progress) -> int:
-    """Fill an empty store with all documents of another, and compare the two; return how many there are.
+    """Fill an empty store with all documents of another and compare the two; return the number of documents.
 
-    The history stays behind, as does the list of forgotten ids.
+    The history and the list of forgotten ids are not copied.
     """
     if len(target):
-        raise StoreError(f"the datastore to copy into holds {len(target)} documents, expected none. Give another.")
+        raise StoreError(f"the target datastore contains {len(target)} documents, expected none. Choose another.")
     if source.dimension != target.dimension:
-        raise StoreError(f"got a datastore of width {target.dimension} to copy into, expected {source.dimension}.")
+        raise StoreError(f"the target datastore has dimension {target.dimension}, expected {source.dimension}.")
     total = len(source)
     progress.start(Stage("copying", total))
     done = 0
@@ -36,7 +36,7 @@ def copy(source: Datastore, target: Datastore, progress: Progress) -> int:
 
 
 def _compare(source: Datastore, target: Datastore, progress: Progress) -> None:
-    """Read both from beginning to end; a difference is an error."""
+    """Read both stores from beginning to end; raise a StoreError if they differ."""
     done = 0
     for one, other in zip_longest(source.export(BATCH), target.export(BATCH)):
         same = (

@@ -1,4 +1,4 @@
-"""A datastore as a model in training sees it: without labels that its documents only reject."""
+"""A datastore as seen by a model in training: without labels that its documents only reject."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from denn.types import Neighbours
 
 
 def with_first_labels(store: Datastore, count: int) -> Datastore:
-    """Return the store, or one whose searches know only its first labels where no document carries any other."""
+    """Return the store, or a view that searches only its first labels if no document carries any other."""
     return cast(Datastore, _FirstLabels(store, count)) if len(store.labels) > count else store
 
 

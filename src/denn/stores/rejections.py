@@ -1,4 +1,4 @@
-"""Rejected labels as stores keep them: in one list with the labels, each as the complement of its column."""
+"""Rejected labels as stores keep them: in one list with the labels, as complements of their columns."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from denn.types import Document, Neighbours
 
 
 def signed_columns(document: Document, column_of: Mapping[str, int]) -> list[int]:
-    """Return the columns of a document's labels, then the complements of those that it rejects."""
+    """Return the columns of a document's labels, then the complements of its rejected labels."""
     return [column_of[label] for label in document.labels] + [~column_of[label] for label in document.rejected]
 
 
 def told_apart(found: Neighbours) -> Neighbours:
-    """Move rejected labels from among the label columns, where they are complements, to their own."""
+    """Separate rejected labels, which are complements among the label columns, into their own columns."""
     rejected = found.label_columns < 0
-    before = found.offsets.new_zeros(len(rejected) + 1)  # rejected ones before each entry
+    before = found.offsets.new_zeros(len(rejected) + 1)  # number of rejected labels before each entry
     before[1:] = rejected.cumsum(0)
     offsets = before[found.offsets]
     return replace(

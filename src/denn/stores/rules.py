@@ -1,4 +1,4 @@
-"""What holds in every datastore, whatever it is made of: names of documents and labels, what cannot be undone."""
+"""Rules of every datastore: ids and labels of documents, and what cannot be undone."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from datetime import timedelta
 from denn.errors import ConflictError, StoreError, UnknownError
 from denn.types import Document, Where, Which
 
-CENTURY = timedelta(days=36_525)  # longer than any history, and within what every clock can count
-MADE = re.compile(r"doc-([0-9]{1,15})")  # ids that a store may make
+CENTURY = timedelta(days=36_525)  # longer than any history, and within the range of every clock
+MADE = re.compile(r"doc-([0-9]{1,15})")  # ids that a store may create
 MOST_COUNTED = 10**15 - 1
 
 
 def check_dimension(dimension: int) -> None:
-    """Refuse what cannot be the width of an embedding."""
+    """Reject an invalid embedding dimension."""
     if dimension < 1:
-        raise StoreError(f"got the dimension {dimension}, expected the width of the embeddings, at least 1.")
+        raise StoreError(f"got the dimension {dimension}, expected that of the embeddings, at least 1.")
 
 
 def as_ids(which: str | Sequence[str]) -> list[str]:
@@ -28,20 +28,20 @@ def as_ids(which: str | Sequence[str]) -> list[str]:
 
 
 def check_meant(which: Which, everything: bool) -> None:
-    """Refuse to change every document where nothing says that all of them are meant."""
+    """Reject a filter that matches every document unless `everything` confirms it."""
     if isinstance(which, Where) and which.matches_everything and not everything:
-        raise StoreError("got no condition, which means every document. Give one, or say everything=True.")
+        raise StoreError("the filter has no conditions and matches every document. Add one, or pass everything=True.")
 
 
 def label_names(given: Sequence[str]) -> tuple[str, ...]:
-    """Return labels as a document has them, each once; one string, or a blank label, is an error."""
+    """Return labels without duplicates; raise for a single string or a blank label."""
     names = Document("", given if isinstance(given, str) else tuple(given)).labels  # type: ignore[arg-type]
     check_labels(names)
     return names
 
 
 def check_labels(names: Iterable[str]) -> None:
-    """Refuse labels that are blank or have more than one line."""
+    """Reject labels that are blank or have more than one line."""
     for name in names:
         if not name.strip():
             raise StoreError(f"got the label {name!r}, expected a name with at least one visible character.")
@@ -50,7 +50,7 @@ def check_labels(names: Iterable[str]) -> None:
 
 
 def fresh_labels(documents: Sequence[Document], known: Container[str]) -> list[str]:
-    """Return the labels that documents bring or reject and that are not known; a blank one is an error."""
+    """Return the labels that documents have or reject and that are not known; raise a StoreError for a blank one."""
     names = (name for document in documents for name in (*document.labels, *document.rejected))
     fresh = list(dict.fromkeys(name for name in names if name not in known))
     check_labels(fresh)
@@ -58,7 +58,7 @@ def fresh_labels(documents: Sequence[Document], known: Container[str]) -> list[s
 
 
 def checked_age(keep: timedelta) -> timedelta:
-    """Return for how long the past is kept, at most a century; a negative time is an error."""
+    """Return how long to keep the history, at most a century; raise a StoreError if it is negative."""
     if keep < timedelta():
         raise StoreError(f"got {keep.total_seconds() / 86400:g} days of history to keep, expected 0 or more.")
     return min(keep, CENTURY)
@@ -68,7 +68,7 @@ def checked_age(keep: timedelta) -> timedelta:
 class Relabelling:
     """Other labels for documents; see `Datastore.relabel`."""
 
-    labels: tuple[str, ...] | None  # None: those that each one has
+    labels: tuple[str, ...] | None  # None: the document's own labels
     add: tuple[str, ...]
     drop: tuple[str, ...]
     reject: tuple[str, ...]
@@ -77,14 +77,14 @@ class Relabelling:
     def of(
         cls, labels: Sequence[str] | None, add: Sequence[str], drop: Sequence[str], reject: Sequence[str]
     ) -> Relabelling:
-        """Check what was asked; a label that is to be given and rejected is an error."""
+        """Check the request; raise a DataError if a label is both given and rejected."""
         new = None if labels is None else label_names(labels)
         asked = cls(new, label_names(add), label_names(drop), label_names(reject))
         Document("", (*(new or ()), *asked.add), rejected=asked.reject)
         return asked
 
     def apply(self, document: Document) -> Document:
-        """Return a document with the labels that it is to have."""
+        """Return a document with its new labels."""
         has, gone = document.labels if self.labels is None else self.labels, {*self.drop, *self.reject}
         labels = (*(label for label in has if label not in gone), *self.add)
         decided = {*labels, *self.drop}
@@ -93,7 +93,7 @@ class Relabelling:
 
 
 def given_ids(documents: Sequence[Document]) -> list[str]:
-    """Return the ids that documents bring along; the same twice is an error."""
+    """Return the ids that documents already have; raise a StoreError for duplicates."""
     given = Counter(document.id for document in documents if document.id is not None)
     twice = [id for id, times in given.items() if times > 1]
     if twice:
@@ -104,12 +104,12 @@ def given_ids(documents: Sequence[Document]) -> list[str]:
 def place(
     documents: Sequence[Document], last: int, row_of: Callable[[str], int | None], is_taken: Callable[[str], bool]
 ) -> list[tuple[int, str]]:
-    """Return row number and id of each document: those it has, or new ones, where `last` is the highest row so far.
+    """Return the row number and id of each document, existing or new; `last` is the highest row so far.
 
-    `is_taken` says whether an id is or was that of a document.
+    `is_taken` returns whether an id is or was used by a document.
     """
-    # A row number never comes twice, so an id made of it does not either, once it is above all given ones like it.
-    # Those with more digits than MADE are too long to count up to, and passed over one by one instead.
+    # Row numbers are never reused, so neither are ids made from them, once they are above all given ids of this form.
+    # Ids with more digits than MADE are too large to count up to, and are skipped one by one instead.
     given = given_ids(documents)
     last = max([last, *(int(number[1]) for id in given if (number := MADE.fullmatch(id)))])
     placed = []
@@ -124,9 +124,9 @@ def place(
 
 
 def undone_after(number: int, undoes: Callable[[int], int | None]) -> dict[int, bool]:
-    """Return which changes count as undone once change `number` is.
+    """Return which changes count as undone after undoing change `number`.
 
-    To undo an undo is to do again what it undid, so every other change of the chain that `undoes` follows is in force.
+    Undoing an undo redoes the original change, so every other change in the chain that `undoes` follows is in force.
     """
     state, undone = {}, True
     following: int | None = number
@@ -139,21 +139,21 @@ def undone_after(number: int, undoes: Callable[[int], int | None]) -> dict[int, 
 
 
 def check_undoable(number: int, found: tuple[str, bool, bool] | None) -> None:
-    """Refuse to undo a change of this (action, undone, undoable), None where there is none of that number."""
+    """Raise if a change with this (action, undone, undoable) cannot be undone; None if it does not exist."""
     if found is None:
-        raise UnknownError(f"there is no change {number} in the history. List it to see the numbers.")
+        raise UnknownError(f"there is no change {number} in the history. List the history to see the numbers.")
     action, undone, undoable = found
     if undone:
-        raise ConflictError(f"change {number} is undone already. Nothing was changed.")
+        raise ConflictError(f"change {number} is already undone. Nothing was changed.")
     if not undoable:
-        why = "a forget is for good" if action == "forget" else "vacuum dropped what it would need"
+        why = "forgetting is permanent" if action == "forget" else "vacuum deleted the necessary data"
         raise ConflictError(f"change {number} cannot be undone: {why}. Nothing was changed.")
 
 
 def check_untouched(number: int, later: tuple[str, int] | None) -> None:
-    """Refuse to undo a change where (id, number) of a later one stands in the way."""
+    """Raise a ConflictError if a later change, given as (id, number), prevents undoing a change."""
     if later is not None:
         raise ConflictError(
-            f"change {number} cannot be undone: change {later[1]} touched its document {later[0]!r} after it. "
+            f"change {number} cannot be undone: change {later[1]} touched its document {later[0]!r} later. "
             "Undo that first. Nothing was changed."
         )

@@ -1,4 +1,4 @@
-"""Which datastores outside a model's folder this user allowed: a folder from elsewhere must not choose them."""
+"""Datastores outside a model's folder that this user trusts: a model from elsewhere must not choose them."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ VARIABLE = "DENN_TRUSTED_STORES"  # more addresses, separated by white space, fo
 
 
 class UntrustedError(StoreError):
-    """A model names a datastore that nobody allowed on this machine."""
+    """A model names a datastore that is not trusted on this machine."""
 
     def __init__(self, folder: Path, address: str) -> None:
         self.folder, self.address = folder, address
         super().__init__(
-            f"the model {folder} names the datastore {address!r}, which was not allowed on this machine; opening it "
+            f"the model {folder} names the datastore {address!r}, which is not trusted on this machine; opening it "
             f"may send your database password there. If you trust it, run: denn store use {folder} '{address}'"
         )
 
 
 def config_folder() -> Path:
-    """Return the folder for this user's settings: $DENN_CONFIG, else `denn` in the user's folder of settings."""
+    """Return the folder for this user's settings: $DENN_CONFIG, or `denn` in the user's configuration folder."""
     if given := os.environ.get("DENN_CONFIG"):
         return Path(given)
     return Path(os.environ.get("XDG_CONFIG_HOME") or Path("~/.config").expanduser()) / "denn"
@@ -39,17 +39,17 @@ def trust(address: str) -> None:
             out.write(f"{address}\n")
     except (OSError, RuntimeError) as error:
         raise StoreError(
-            f"cannot remember that {address} is allowed ({error}). Set {VARIABLE}={address} instead."
+            f"cannot save that {address} is trusted ({error}). Set {VARIABLE}={address} instead."
         ) from error
 
 
 def is_trusted(address: str) -> bool:
-    """Say whether models may use the datastore at an address."""
+    """Return whether models may use the datastore at an address."""
     if address in os.environ.get(VARIABLE, "").split():
         return True
     try:
         return address in _file().read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError, RuntimeError):  # none was allowed yet; the last: there is no home folder
+    except (OSError, UnicodeDecodeError, RuntimeError):  # nothing was trusted yet, or there is no home folder
         return False
 
 

@@ -1,1 +1,1 @@
-"""Training: networks, and one loop for every method that learns by gradients."""
+"""Training: networks, and one loop for every method that learns by gradient descent."""

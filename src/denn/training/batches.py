@@ -1,4 +1,4 @@
-"""The batches of a training: the rows of each step depend only on the seed and the step."""
+"""The batches of a training run: the rows of each step depend only on the seed and the step."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from torch import Tensor
 
 from denn.types import Document
 
-DOUBT = 10.0  # documents of a label set in validation at which its ratio counts half
+DOUBT = 10.0  # expected validation documents of a label set at which its ratio counts half
 
 
 def seed_of(seed: int, what: str, number: int) -> int:
-    """Hash a seed and a place in the run to the 32 bits that the CPU's generator takes of a seed."""
+    """Hash a seed and a position in the run to a 32-bit seed for the CPU's generator."""
     return int.from_bytes(hashlib.blake2b(f"{seed} {what} {number}".encode(), digest_size=4).digest())
 
 
 class Batches:
-    """The rows of every step: an epoch takes every row once, or draws as many by (n,) weights."""
+    """The rows of every step: an epoch uses every row once, or draws the same number by (n,) weights."""
 
     def __init__(self, size: int, batch_size: int, seed: int, weights: Tensor | None = None) -> None:
         self.size, self.batch_size, self.seed, self.weights = size, batch_size, seed, weights
         self.per_epoch = -(-size // batch_size)
-        self._drawn: tuple[int, list[Tensor]] | None = None  # the last epoch that was asked for
+        self._drawn: tuple[int, list[Tensor]] | None = None  # the latest epoch
 
     def rows(self, step: int) -> Tensor:
         """Return the rows of a step."""
@@ -40,7 +40,7 @@ class Batches:
         return epochs * self.size + place * self.size // self.per_epoch
 
     def _epoch(self, epoch: int) -> list[Tensor]:
-        """Draw the batches of an epoch; the last two share what is left: one of a single row has no negatives."""
+        """Draw the batches of an epoch; the last two share the remaining rows, since a single row has no negatives."""
         generator = torch.Generator().manual_seed(seed_of(self.seed, "epoch", epoch))
         if self.weights is None:
             order = torch.randperm(self.size, generator=generator)
@@ -53,10 +53,10 @@ class Batches:
 
 
 def as_in(train: Sequence[Document], valid: Sequence[Document]) -> Tensor:
-    """Return (n,) weights that give each label set of `train` about the share that it has in `valid`.
+    """Return (n,) weights that give each label set of `train` about the same share as in `valid`.
 
-    A set seen v times where its share of `train` lets E be expected weighs (v + a) / (E + a): their ratio, drawn
-    towards 1 where little is known of it.
+    A set seen v times in `valid`, where its share of `train` predicts E, gets the weight (v + a) / (E + a): the ratio,
+    shrunk towards 1 if there is little data.
     """
     sets = [frozenset(document.labels) for document in train]
     here, there = Counter(sets), Counter(frozenset(document.labels) for document in valid)

@@ -1,4 +1,4 @@
-"""Whole numbers that a model's folder may give: none takes a machine's memory or time, whoever wrote it."""
+"""Limits for whole numbers in a model's folder, so that an untrusted model cannot exhaust memory or time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Training state on disk: one safetensors file, written beside and renamed, so a kill leaves the old or the new."""
+"""Training state on disk: one safetensors file, replaced atomically, so that a kill leaves the old or the new one."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ def write(path: Path, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -
         save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, beside, {"facts": json.dumps(facts)})
         sync(beside)
     except (SafetensorError, OSError):
-        beside.unlink(missing_ok=True)  # on a full disk it would stand in the way of the next try
+        beside.unlink(missing_ok=True)  # on a full disk it would block the next try
         raise
     beside.replace(path)
-    sync(path.parent)  # or the new name may be lost with the power
+    sync(path.parent)  # otherwise a power cut could lose the new name
 
 
 def read(path: Path, device: torch.device | str = "cpu") -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """Read tensors and facts back."""
+    """Read tensors and facts."""
     try:
         with safe_open(path, framework="pt", device=str(device)) as file:
             facts = json.loads((file.metadata() or {})["facts"])
@@ -40,23 +40,23 @@ def read(path: Path, device: torch.device | str = "cpu") -> tuple[dict[str, Tens
 
 
 def module_tensors(module: nn.Module) -> dict[str, Tensor]:
-    """Name the weights of a module."""
+    """Return the weights of a module by name."""
     return {f"module.{name}": tensor for name, tensor in module.state_dict().items()}
 
 
 def load_module(module: nn.Module, tensors: Mapping[str, Tensor]) -> None:
-    """Put weights back into a module."""
+    """Load weights into a module."""
     module.load_state_dict({name[7:]: tensor for name, tensor in tensors.items() if name.startswith("module.")})
 
 
 def optimiser_tensors(optimiser: torch.optim.Optimizer) -> dict[str, Tensor]:
-    """Name the moments and step counts of an optimiser by parameter number."""
+    """Return the moments and step counts of an optimiser, named by parameter number."""
     state = optimiser.state_dict()["state"]
     return {f"optimiser.{i}.{key}": value for i, entry in state.items() for key, value in entry.items()}
 
 
 def load_optimiser(optimiser: torch.optim.Optimizer, tensors: Mapping[str, Tensor]) -> None:
-    """Put moments and step counts back into an optimiser."""
+    """Load moments and step counts into an optimiser."""
     state: dict[int, dict[str, Tensor]] = {}
     for name, tensor in tensors.items():
         if name.startswith("optimiser."):

@@ -1,4 +1,4 @@
-"""The loss of a batch and its gradients: step by step, or recorded once and replayed on CUDA."""
+"""Compute the loss of a batch and its gradients: directly, or recorded once and replayed on CUDA."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 
 Inputs = tuple[Tensor, ...]
-Prepare = Callable[[Tensor], Inputs]  # rows of the training part → what the loss needs, on the device
-Compute = Callable[..., Tensor]  # these inputs → mean loss; device work alone, nothing that waits
+Prepare = Callable[[Tensor], Inputs]  # rows of the training split → inputs of the loss, on the device
+Compute = Callable[..., Tensor]  # these inputs → mean loss; only device work that never waits
 
 
 class _Recording(NamedTuple):
@@ -22,8 +22,8 @@ class _Recording(NamedTuple):
 class Gradients:
     """Computes the loss of rows and leaves its gradients in the parameters.
 
-    A step of a transformer is some 500 launches, which cost a CPU more time than their work costs a GPU. So where
-    `recorded`, the second batch of a shape is recorded as a CUDA graph and later ones are replayed by one launch.
+    A transformer step makes about 500 kernel launches, which take a CPU longer than a GPU needs for the work. If
+    `recorded`, the second batch of each shape is recorded as a CUDA graph, and later ones are replayed with one launch.
     """
 
     def __init__(
@@ -40,7 +40,7 @@ class Gradients:
         inputs = self.prepare(rows)
         shapes = tuple(tensor.shape for tensor in inputs)
         if not self.recorded or shapes not in self._recordings:
-            self._recordings[shapes] = None  # the first batch of a shape compiles what it needs
+            self._recordings[shapes] = None  # the first batch of a shape compiles its kernels
             return self._at_once(inputs)
         recording = self._recordings[shapes]
         if recording is None:
@@ -58,11 +58,11 @@ class Gradients:
         return loss.detach()
 
     def _gradients_of(self, loss: Tensor) -> list[Tensor]:
-        """Return the gradients of all parameters, zeros where a parameter plays no part."""
+        """Return the gradients of all parameters, zeros for unused parameters."""
         return list(torch.autograd.grad(loss, self.parameters, allow_unused=True, materialize_grads=True))
 
     def _record(self, inputs: Inputs) -> _Recording:
-        """Record loss and gradients; all recordings share their memory and leave gradients in the same place."""
+        """Record loss and gradients; all recordings share their memory and the tensors for gradients."""
         if not self._gradients:
             self._gradients = [torch.empty_like(parameter) for parameter in self.parameters]
         kept = tuple(tensor.clone() for tensor in inputs)

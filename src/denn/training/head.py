@@ -1,4 +1,4 @@
-"""A start for the linear head: a few epochs on embeddings that stay as they are."""
+"""Initialise the linear head: a few epochs on fixed embeddings."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from torch import Tensor, nn
 
 RATE = 0.01  # of Adam, over inputs whose columns are scaled to unit size
 BATCH = 256
-REJECTED = 3.0  # how much more a label counts that a person rejected than one that is merely not given
-FLOPS = 2e10  # a second
+REJECTED = 3.0  # weight of a label that a person rejected, relative to one that is merely absent
+FLOPS = 2e10  # per second
 
 
 def epoch_seconds(head: nn.Linear, documents: int) -> float:
@@ -31,9 +31,9 @@ def start_head(
 ) -> None:
     """Fit W and b of sigmoid(W h + b) to (n,d) embeddings and (n,L) bool labels by binary cross-entropy.
 
-    The bias begins at the log-odds of each label, so that nothing has to be learnt to say "rare"; the first `carried`
-    labels keep what they learnt before. `rejected` marks (n,L) labels that count more; `report` is called with the
-    number of epochs done.
+    The bias starts at the log-odds of each label, so that its rarity need not be learnt; the first `carried` labels
+    keep what they learnt before. `rejected` marks (n,L) labels that count more; `report` is called with the number of
+    epochs done.
     """
     device = head.weight.device
     share = labels.float().mean(0).clamp(0.5 / len(labels), 1 - 0.5 / len(labels))

@@ -1,4 +1,4 @@
-"""Ctrl-C, put off while weights and state are changed together."""
+"""Delay Ctrl-C while weights and state change together."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from contextlib import contextmanager
 
 @contextmanager
 def uninterrupted() -> Iterator[None]:
-    """Put Ctrl-C off to the end of the block, so that weights and state always belong together."""
-    main = threading.current_thread() is threading.main_thread()  # others are not interrupted
+    """Delay Ctrl-C to the end of the block, so that weights and state always match."""
+    main = threading.current_thread() is threading.main_thread()  # other threads are not interrupted
     if not main or signal.getsignal(signal.SIGINT) is None:
         yield
         return

@@ -1,4 +1,4 @@
-"""What the frozen layers of an encoder make of texts: computed once, kept in memory or in a mapped file."""
+"""Outputs of an encoder's frozen layers: computed once, and kept in memory or in a mapped file."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from denn.encoders.layout import Layout
 from denn.encoders.tokens import Tokens
 from denn.encoders.transformer import TransformerEncoder
 
-IN_MEMORY = 2**30  # bytes of states, at most; more go to a file in the folder of the training
+IN_MEMORY = 2**30  # maximum bytes of states; more go to a file in the training folder
 SPARE = 2**30  # bytes that a file leaves free on its disk, for the model
-BYTES = 2  # a number
+BYTES = 2  # per number
 
 
 @dataclass
 class KeptStates:
-    """What a first try leaves to a second one: the tokens of all training documents, and their states."""
+    """Results of a first try for a second one: the tokens of all training documents, and their states."""
 
     tokens: Tokens | None = None
     states: Tokens | None = None
@@ -36,7 +36,7 @@ class KeptStates:
 
 
 def fits(encoder: TransformerEncoder, tokens: int, folder: Path) -> bool:
-    """Say whether the states of so many tokens can be kept."""
+    """Return whether there is room for the states of this many tokens."""
     needed = tokens * encoder.width * BYTES
     return needed <= _memory() or needed + SPARE <= shutil.disk_usage(folder).free
 
@@ -44,7 +44,7 @@ def fits(encoder: TransformerEncoder, tokens: int, folder: Path) -> bool:
 def keep(
     encoder: TransformerEncoder, tokens: Tokens, folder: Path, report: Callable[[int], None] = lambda done: None
 ) -> Tokens:
-    """Run texts through the frozen layers once, without dropout; `report` hears texts done."""
+    """Run texts through the frozen layers once, without dropout; `report` is called with the number of texts done."""
     states, done = room_for(encoder, tokens, folder), 0
     with torch.inference_mode():
         for some, _, _ in _fill(states, encoder, tokens, torch.arange(len(tokens))):
@@ -61,9 +61,9 @@ def embed(
     report: Callable[[int], None],
     done: int = 0,
 ) -> Tensor:
-    """Embed the texts of these rows, (n,d), and keep their states on the way if there is room for them.
+    """Embed the texts of these rows, (n,d), and also keep their states if there is room for them.
 
-    Both give the same embeddings. `report` hears texts done, on from those that are `done` already.
+    The embeddings are the same either way. `report` gets the number of texts done, counting from `done`.
     """
     if states is None:
         return encoder.encode(tokens.select(rows), lambda read: report(done + read))
@@ -77,14 +77,14 @@ def embed(
 
 
 def room_for(encoder: TransformerEncoder, tokens: Tokens, folder: Path) -> Tokens:
-    """Return room for the states of texts."""
+    """Allocate space for the states of texts."""
     return Tokens(_room((len(tokens.flat), encoder.width), folder), tokens.offsets, tokens.truncated)
 
 
 def _fill(
     states: Tokens, encoder: TransformerEncoder, tokens: Tokens, rows: Tensor
 ) -> Iterator[tuple[Tensor, Tensor, Layout]]:
-    """Run the texts of these rows through the frozen layers, keep and yield what they make of them, pass by pass."""
+    """Run the texts of these rows through the frozen layers; keep and yield the results, pass by pass."""
     encoder.eval()
     for some in tokens.select(rows).by_length(encoder.pass_tokens):
         ids, layout = tokens.pack(rows[some])
@@ -94,7 +94,7 @@ def _fill(
 
 
 def _room(shape: tuple[int, int], folder: Path) -> Tensor:
-    """Return memory, or a mapped file without a name: it goes away with the process."""
+    """Return memory, or a mapped file without a name, which disappears with the process."""
     count = shape[0] * shape[1]
     if count * BYTES <= _memory():
         return torch.empty(shape, dtype=torch.float16)
@@ -102,7 +102,7 @@ def _room(shape: tuple[int, int], folder: Path) -> Tensor:
     try:
         with file.open("wb") as opened:
             if sys.platform == "linux":
-                os.posix_fallocate(opened.fileno(), 0, count * BYTES)  # a full disk is an error here, no crash later
+                os.posix_fallocate(opened.fileno(), 0, count * BYTES)  # raises on a full disk, instead of a later crash
             else:
                 opened.truncate(count * BYTES)
         return torch.from_file(str(file), shared=True, size=count, dtype=torch.float16).view(shape)
@@ -111,5 +111,5 @@ def _room(shape: tuple[int, int], folder: Path) -> Tensor:
 
 
 def _memory() -> int:
-    """Return how many bytes of states may stay in memory: an eighth of the machine's at most."""
+    """Return how many bytes of states may stay in memory: at most an eighth of the machine's."""
     return min(IN_MEMORY, os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 8)

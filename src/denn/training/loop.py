@@ -1,4 +1,4 @@
-"""The training loop: loss → step → validate → keep the best → stop; resumes exactly after a kill."""
+"""The training loop: step, validate, keep the best weights, stop early; resumes exactly after a kill."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ from denn.training.plan import Plan, State
 from denn.types import Stage
 
 CHECKPOINT = "last.safetensors"
-CHECK_EVERY = 10  # steps between looks at the loss: each look waits for the device
-RAMP = 50  # steps in which the rate rises again after a collapse: the optimiser has forgotten its moments
-UNSHOWN = {"score", "spread", "noise"}  # what a validation says to the loop alone
+CHECK_EVERY = 10  # steps between checks of the loss, because each check waits for the device
+RAMP = 50  # steps of warm-up after a collapse, because the optimiser has lost its moments
+UNSHOWN = {"score", "spread", "noise"}  # results of a validation that only the loop uses
 
-Gradients = Callable[[Tensor], Tensor]  # rows of the training part → mean loss, its gradients left in the parameters
+Gradients = Callable[[Tensor], Tensor]  # rows of the training split → mean loss, with gradients left in the parameters
 Validate = Callable[[], Mapping[str, float]]
-"""→ scores: `score` is the one to maximise, absent where there is nothing to validate on; `noise` its standard error;
-`spread` how much the texts' scores differ."""
+"""→ scores: `score` is maximised, and absent if there are no validation documents; `noise` is its standard error;
+`spread` is how much the texts' scores differ."""
 
 
 def fit(
@@ -49,15 +49,15 @@ def fit(
     clock: Clock | None = None,
     reserve: Callable[[], float] = lambda: 0.0,
 ) -> State:
-    """Train `module` on rows of (n,) tokens each and leave it with the weights of the best validation.
+    """Train `module` on rows of (n,) tokens each, and leave it with the weights of the best validation.
 
-    An epoch takes every row once, or, where there are (n,) weights, draws as many rows by them. `keep_last` prefers
-    later weights to better ones as long as the difference is noise. The loop ends in time for a last validation and
-    for what comes after it, which takes `reserve()` seconds by the latest estimate.
+    An epoch uses every row once, or draws the same number of rows by (n,) weights if given. `keep_last` prefers later
+    weights to better ones as long as the difference is noise. The loop ends in time for a last validation and the work
+    after it, which takes `reserve()` seconds by the latest estimate.
 
-    A training that collapses goes back to the weights that it would keep and on from there with half the learning
-    rate; see `guard`. Every step seeds the generators from (seed, step) and every epoch's order from (seed, epoch), so
-    a run that is killed and resumed takes the same steps as one that is not.
+    If training collapses, it rolls back to the kept weights and continues with half the learning rate; see `guard`.
+    Every step seeds the generators from (seed, step), and every epoch's order from (seed, epoch), so a run that is
+    killed and resumed takes the same steps as one that is not.
     """
     run = _Run(module, groups, tokens, plan, workdir, weights, keep_last, clock or Clock(plan.time_budget), reserve)
     if run.resume():
@@ -76,7 +76,7 @@ def fit(
     collapses = run.state.collapses
     if collapses and not run.state.best_step:
         raise FineTuningError(
-            f"The training collapsed before its first sound validation, the last time by step {collapses[-1]['step']}: "
+            f"Training collapsed before its first sound validation, most recently by step {collapses[-1]['step']}: "
             f"{collapses[-1]['why']}. Lower the learning rate and train with --restart."
         )
     run.save_if_due()
@@ -86,7 +86,7 @@ def fit(
 
 
 def _steps(run: _Run, gradients: Gradients, validate: Validate, progress: Progress) -> None:
-    """Step, look at the loss, validate and save as each is due, until the run is done."""
+    """Step, check the loss, validate and save as each is due, until the run is done."""
     done = run.done()
     while run.state.owed or not done:
         if not run.state.owed:
@@ -107,7 +107,7 @@ def _steps(run: _Run, gradients: Gradients, validate: Validate, progress: Progre
 
 
 class _Run:
-    """One run of the loop: module, optimiser, state and the files they are kept in."""
+    """One run of the loop: module, optimiser, state and their files."""
 
     def __init__(
         self,
@@ -136,12 +136,12 @@ class _Run:
         self.begun = self.saved = time.monotonic()
         self.began_at = 0.0  # seconds spent before this process
         self.began_step = 0
-        self.losses: list[Tensor] = []  # since the last look
+        self.losses: list[Tensor] = []  # since the last check
         self.pace = Pace()
         self.time_is_up = False
 
     def resume(self) -> bool:
-        """Take up the last checkpoint, if there is one."""
+        """Resume from the last checkpoint, if there is one."""
         if not self.last.exists():
             return False
         tensors, facts = checkpoint.read(self.last)
@@ -150,7 +150,7 @@ class _Run:
         try:
             self.state = State(**facts)
         except TypeError as error:
-            raise TrainingError(f"{self.last} is of another version of denn. Train again with --restart.") from error
+            raise TrainingError(f"{self.last} is from another version of denn. Train again with --restart.") from error
         self.kept_weights = checkpoint.read(self.kept_file())[0]
         self.kept_written = self.state.best_step
         self.began_at, self.began_step = self.state.seconds, self.state.step
@@ -158,7 +158,7 @@ class _Run:
         return True
 
     def done(self) -> bool:
-        """Say whether the steps, the time, the patience or the recoveries are used up."""
+        """Return whether steps, time, patience or recoveries are used up."""
         tired = 0 < self.plan.patience <= self.state.failures
         broken = len(self.state.collapses) > RECOVERIES
         left = self.time_left()
@@ -166,15 +166,15 @@ class _Run:
         return tired or broken or self.time_is_up or self.state.step >= self.total
 
     def judged_step(self) -> int:
-        """Return the last step at which the weights were validated or given up."""
+        """Return the last step at which the weights were validated or discarded."""
         return max((entry["step"] for entry in (*self.state.history, *self.state.collapses)), default=0)
 
     def elapsed(self) -> float:
-        """Seconds spent in the loop, earlier processes included."""
+        """Return the seconds spent in the loop, including earlier processes."""
         return self.began_at + time.monotonic() - self.begun
 
     def time_left(self) -> float:
-        """Seconds that the time budget leaves for steps; what comes after them slows down as they do."""
+        """Return the seconds of the time budget left for steps; the work after them slows down as they do."""
         if self.clock.budget == math.inf:
             return math.inf
         return self.clock.left() - self.reserve() * self.pace.slower()
@@ -209,13 +209,13 @@ class _Run:
         self.pace.note(time.monotonic() - begun, tokens)
 
     def seed_generators(self, seed: int) -> None:
-        """Seed the generators of the CPU and of the module's device; torch.manual_seed notes a traceback each time."""
+        """Seed the generators of the CPU and the module's device; torch.manual_seed would record a traceback."""
         torch.default_generator.manual_seed(seed)
         if _cuda_devices(self.module):
             torch.cuda.manual_seed(seed)
 
     def rate_factor(self) -> float:
-        """Return the share of the learning rate for this step: warm-up and decay run by steps or by the time budget."""
+        """Return the factor on the learning rate for this step: warm-up and decay follow steps or the time budget."""
         share = RATE_SHARE ** len(self.state.collapses)
         if self.state.collapses:
             share *= min(1.0, (self.state.step - self.state.collapses[-1]["step"] + 1) / RAMP)
@@ -227,8 +227,8 @@ class _Run:
         return share * min(done / self.plan.warmup if self.plan.warmup else 1.0, (1 - done) / (1 - self.plan.warmup))
 
     def check(self) -> str | None:
-        """Look at the losses since the last look; a jump calls for a validation, what is not finite for a recovery."""
-        if not self.losses:  # taken up with a validation owed
+        """Check the losses since the last check: validate after a jump, and recover if one is not finite."""
+        if not self.losses:  # resumed with a pending validation
             return None
         loss = float(torch.stack(self.losses).mean())
         self.losses = []
@@ -239,10 +239,10 @@ class _Run:
         return None
 
     def judge(self, validate: Validate) -> str:
-        """Validate, keep the weights if they are the best so far, and say so in one line."""
+        """Validate, keep the weights if they are the best so far, and return one line about it."""
         state, begun = self.state, time.monotonic()
         scores = validate()
-        self.pace.forget()  # the validation has shown how fast the machine is
+        self.pace.forget()  # the validation has just measured the machine's speed
         state.validation_seconds += time.monotonic() - begun
         if why := sign_of_collapse(state, scores, self.has_finite_weights()):
             return self.recover(why)
@@ -257,7 +257,7 @@ class _Run:
                 self.kept_weights = self.copy_weights()
             if better:
                 state.best_score = score
-            state.failures = 0 if better or not best else state.failures + 1  # patience begins when something is learnt
+            state.failures = 0 if better or not best else state.failures + 1  # patience starts once something is learnt
             state.owed = False
         self.save_if_due()
         shown = [f"{name} {100 * value:.1f}" for name, value in scores.items() if name not in UNSHOWN]
@@ -266,7 +266,7 @@ class _Run:
         return f"step {state.step}: {values}{mark}"
 
     def last_validation(self) -> dict[str, Any]:
-        """Return what callbacks learn of the last validation; see `denn.callbacks.Validation`."""
+        """Return the last validation for callbacks; see `denn.callbacks.Validation`."""
         entry = dict(self.state.history[-1])
         step, seconds = int(entry.pop("step")), entry.pop("seconds")
         metrics = {name: value for name, value in entry.items() if name not in UNSHOWN}
@@ -274,7 +274,7 @@ class _Run:
         return {"step": step, "epoch": epoch, "seconds": seconds, "loss": self.state.loss, "metrics": metrics}
 
     def recover(self, why: str) -> str:
-        """Go back to the weights that are kept and on with half the rate, or end where that has helped too little."""
+        """Roll back to the kept weights and continue with half the rate, or end after too many recoveries."""
         state = self.state
         with uninterrupted():
             state.collapses.append({"step": state.step, "why": why, "back_to": state.best_step})
@@ -283,31 +283,31 @@ class _Run:
             self.losses = []
             state.failures = state.high_looks = state.low_scores = 0
             state.usual_loss, state.owed = None, False
-        message = f"step {state.step}: the training collapsed: {why}; back to the weights of step {state.best_step}"
+        message = f"step {state.step}: training collapsed: {why}; rolling back to the weights of step {state.best_step}"
         if not self.done():
-            return f"{message}, on with half the learning rate"
-        return f"{message}, with which the training ends"
+            return f"{message} and continuing with half the learning rate"
+        return f"{message} and ending training"
 
     def copy_weights(self) -> dict[str, Tensor]:
         """Copy the weights of the module."""
         return {name: tensor.detach().clone() for name, tensor in checkpoint.module_tensors(self.module).items()}
 
     def has_finite_weights(self) -> bool:
-        """Say whether every weight is a finite number."""
+        """Return whether every weight is finite."""
         norms = torch._foreach_norm([parameter.detach() for parameter in self.module.parameters()])
         return bool(torch.stack([norm.float().cpu() for norm in norms]).isfinite().all())
 
     def kept_file(self) -> Path:
-        """Return where the kept weights lie; the step in its name ties it to the state that speaks of it."""
+        """Return the file of the kept weights; the step in its name ties it to the state that refers to it."""
         return self.workdir / f"best-{self.state.best_step}.safetensors"
 
     def save_if_due(self) -> None:
-        """Save the state when the last save is long enough ago."""
+        """Save the state if the last save is long enough ago."""
         if time.monotonic() - self.saved >= self.plan.checkpoint_seconds:
             self.save()
 
     def save(self) -> None:
-        """Write weights, optimiser and state; the kept weights first, which the state speaks of."""
+        """Write weights, optimiser and state; first the kept weights, which the state refers to."""
         self.state.seconds, self.state.clock_seconds = self.elapsed(), self.clock.elapsed()
         if self.kept_written != self.state.best_step:
             checkpoint.write(self.kept_file(), self.kept_weights, {"step": self.state.best_step})
@@ -320,6 +320,6 @@ class _Run:
 
 
 def _cuda_devices(module: nn.Module) -> list[torch.device]:
-    """List the accelerator whose generator the loop seeds, to be restored afterwards."""
+    """List the CUDA device whose generator the loop seeds, to be restored afterwards."""
     device = next(module.parameters()).device
     return [device] if device.type == "cuda" else []

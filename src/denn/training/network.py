@@ -1,4 +1,4 @@
-"""What methods share whose scores a network gives: its parameters, what it must do, its batches, its files."""
+"""Shared by methods that score with a network: its parameters, interface, batches and files."""
 
 from __future__ import annotations
 
@@ -27,26 +27,26 @@ from denn.types import Corpus
 from denn.untrusted import REMEDY, load_weights
 
 LAYER = re.compile(r"\blayer\.(\d+)\.")  # in the name of a weight of a transformer layer
-AUTO_SHARE, AUTO_RATE = 3, 2.0  # where that is left open, a CPU trains one of so many layers, at so many times the rate
-REST = "head.safetensors"  # the weights of a network beside its encoder's
+AUTO_SHARE, AUTO_RATE = 3, 2.0  # with auto, a CPU trains one in this many layers, at this many times the rate
+REST = "head.safetensors"  # a network's weights, except the encoder's
 
 
 @dataclass(frozen=True, kw_only=True)
 class NeuralParameters(Plan, ABC):
-    """How a network is trained, whatever it reads."""
+    """Training parameters of a network, independent of its input."""
 
     device: str = "auto"
     precision: Precision = "auto"
     learning_rate: PositiveFloat = 1e-3
-    draw: Literal["evenly", "as_valid"] = "evenly"  # as_valid: label sets as often as in validation; beyond the paper
+    draw: Literal["evenly", "as_valid"] = "evenly"  # as_valid: label sets as often as in validation; not in the paper
 
     @abstractmethod
     def new_encoder(self, corpus: Corpus) -> Encoder:
-        """Make what reads the texts of a corpus."""
+        """Create the encoder for the texts of a corpus."""
 
     @abstractmethod
     def load_encoder(self, folder: Path) -> Encoder:
-        """Read what a trained encoder's `save` wrote."""
+        """Load what a trained encoder's `save` wrote."""
 
     def encoder_rate(self, encoder: Encoder) -> float:
         """Return the learning rate of the encoder's last layer."""
@@ -58,15 +58,15 @@ class TransformerParameters(NeuralParameters):
     """A pre-trained encoder, and how to fine-tune it."""
 
     encoder: str = "minilm"
-    pooling: Pooling | None = None  # None: what the encoder was trained with
+    pooling: Pooling | None = None  # None: the pooling that the encoder was trained with
     max_length: Annotated[Length, Field(ge=3)] = 320  # [CLS], one token, [SEP]
     learning_rate: PositiveFloat = 1e-4
     head_learning_rate: PositiveFloat | None = None  # None: the same as the encoder's
     layer_decay: Annotated[float, Field(gt=0, le=1)] = 0.85  # of the learning rate, from each layer to the one below
-    trained_layers: Layers | Literal["auto"] | None = None  # the last ones; auto: on a CPU a third; None: all
+    trained_layers: Layers | Literal["auto"] | None = None  # the last layers; auto: a third on a CPU; None: all
 
     def freeze(self, encoder: TransformerEncoder, device: torch.device) -> None:
-        """Freeze the layers of an encoder that are not to be trained on this device."""
+        """Freeze the layers of an encoder that should not be trained on this device."""
         if self.trained_layers == "auto":
             if device.type == "cpu" and encoder.can_freeze:
                 encoder.freeze_below(-(-encoder.layers // AUTO_SHARE))
@@ -74,7 +74,7 @@ class TransformerParameters(NeuralParameters):
             encoder.freeze_below(self.trained_layers)
 
     def encoder_rate(self, encoder: Encoder) -> float:
-        """Return the learning rate of the encoder's last layer, a higher one where lower layers were frozen unasked."""
+        """Return the learning rate of the encoder's last layer, higher if lower layers were frozen automatically."""
         in_part = isinstance(encoder, TransformerEncoder) and encoder.frozen_layers is not None
         return self.learning_rate * (AUTO_RATE if self.trained_layers == "auto" and in_part else 1.0)
 
@@ -85,36 +85,36 @@ class TransformerParameters(NeuralParameters):
         )
 
     def load_encoder(self, folder: Path) -> TransformerEncoder:
-        """Read a fine-tuned encoder."""
+        """Load a fine-tuned encoder."""
         return TransformerEncoder.load(str(folder), max_length=self.max_length, precision=self.precision)
 
 
 class Batch(NamedTuple):
-    """Texts of a training step. Where steps are recorded, a last document of the layout means nothing."""
+    """Texts of a training step. If steps are recorded, the last document of the layout is padding."""
 
     ids: Tensor  # (T,)
     layout: Layout
     labels: Tensor  # (n,L) bool
-    seeds: Tensor | None  # that decide on the dropout of a transformer, where our kernels run
+    seeds: Tensor | None  # that determine a transformer's dropout with our own kernels
 
 
 class Network(nn.Module):
-    """An encoder and what stands on it; a subclass writes `forward(ids, layout, seeds=None)`, or `loss` and `infer`.
+    """An encoder with layers on top; a subclass writes `forward(ids, layout, seeds=None)`, or `loss` and `infer`.
 
     `forward` returns the (n,L) logits of packed texts.
 
-    Everything that loading needs beside the encoder lies in parameters and buffers, which `save` writes.
+    Everything that loading needs besides the encoder is in parameters and buffers, which `save` writes.
     """
 
     encoder: Encoder
     views: int = 1  # times that a text goes through in a training step, side by side
-    most_texts: int | None = None  # in a pass of inference, where memory grows with them and not with their tokens
+    most_texts: int | None = None  # per inference pass, if memory grows with texts rather than tokens
     can_freeze: ClassVar[bool] = False  # whether the head can learn alone, on embeddings of `encode`
-    reads_states: bool = False  # whether texts may come as states of the encoder's frozen layers, unaltered
-    recordable: ClassVar[bool] = True  # whether `loss` is work of the device alone: it looks at no value
+    reads_states: bool = False  # whether it accepts states of the encoder's frozen layers as texts
+    recordable: ClassVar[bool] = True  # whether `loss` is pure device work that reads no values on the CPU
 
     def loss(self, batch: Batch) -> Tensor:
-        """Return the mean loss of a batch; here binary cross-entropy, as the mean over texts and labels."""
+        """Return the mean loss of a batch: by default binary cross-entropy, as the mean over texts and labels."""
         logits = self(batch.ids, batch.layout, batch.seeds)[: len(batch.labels)]
         return F.binary_cross_entropy_with_logits(logits.float(), batch.labels.float())
 
@@ -127,21 +127,21 @@ class Network(nn.Module):
         return self.encoder.tokenize(texts)
 
     def alter(self, ids: Tensor, layout: Layout) -> Tensor:
-        """Change the ids of a training batch; here not at all."""
+        """Change the ids of a training batch; the default does not."""
         return ids
 
     def prepare(self, corpus: Corpus) -> None:
-        """Fill buffers from the corpus before training; here nothing."""
+        """Fill buffers from the corpus before training; the default has none."""
 
     def continue_from(self, folder: Path) -> None:
-        """Begin with what another model learnt of the first labels, beside its encoder."""
-        raise ConfigError("This method cannot continue from another model; train without one, or use the method denn.")
+        """Start with what another model learnt about the first labels, besides its encoder."""
+        raise ConfigError("This method cannot continue from another model. Train without one, or use the method denn.")
 
     def start(self, tokens: Tokens, labels: Tensor, parameters: Any, progress: Progress, sampled: int) -> None:
-        """Set what a first look at the training documents decides, `sampled` of them where a sample will do."""
+        """Initialise from the training documents, or from `sampled` of them if a sample is enough."""
 
     def groups(self, parameters: Any) -> list[dict[str, Any]]:
-        """Give the layers of the encoder and what stands on it their learning rates."""
+        """Return the parameter groups with their learning rates: encoder layers and the layers on top."""
         rate, decay = parameters.encoder_rate(self.encoder), getattr(parameters, "layer_decay", 1.0)
         depths: dict[int, list[nn.Parameter]] = {}
         for name, weight in self.encoder.named_parameters():
@@ -158,12 +158,12 @@ class Network(nn.Module):
 
     @property
     def device(self) -> torch.device:
-        """Where the weights are."""
+        """The device of the weights."""
         return self.encoder.device
 
     @torch.inference_mode()
     def score(self, tokens: Tokens, report: Callable[[int], None] | None = None) -> dict[str, Tensor]:
-        """Score all texts without dropout, in their order, as `infer` does: on the CPU; `report` hears texts done."""
+        """Score all texts without dropout, in order, as `infer` does: on the CPU; `report` gets the texts done."""
         was_training = self.training
         if was_training:
             self.eval()
@@ -187,17 +187,17 @@ class Network(nn.Module):
         self.save_rest(folder)
 
     def save_rest(self, folder: Path) -> None:
-        """Write all weights but the encoder's."""
+        """Write all weights except the encoder's."""
         save_file({name: tensor.cpu().contiguous() for name, tensor in self._rest().items()}, folder / REST)
 
     def load(self, folder: Path) -> None:
-        """Read the weights beside the encoder's; the network may stand on the device `meta`, without memory."""
+        """Load all weights except the encoder's; the network may be on the device `meta`, without memory."""
         load_weights(self, folder / REST, BundleError, without="encoder.")
         if not self.is_sound():
-            raise BundleError(f"{folder / REST} holds numbers that mean nothing to this network. {REMEDY}")
+            raise BundleError(f"{folder / REST} contains numbers that this network cannot use. {REMEDY}")
 
     def is_sound(self) -> bool:
-        """Say whether the numbers that `load` read can be used: tokens within the vocabulary, places within a text."""
+        """Return whether the loaded numbers are usable: tokens within the vocabulary, positions within a text."""
         return True
 
     def _rest(self) -> dict[str, Tensor]:

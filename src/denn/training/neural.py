@@ -1,4 +1,4 @@
-"""What methods share that train a network by gradient steps: making it, saving it, loading it."""
+"""Shared by methods that train a network by gradient steps: creating, saving and loading it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from denn.untrusted import REMEDY, first_line
 
 
 class Neural(Method, ABC):
-    """A method that trains one network; a subclass says which."""
+    """A method that trains one network, which a subclass defines."""
 
     Parameters: ClassVar[Any]
     network: Any  # the Network that `make` returns
@@ -34,7 +34,7 @@ class Neural(Method, ABC):
 
     @abstractmethod
     def make(self, encoder: Any, labels: int) -> Network:
-        """Make the network for so many labels; what is too much for it is an error here, before any training."""
+        """Create the network for this many labels; raise an error now, not in training, if they are too many."""
 
     def training(self, corpus: Corpus) -> Training:
         """Prepare the training of the network."""
@@ -44,7 +44,7 @@ class Neural(Method, ABC):
         """Train the network and keep the weights of the best validation."""
         p, begun = self.parameters, time.monotonic()
         device = device_of(p.device)
-        with torch.random.fork_rng(devices=[]):  # the caller's generator stays as it is
+        with torch.random.fork_rng(devices=[]):  # leave the caller's generator unchanged
             torch.manual_seed(p.seed)
             encoder = p.load_encoder(self.start / "encoder") if self.start else p.new_encoder(corpus)
             if isinstance(p, TransformerParameters):
@@ -78,15 +78,15 @@ class Neural(Method, ABC):
         learnt: Path | None = None,
         shared: Self | None = None,
     ) -> Self:
-        """Read what `save` wrote, and from the folder `learnt` what a refit learnt again since.
+        """Read what `save` wrote, and from the folder `learnt` what a refit has learnt since.
 
-        What no refit changes is taken from `shared` if that is given.
+        If `shared` is given, take from it what no refit changes.
         """
         self = cls(parameters)
         self.names = labels.names
         encoder = shared.network.encoder if shared else parameters.load_encoder(folder / "encoder")
         try:
-            with torch.device("meta"):  # what parameters describe takes memory only where the file has weights for it
+            with torch.device("meta"):  # allocate memory only for weights that are in the file
                 self.network = self.make(encoder, len(labels))
         except (RuntimeError, TypeError, OverflowError) as error:  # torch's for sizes beyond 64 bits
             raise BundleError(
@@ -94,7 +94,7 @@ class Neural(Method, ABC):
             ) from error
         self.network.load(learnt or folder)
         if shared:
-            del self.network.encoder  # must not be moved while others use it
+            del self.network.encoder  # it must not be moved while others use it
             self.network.to(shared.network.device)
             self.network.encoder = encoder
         else:
@@ -104,16 +104,16 @@ class Neural(Method, ABC):
 
 
 def device_of(name: str) -> torch.device:
-    """Return the device of a name; `auto` takes CUDA where there is one."""
+    """Return the device with a name; `auto` is CUDA if available."""
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
     if name.partition(":")[0] not in ("cpu", "cuda"):
-        raise ConfigError(f"Got the device {name!r}, expected auto, cpu, cuda or cuda:0.")
+        raise ConfigError(f"Unknown device {name!r}, expected auto, cpu, cuda or cuda:0.")
     device = torch.device(name)
     if device.type == "cuda" and not torch.cuda.is_available():
-        raise ConfigError(f"Got the device {name!r}, but no CUDA device is to be seen; use --set device=cpu.")
+        raise ConfigError(f"The device {name!r} is not available: no CUDA device found. Use --set device=cpu.")
     if device.type == "cuda":
-        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # without it recurrent layers may repeat inexactly
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # makes recurrent layers reproducible
     if device.index is not None:
-        torch.cuda.set_device(device)  # kernels and recordings run on the current one
+        torch.cuda.set_device(device)  # kernels and recordings run on the current device
     return device

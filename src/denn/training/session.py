@@ -1,4 +1,4 @@
-"""The training of one network on one corpus: batches, validations, and what fits the time."""
+"""Train one network on one corpus: batches, validations, and the plan for the time budget."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ from denn.training.pace import TIMED, TIMED_SECONDS, seconds_a_token
 from denn.training.plan import Plan, State
 from denn.types import Corpus, Stage
 
-SAMPLED = 512  # training documents that fix the scale of embeddings, fewer where time is short
-PIECE_SECONDS = 0.25  # after which the clock is looked at while documents are embedded
+SAMPLED = 512  # training documents that set the scale of embeddings, fewer if time is short
+PIECE_SECONDS = 0.25  # between checks of the clock while documents are embedded
 
 
 class Training:
@@ -39,16 +39,16 @@ class Training:
 
     def __init__(self, network: Network, corpus: Corpus, parameters: NeuralParameters) -> None:
         self.network, self.parameters = network, parameters
-        self.stores = False  # whether all training documents are embedded in the end
-        self.trains_encoder = True  # False where nothing that is heard depends on it
-        self.effort: str | None = None  # quick: the head alone; balanced and best: it has learnt, the encoder trains
-        self.load_seconds = 0.0  # that the encoder took to load
-        self.combining = 0.0  # seconds for what is learnt from the validation documents in the end
-        self.keeps_states = False  # whether what frozen layers make of the documents is computed once
-        self.kept: KeptStates | None = None  # takes the states of the training documents to the next try
-        self.known: Tokens | None = None  # the states that the last try left
-        self.embeddings: Tensor | None = None  # of the training documents, where the encoder stayed as it was
-        # Recorded steps need few shapes: passes are filled up to a multiple that one last document can be.
+        self.stores = False  # whether all training documents are finally embedded
+        self.trains_encoder = True  # False if no witness depends on it
+        self.effort: str | None = None  # quick: only the head; balanced and best: it is trained, now train the encoder
+        self.load_seconds = 0.0  # for loading the encoder
+        self.combining = 0.0  # seconds for what is finally learnt from the validation documents
+        self.keeps_states = False  # whether the outputs of frozen layers are computed once
+        self.kept: KeptStates | None = None  # passes the states of the training documents to the next try
+        self.known: Tokens | None = None  # states from the previous try
+        self.embeddings: Tensor | None = None  # of the training documents, if the encoder was not trained
+        # Recorded steps need few shapes, so passes are padded to a multiple that one last document can fill.
         recorded = network.recordable and network.encoder.kernels
         self.multiple = 2 ** min(9, network.encoder.max_length.bit_length() - 1) if recorded else 1
         self._read(corpus)
@@ -63,10 +63,10 @@ class Training:
         self.valid_labels = corpus.labels.matrix(corpus.valid)
 
     def run(self, workdir: Path, progress: Progress, clock: Clock) -> dict[str, object]:
-        """Start the network, run the loop, and return what the bundle should remember.
+        """Initialise the network, run the loop, and return facts for the bundle.
 
-        Where the clock leaves no time for steps of the encoder, its head alone learns from embeddings that are computed
-        once, and from as many documents as there is time for.
+        If there is no time for steps of the encoder, train only its head on embeddings that are computed once, for as
+        many documents as there is time for.
         """
         p, resumed, given = self.parameters, (workdir / CHECKPOINT).exists(), len(self.train_tokens)
         self.seconds_a_token = 0.0  # through the whole encoder
@@ -78,7 +78,8 @@ class Training:
         scope = self._scope(resumed, clock, progress)
         if truncated := self.train_tokens.truncated:
             progress.note(
-                f"{truncated} of {len(self.train_tokens)} documents are cut at {self.network.encoder.max_length} tokens"
+                f"cutting {truncated:,} of {len(self.train_tokens):,} documents to {self.network.encoder.max_length} "
+                "tokens"
             )
         if scope.frozen:
             state = self._learn_head(scope.head_epochs, workdir, clock, progress)
@@ -109,7 +110,7 @@ class Training:
         }
 
     def can_keep_states(self, workdir: Path) -> bool:
-        """Say whether there are frozen layers, and room for what they make of the documents."""
+        """Return whether there are frozen layers, and room for their outputs."""
         encoder = self.network.encoder
         if not isinstance(encoder, TransformerEncoder) or encoder.frozen_layers is None:
             return False
@@ -117,11 +118,9 @@ class Training:
         return self.network.reads_states and encoder.device.type == "cpu" and fits(encoder, tokens, workdir)
 
     def keep_states(self, workdir: Path, progress: Progress) -> None:
-        """Run all documents through the frozen layers once; from here on they are read from there."""
+        """Run all documents through the frozen layers once, and use the results from now on."""
         encoder: Any = self.network.encoder
-        progress.note(
-            f"{encoder.frozen_layers} of {encoder.layers} layers stay as they are and read each document once"
-        )
+        progress.note(f"{encoder.frozen_layers} of {encoder.layers} layers are frozen and read each document only once")
 
         def states_of(name: str, tokens: Tokens) -> Tokens:
             progress.start(Stage(f"running {name} documents through the frozen layers", len(tokens)))
@@ -133,7 +132,7 @@ class Training:
         self.valid_tokens = states_of("validation", self.valid_tokens)
 
     def _known_tokens(self) -> int:
-        """Count the tokens whose states the last try left."""
+        """Count the tokens whose states come from the previous try."""
         return 0 if self.known is None else len(self.known.flat)
 
     def _loop(self, workdir: Path, progress: Progress, clock: Clock) -> State:
@@ -155,7 +154,7 @@ class Training:
         )
 
     def _learn_head(self, epochs: int, workdir: Path, clock: Clock, progress: Progress) -> State:
-        """Embed the documents once, keep the embeddings, and train the head alone."""
+        """Embed the documents once, keep the embeddings, and train only the head."""
         network: Any = self.network
         begun = time.monotonic()
         rows, self.embeddings = self._embed_in_time(epochs, workdir, clock, progress)
@@ -170,9 +169,9 @@ class Training:
     def _embed_in_time(
         self, head_epochs: int, workdir: Path, clock: Clock, progress: Progress
     ) -> tuple[Tensor, Tensor]:
-        """Embed training documents, drawn by lot, until the time is used up: (m,) rows, ascending, and (m,d).
+        """Embed training documents in random order until time runs out: (m,) rows, ascending, and (m,d).
 
-        If another try follows that trains a part of the layers, the states of the others are kept for it.
+        If the next try trains some of the layers, the states of the others are kept for it.
         """
         encoder: Any = self.network.encoder
         tokens, work, begun = self.train_tokens, self._work(), time.monotonic()
@@ -202,7 +201,7 @@ class Training:
         return rows, embeddings[rows]
 
     def _work(self) -> Work:
-        """Describe what is to be done, at the pace that was measured last."""
+        """Describe the work to do, at the most recently measured speed."""
         network: Any = self.network
         tokens, count = self.train_tokens, len(self.train_tokens)
         mean = len(tokens.flat) / count
@@ -224,9 +223,9 @@ class Training:
         )
 
     def _scope(self, resumed: bool, clock: Clock, progress: Progress) -> Scope:
-        """Decide what to do in the time, and say so before anything is done."""
+        """Decide what to do in the available time, and report it before starting."""
         if not self.trains_encoder:
-            progress.note("no witness learns with the encoder: it stays as it is, and embeds the stored documents")
+            progress.note("no witness trains the encoder: it stays unchanged, and only embeds the stored documents")
             return Scope(frozen=True)
         work = self._work()
         if self.effort == "quick":
@@ -243,7 +242,7 @@ class Training:
         return scope
 
     def _sampled(self, clock: Clock) -> int:
-        """Return how many documents may fix the scale: a twentieth of the time at most."""
+        """Return how many documents may set the scale, within a twentieth of the time."""
         if not self.seconds_a_token:
             return SAMPLED
         document = self.seconds_a_token * len(self.train_tokens.flat) / len(self.train_tokens)
@@ -259,7 +258,7 @@ class Training:
         )
 
     def _timed_validation(self) -> dict[str, float]:
-        """Validate, and learn how fast the machine reads at the moment."""
+        """Validate, and measure the current speed of the machine."""
         begun = time.monotonic()
         scores = self.validate()
         if len(self.valid_tokens):
@@ -271,9 +270,9 @@ class Training:
         return len(self.valid_tokens.flat)
 
     def prepare(self, rows: Tensor) -> Inputs:
-        """Lay a batch out on the device: ids, starts, labels, seeds; the views of a text lie side by side."""
+        """Put a batch on the device: ids, starts, labels, seeds; the views of a text are adjacent."""
         device = self.network.device
-        rows = rows[self.train_tokens.lengths[rows].argsort(stable=True)]  # equal lengths side by side
+        rows = rows[self.train_tokens.lengths[rows].argsort(stable=True)]  # group equal lengths
         labels = self.labels[send(rows, device)]
         ids, layout = self.on_device.pack(rows.repeat_interleave(self.network.views), self.multiple)
         ids = self.network.alter(ids, layout)
@@ -284,21 +283,21 @@ class Training:
         return ids, layout.starts, labels, seeds
 
     def compute(self, ids: Tensor, starts: Tensor, labels: Tensor, seeds: Tensor) -> Tensor:
-        """Return the network's loss of what `prepare` returned."""
+        """Return the network's loss for the result of `prepare`."""
         recorded = self.multiple > 1
         layout = Layout.at(starts, len(ids), self.network.encoder.max_length) if recorded else self.layout
         with self.network.encoder.autocast():
             return self.network.loss(Batch(ids, layout, labels, seeds if recorded else None))
 
     def validate(self) -> dict[str, float]:
-        """Score the validation part: micro-F1 at 0.5, which selects the weights, and at the tuned threshold."""
+        """Score the validation split: micro-F1 at 0.5, which selects the weights, and at the tuned threshold."""
         if not len(self.valid_tokens):
             return {}
         scores = self.judge(self.network.score(self.valid_tokens)["final"])
         return scores | {"score": scores["micro_f1"]}
 
     def judge(self, scores: Tensor) -> dict[str, float]:
-        """Compare (n,L) scores with the validation part's labels, and with each other."""
+        """Compare (n,L) scores with the validation labels, and with each other."""
         gold = self.valid_labels
         return {
             "micro_f1": micro_f1(scores, gold, 0.5),
@@ -309,13 +308,13 @@ class Training:
 
 
 def spread(scores: Tensor) -> float:
-    """Return how much the rows of (n,L) scores differ: the share of their squares that is not their mean's, a root."""
+    """Return how much the rows of (n,L) scores differ: the root of the share of their squares not due to the mean."""
     mean, squares = scores.mean(0), scores.square().sum(1).mean()
     return float(((scores - mean).square().sum(1).mean() / squares.clamp_min(1e-30)).sqrt())
 
 
 def micro_f1(scores: Tensor, gold: Tensor, threshold: float | None = None) -> float:
-    """Return the micro-F1 of (n,L) scores, by default at the threshold that makes it best."""
+    """Return the micro-F1 of (n,L) scores, by default at the best threshold."""
     if threshold is None:
         threshold = tune_global(scores, gold)
     return multilabel_scores(decide(scores, threshold), gold)["micro_f1"]

@@ -1,4 +1,4 @@
-"""The folder of an unfinished training: whose it is, what of it is worth keeping, and how it goes away."""
+"""The folder of an unfinished training run: which run it belongs to, what to keep, and how to remove it."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ from denn.durable import sync, sync_all
 from denn.errors import TrainingError
 from denn.untrusted import read_object
 
-RUN = "run.json"  # says which training it is
-FIRST, FIRST_FACTS = "first", "first.json"  # the model of a first try, whole once the second file is there
+RUN = "run.json"  # identifies the run
+FIRST, FIRST_FACTS = "first", "first.json"  # the model of a first try, complete once the second file exists
 
 
 def open_folder(workdir: Path, fingerprint: str, restart: bool) -> None:
-    """Make the folder of resumable state, or take up the one that belongs to this very run."""
+    """Create the folder of resumable state, or reuse the one that belongs to this very run."""
     file, beside = workdir / RUN, workdir / f"{RUN}.part"
     if workdir.exists() and not file.exists() and any(path != beside for path in workdir.iterdir()):
-        raise TrainingError(f"{workdir} exists and is no unfinished training. Move it away or give another --out.")
+        raise TrainingError(f"{workdir} exists and is not an unfinished training run. Move it or choose another --out.")
     if restart:
         discard(workdir)
     if file.exists():
         if read_object(file, TrainingError).get("fingerprint") != fingerprint:
             raise TrainingError(
-                f"{workdir} holds an unfinished training of other data or other settings. Repeat that one's command "
-                "to finish it, or pass --restart to throw it away."
+                f"{workdir} contains an unfinished training run with other data or settings. Run its command again to "
+                "finish it, or pass --restart to discard it."
             )
         return
     workdir.mkdir(exist_ok=True)
@@ -41,7 +41,7 @@ def open_folder(workdir: Path, fingerprint: str, restart: bool) -> None:
 
 
 def discard(workdir: Path) -> None:
-    """Remove the folder of resumable state, moved aside first, so that a kill leaves all of it or nothing."""
+    """Remove the folder of resumable state, after moving it aside, so that a kill leaves all of it or nothing."""
     aside = workdir.with_name(f".{workdir.name}.discarded")
     shutil.rmtree(aside, ignore_errors=True)
     if workdir.exists():
@@ -51,30 +51,30 @@ def discard(workdir: Path) -> None:
 
 @contextmanager
 def keeping_what_is_learnt(workdir: Path) -> Iterator[None]:
-    """Keep what an interrupted training learnt, and remove the folder if there is nothing to resume.
+    """Keep what an interrupted run learnt, and remove the folder if there is nothing to resume.
 
-    An error leaves the folder only if it holds a checkpoint, or held something before.
+    After an error, keep the folder only if it contains a checkpoint or contained something before.
     """
     resumed = _has_learnt(workdir)
     try:
         yield
-    except Exception:  # whichever error ended the training: it may come again when the same command is run
+    except Exception:  # any error that ended training: it may recur when the same command is run again
         if not (resumed or has_checkpoint(workdir)):
             discard(workdir)
         raise
-    except BaseException:  # Ctrl-C, or a signal to end
+    except BaseException:  # Ctrl-C, or a termination signal
         if not _has_learnt(workdir):
             discard(workdir)
         raise
 
 
 def has_checkpoint(workdir: Path) -> bool:
-    """Say whether the folder holds weights to train on, or a model of a first try."""
+    """Return whether the folder contains weights to continue from, or the model of a first try."""
     return any(workdir.glob("*.safetensors")) or (workdir / FIRST_FACTS).exists()
 
 
 def keep_first(workdir: Path, model: Path, facts: Mapping[str, object]) -> None:
-    """Keep the model of a first try, with JSON facts, for when the training is taken up again."""
+    """Keep the model of a first try, with JSON facts, for resuming."""
     sync_all(model)
     shutil.rmtree(workdir / FIRST, ignore_errors=True)
     model.rename(workdir / FIRST)
@@ -86,12 +86,12 @@ def keep_first(workdir: Path, model: Path, facts: Mapping[str, object]) -> None:
 
 
 def first_facts(workdir: Path) -> dict[str, Any] | None:
-    """Return the facts of a first try whose model is kept, None without one."""
+    """Return the facts of a first try whose model is kept; None if there is none."""
     file = workdir / FIRST_FACTS
     return read_object(file, TrainingError) if file.exists() else None
 
 
 def _has_learnt(workdir: Path) -> bool:
-    """Say whether the folder holds a checkpoint, or what a witness learnt, in any kind of finished file."""
+    """Return whether the folder contains a checkpoint, or anything that a witness finished learning."""
     files = (file.relative_to(workdir) for file in workdir.rglob("*") if file.is_file())
     return any(file != Path(RUN) and not any(part.endswith(".part") for part in file.parts) for file in files)

@@ -1,4 +1,4 @@
-"""From decision values to probabilities that compare across labels."""
+"""Turn decision values into probabilities that are comparable across labels."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from numpy.typing import NDArray
 
 Doubles = NDArray[np.float64]
 
-KNOT = -0.5  # most documents decide near −1; what is above says more of the rest
+KNOT = -0.5  # most decision values are near −1; those above tell the rest apart
 STEPS = 30
 RIDGE = 1e-3  # keeps the solution finite if decisions separate the documents
-LEAST_SLOPE = 0.1  # a larger decision value never means less
-DEFAULT = np.array([-1.0, 0.0, 2.0, 0.0, 2.0, 0.0])  # if there is nothing to learn from
+LEAST_SLOPE = 0.1  # so that a larger decision value never means a lower probability
+DEFAULT = np.array([-1.0, 0.0, 2.0, 0.0, 2.0, 0.0])  # used if there is nothing to learn from
 
 
 @dataclass(frozen=True)
@@ -27,8 +27,8 @@ class Calibration:
     def fit(cls, decisions: Doubles, gold: Any, share: Doubles, shares: Doubles) -> Self:
         """Learn how a, b and c depend on the frequency of a label, each as x + y · ln share.
 
-        `decisions` and the bool `gold` are (n,M), `share` is that of training documents with each of these M labels,
-        and `shares` those of all L labels to calibrate.
+        `decisions` and the bool `gold` are (n,M), `share` is the share of training documents with each of these M
+        labels, and `shares` are those of all L labels to calibrate.
         """
         coefficients = _maximum_likelihood(decisions.astype(np.float64), gold, np.log(share))
         curves = coefficients.reshape(3, 2) @ np.stack([np.ones(len(shares)), np.log(shares)])
@@ -43,7 +43,7 @@ class Calibration:
         return logits
 
     def loss(self, decisions: NDArray[np.float32], gold: Any) -> float:
-        """Return the mean log loss of (n,L) bool gold; 0 if there is nothing to judge by."""
+        """Return the mean log loss against (n,L) bool gold; 0 if there are no documents."""
         logits = self(decisions).astype(np.float64)
         return float(np.logaddexp(0, np.where(gold, -logits, logits)).mean()) if gold.size else 0.0
 
@@ -63,7 +63,7 @@ def _maximum_likelihood(decisions: Doubles, gold: Any, frequency: Doubles) -> Do
         gradient = inputs.T @ (p - target) + RIDGE * (found - DEFAULT)
         curvature = (inputs * (p * (1 - p))[:, None]).T @ inputs + RIDGE * np.eye(6)
         step = np.linalg.solve(curvature, gradient)
-        found -= step / max(1.0, np.abs(step).max())  # far from the solution a whole step leads astray
+        found -= step / max(1.0, np.abs(step).max())  # a full step may diverge far from the solution
         if np.abs(step).max() < 1e-6:
             break
     return found

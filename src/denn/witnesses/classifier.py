@@ -15,21 +15,21 @@ from denn.witnesses.texts import Texts
 
 
 class ClassifierWitness(Witness):
-    """Scores by the network that its method trains and keeps."""
+    """Scores texts with the network of its method."""
 
     name = "classifier"
 
     def __init__(self, method: Retriever) -> None:
-        self._method: Retriever = weakref.proxy(method)  # weak: without a cycle, memory is freed at once
+        self._method: Retriever = weakref.proxy(method)  # weak, to avoid a cycle: memory is freed at once
 
     @classmethod
     def load(cls, folder: Path, method: Retriever) -> Self:
-        """Take the method's network."""
+        """Use the method's network."""
         return cls(method)
 
     def scores(self, texts: Texts) -> Tensor:
         """Return ŷ, Eq. 2: (n,L₀)."""
         scores: Tensor = self._method.network.probabilities(texts.embeddings)
-        if not bool(scores.isfinite().all()):  # NaN would mean labels that it does not know
-            raise BundleError(f"The classifier gives scores that are not finite: its weights are damaged. {REMEDY}")
+        if not bool(scores.isfinite().all()):  # NaN would mean unknown labels
+            raise BundleError(f"The classifier's scores are not finite: its weights are damaged. {REMEDY}")
         return scores

@@ -13,16 +13,16 @@ from denn.witnesses.texts import Texts
 
 
 class NeighboursWitness(Witness):
-    """Lets the nearest documents vote; it knows every label of the datastore, those that came later too."""
+    """Lets the nearest documents vote; it knows every label of the datastore, including those added later."""
 
     name = "neighbours"
 
     def __init__(self, method: Retriever) -> None:
-        self._method: Retriever = weakref.proxy(method)  # weak: without a cycle, memory is freed at once
+        self._method: Retriever = weakref.proxy(method)  # weak, to avoid a cycle: memory is freed at once
 
     @classmethod
     def load(cls, folder: Path, method: Retriever) -> Self:
-        """Take the method's datastore."""
+        """Use the method's datastore."""
         return cls(method)
 
     def scores(self, texts: Texts) -> Tensor:

@@ -1,4 +1,4 @@
-"""TF-IDF of words, of pairs of neighbouring words and of the beginnings and endings of words, as sparse rows."""
+"""TF-IDF of words, pairs of adjacent words, and word beginnings and endings, as sparse rows."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ Floats = NDArray[np.float32]
 Matrix = Any  # a scipy.sparse.csr_matrix, which has no types
 
 IDEOGRAPHS = "\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff"  # written without spaces: each is a word
-WORD = re.compile(rf"[{IDEOGRAPHS}]|[^\W{IDEOGRAPHS}]{{1,40}}")  # what is longer is data, not language
-BEGINNINGS, ENDINGS = (3, 4, 5), (3, 4)  # lengths in characters; a word that is no longer has none
-CACHED = 300_000  # words whose columns are remembered; with more, all are forgotten before the next texts
+WORD = re.compile(rf"[{IDEOGRAPHS}]|[^\W{IDEOGRAPHS}]{{1,40}}")  # anything longer is data, not language
+BEGINNINGS, ENDINGS = (3, 4, 5), (3, 4)  # lengths in characters; only longer words have them
+CACHED = 300_000  # words whose columns are cached; if there are more, the cache is cleared before the next texts
 CHUNK = 2048  # texts at a time
 
 
 def affixes(word: str) -> list[str]:
-    """Return the beginnings and endings of a word; the hyphen, which no word has, marks them."""
+    """Return the beginnings and endings of a word, marked by a hyphen, which no word contains."""
     begins = [f"{word[:length]}-" for length in BEGINNINGS if len(word) > length]
     return begins + [f"-{word[-length:]}" for length in ENDINGS if len(word) > length]
 
@@ -39,7 +39,7 @@ class WordTokens:
 
     @classmethod
     def of(cls, texts: Iterable[str], report: Callable[[int], None] | None = None) -> Self:
-        """Read the words of texts in lower case."""
+        """Split texts into words in lower case."""
         numbers: defaultdict[str, int] = defaultdict()
         numbers.default_factory = numbers.__len__
         parts, ends = [np.zeros(0, dtype=np.int32)], [0]
@@ -66,14 +66,14 @@ class WordTokens:
 
 @dataclass(frozen=True)
 class Columns:
-    """The columns of D words: `columns[offsets[i] : offsets[i + 1]]` are all of word i, `own[i]` is its own or −1."""
+    """The columns of D words: `columns[offsets[i] : offsets[i + 1]]` are all of word i; `own[i]` is its own, or −1."""
 
     columns: Integers
     offsets: Integers  # (D + 1,)
     own: Integers  # (D,)
 
     def of(self, words: NDArray[Any]) -> tuple[Integers, Integers]:
-        """Return the columns of some words one after the other, and the place in `words` that each came from."""
+        """Return the columns of some words one after the other, and the position in `words` that each came from."""
         begins = self.offsets[words]
         sizes = self.offsets[words + 1] - begins
         ends = np.cumsum(sizes)
@@ -82,14 +82,14 @@ class Columns:
 
 
 class Ngrams:
-    """Which terms are columns and what each weighs: words, then their beginnings and endings, then pairs of words.
+    """The terms that are columns, and their weights: words, then their beginnings and endings, then pairs of words.
 
     A text is a vector of length √2, or 1 if all its terms are of one kind: z = (x, y), with x the beginnings and
     endings, y the rest, each of length 1 and proportional to
 
         (1 + ln c_t) · (1 + ln((1 + N) / (1 + N_t)))
 
-    where c_t counts the term in the text and N_t of the N training texts have it.
+    where c_t counts the term in the text, and N_t of the N training texts contain it.
     """
 
     def __init__(self, words: list[str], endings: list[str], pairs: Integers, idf: Floats) -> None:
@@ -111,9 +111,9 @@ class Ngrams:
         most_pairs: int,
         watch: Callable[[], None] = lambda: None,
     ) -> Self:
-        """Collect the most frequent terms of training texts that occur in at least `least` of them.
+        """Collect the most frequent terms that occur in at least `least` training texts.
 
-        `watch` is called every now and then, and may raise an error to end the work.
+        `watch` is called from time to time, and may raise an error to stop the work.
         """
         having = _texts_having(tokens, watch)
         words = [tokens.words[number] for number in _most_frequent(having, least, most_words)]
@@ -131,7 +131,7 @@ class Ngrams:
         return self
 
     def learn(self, tokens: WordTokens, watch: Callable[[], None] = lambda: None) -> Matrix:
-        """Weigh the terms by how many of the training texts have them; return the (N,V) float32 rows of these texts."""
+        """Compute the terms' weights from how many training texts contain them; return their (N,V) float32 rows."""
         counted = []
         for part in self._counts(tokens):
             watch()
@@ -141,7 +141,7 @@ class Ngrams:
         return self._stacked([self._weigh(*counted.pop(0)) for _ in range(len(counted))])
 
     def has_word(self, word: str) -> bool:
-        """Tell whether a word is a term."""
+        """Return whether a word is a term."""
         return self._columns.get(word, self.terms) < len(self.words)
 
     @property
@@ -167,7 +167,7 @@ class Ngrams:
         return Columns(np.array([*chain.from_iterable(found)], np.int64), offsets, np.array(own, np.int64))
 
     def entries(self, tokens: WordTokens, columns: Columns) -> tuple[Integers, Integers, int]:
-        """Return the columns of everything that texts hold, the token each begins at, and where the pairs begin."""
+        """Return the columns of all terms in texts, the token each begins at, and where the pairs begin."""
         found, places = columns.of(tokens.ids)
         if not len(self.pairs):
             return found, places, len(found)
@@ -178,21 +178,21 @@ class Ngrams:
         return np.concatenate([found, pairs]), np.concatenate([places, begins[fits]]), len(found)
 
     def pair(self, column: int) -> str:
-        """Name the pair of words of a column."""
+        """Return the two words of a pair's column."""
         left, right = divmod(int(self.pairs[column - len(self.words) - len(self.endings)]), len(self.words))
         return f"{self.words[left]} {self.words[right]}"
 
     def _pair_keys(self, tokens: WordTokens, columns: Columns) -> tuple[Integers, Integers]:
-        """Return the keys of all pairs of neighbours that are known words, and the place of the first of each."""
+        """Return the keys of all adjacent pairs of known words, and the position of the first word of each."""
         own = columns.own[tokens.ids]
         fits = (own[:-1] >= 0) & (own[1:] >= 0)
         ends = tokens.offsets[1:-1]
-        fits[ends[(ends > 0) & (ends < len(own))] - 1] = False  # the next word is that of another text
+        fits[ends[(ends > 0) & (ends < len(own))] - 1] = False  # the next word belongs to another text
         places = np.flatnonzero(fits)
         return own[places] * len(self.words) + own[places + 1], places
 
     def _counts(self, tokens: WordTokens) -> Iterator[tuple[Floats, Integers, Integers]]:
-        """Count terms, some texts at a time: (entries,) counts, (entries,) columns and (texts + 1,) offsets."""
+        """Count terms in chunks of texts: (entries,) counts, (entries,) columns and (texts + 1,) offsets."""
         columns = self.columns(tokens.words)
         for begin in range(0, len(tokens), CHUNK):
             part = tokens.part(begin, min(begin + CHUNK, len(tokens))) if len(tokens) > CHUNK else tokens
@@ -206,7 +206,7 @@ class Ngrams:
             yield counts, (keys - np.repeat(firsts[:-1], np.diff(offsets))).astype(np.int32), offsets.astype(np.int32)
 
     def _weigh(self, counts: Floats, columns: Integers, offsets: Integers) -> Matrix:
-        """Return the rows of counts."""
+        """Return the weighted rows of counts."""
         from scipy.sparse import csr_matrix
 
         first, end = len(self.words), len(self.words) + len(self.endings)
@@ -226,7 +226,7 @@ class Ngrams:
 
 
 def _texts_having(tokens: WordTokens, watch: Callable[[], None]) -> Integers:
-    """Count the texts that have each word."""
+    """Count the texts that contain each word."""
     having = np.zeros(len(tokens.words), dtype=np.int64)
     for begin in range(0, len(tokens), CHUNK):
         watch()
@@ -237,6 +237,6 @@ def _texts_having(tokens: WordTokens, watch: Callable[[], None]) -> Integers:
 
 
 def _most_frequent(times: Integers, least: int, most: int) -> Integers:
-    """Return the places of the values of at least `least`, the largest ones if there are more than `most`."""
+    """Return the positions of values of at least `least`; only the `most` largest if there are more."""
     order = np.argsort(-times, kind="stable")[:most]
     return np.sort(order[times[order] >= least])

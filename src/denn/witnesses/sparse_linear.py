@@ -1,4 +1,4 @@
-"""Linear support vector machines for many labels: as good as on all documents, learnt from the few that matter."""
+"""Linear support vector machines for many labels: as good as with all documents, but fitted to the few that matter."""
 
 from __future__ import annotations
 
@@ -16,25 +16,25 @@ from numpy.typing import NDArray
 
 from denn.witnesses.ngrams import Floats, Integers, Matrix
 
-ROUNDS = 3  # of learning a label; each adds the documents that the one before got wrong
-FIRST = 2000  # most documents of a label in its first round, which only finds others within the margin
+ROUNDS = 3  # of fitting a label; each adds the documents that the previous one got wrong
+FIRST = 2000  # maximum documents of a label in its first round, which only finds others within the margin
 BLOCK = 32  # labels whose decision values are computed together
 NEVER = -2.0  # the decision value of a label without documents
-THREADS = 4  # at most: only one of them can be in liblinear
-LIBLINEAR = Lock()  # its random generator is one for all threads, so that two at once would not be reproducible
+THREADS = 4  # at most, because only one of them can be in liblinear
+LIBLINEAR = Lock()  # threads share its random generator, so two at once would not be reproducible
 TOLERANCE, PASSES = 0.1, 30  # of liblinear: a tenth of its usual precision costs no F1
 
 
 @dataclass(frozen=True)
 class Machines:
-    """Decision values x · W + b, yes above 0."""
+    """Decision values x · W + b, positive for yes."""
 
     weights: Matrix  # (V,L) float32
-    bias: Floats  # (L,), NaN where the time did not suffice
+    bias: Floats  # (L,), NaN for labels that there was no time to learn
 
     @property
     def learnt(self) -> NDArray[np.bool_]:
-        """Return which of the labels were learnt: (L,)."""
+        """Which of the labels were learnt: (L,)."""
         return ~np.isnan(self.bias)
 
 
@@ -44,20 +44,20 @@ class Learner:
 
         min ½‖(w,b)‖² + C Σ max(0, 1 − y (w · x + b))²
 
-    Documents beyond the margin do not count, and for most labels nearly all documents are. So a label is learnt from
-    its own documents and a random sample of others, then again with those of all documents that are within the margin.
+    Documents beyond the margin do not count, and for most labels nearly all documents are beyond it. So a label is
+    fitted to its own documents and a random sample of others, then again with all documents found within the margin.
     """
 
     rows: Matrix
     gold: Matrix
     cost: float
-    negatives: int  # documents without the label that the first round reads, and a later one adds at most
-    prune: float  # weights nearer 0 than this are dropped, if C is 1
+    negatives: int  # documents without the label in the first round, and maximum that a later round adds
+    prune: float  # weights closer to 0 than this are dropped, if C is 1
     seed: int
     seconds_left: Callable[[], float | None]
 
     def learn(self, labels: Integers, report: Callable[[int], None]) -> Machines:
-        """Learn some of the labels in this order, until the time is over."""
+        """Learn labels in this order, until time runs out."""
         from sklearn.exceptions import ConvergenceWarning
 
         threads = min(THREADS, available_cores())
@@ -77,7 +77,7 @@ class Learner:
         return Machines(_joined(parts, (self.rows.shape[1], len(bias))), bias)
 
     def _block(self, labels: Integers, sample: Integers) -> tuple[Matrix, Floats] | None:
-        """Learn a few labels: (V,B) sparse weights and (B,) biases; None if there is no time to see all documents."""
+        """Fit a few labels: (V,B) sparse weights and (B,) biases; None if there is no time to see all documents."""
         own = [self.gold.indices[self.gold.indptr[label] : self.gold.indptr[label + 1]] for label in labels]
         others = [np.setdiff1d(sample, positive) for positive in own]
         weights = np.zeros((self.rows.shape[1], len(labels)), dtype=np.float32)
@@ -89,7 +89,7 @@ class Learner:
                 if self._is_over():
                     has_seen_all = turn > 1 or (turn and len(sample) == self.rows.shape[0])
                     return (self._pruned(weights), bias) if has_seen_all else None
-                is_whole = turn > 1 or len(positive) <= FIRST  # the last machine read all documents of the label
+                is_whole = turn > 1 or len(positive) <= FIRST  # the last machine has seen all the label's documents
                 if decisions is not None:
                     known = len(others[place])
                     others[place], added = self._within_margin(decisions[:, place], positive, others[place])
@@ -101,7 +101,7 @@ class Learner:
         return self._pruned(weights), bias
 
     def _pruned(self, weights: Floats) -> Matrix:
-        """Return dense weights as sparse ones, without those near 0, before the next block needs the memory."""
+        """Return dense weights as sparse ones without those near 0, before the next block needs the memory."""
         from scipy.sparse import csc_matrix
 
         weights[np.abs(weights) <= self.prune * self.cost**0.5] = 0.0  # weights grow with C
@@ -120,7 +120,7 @@ class Learner:
         return np.concatenate([kept, new]), len(new)
 
     def _machine(self, positive: Integers, others: Integers) -> tuple[Any, float]:
-        """Learn one label from its documents and others: (V,) weights and the bias."""
+        """Fit one label to its documents and others: (V,) weights and the bias."""
         from sklearn.svm import LinearSVC
 
         if not len(positive) or not len(others):
@@ -138,7 +138,7 @@ class Learner:
 
 
 def _joined(parts: list[tuple[Integers, Matrix]], shape: tuple[int, int]) -> Matrix:
-    """Put the weights of some labels, block by block, into one matrix of all labels."""
+    """Assemble the weights of blocks of labels into one matrix of all labels."""
     from scipy.sparse import csc_matrix, csr_matrix, hstack
 
     if not parts:
@@ -150,5 +150,5 @@ def _joined(parts: list[tuple[Integers, Matrix]], shape: tuple[int, int]) -> Mat
 
 
 def available_cores() -> int:
-    """Return how many cores this process may use."""
+    """Return the number of cores that this process may use."""
     return len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1

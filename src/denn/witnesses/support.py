@@ -1,4 +1,4 @@
-"""The words that witnesses name for labels."""
+"""The words that support labels, according to the witnesses."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from denn.types import Support
 
 
 def named_words(witnesses: Iterable[Witness], texts: Sequence[str], columns: Sequence[Sequence[int]]) -> Support:
-    """Return the words that speak for some labels of each text, from the first witness that names any."""
+    """Return the words that support some labels of each text, from the first witness that provides any."""
     for witness in witnesses:
         if type(witness).support is Witness.support:
-            continue  # it names none
+            continue  # it provides none
         found = witness.support(texts, columns)
         if any(words for text in found for words in text):
             return found

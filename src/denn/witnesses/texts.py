@@ -1,4 +1,4 @@
-"""Texts on their way through the witnesses, with what more than one of them needs."""
+"""Texts to score, with the embeddings and neighbours that several witnesses share."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class Texts(Sequence[str]):
-    """Texts that are embedded once, and whose neighbours are searched once, when a witness first asks."""
+    """Texts that are embedded once and whose neighbours are searched once, when a witness first needs them."""
 
     def __init__(
         self, texts: Sequence[str], embed: Callable[[Sequence[str]], Tensor], search: Callable[[Tensor], Neighbours]

@@ -1,4 +1,4 @@
-"""The witness of words: one linear support vector machine per label, which names the words that speak for it."""
+"""The words witness: one linear support vector machine per label, which shows the words that support it."""
 
 from __future__ import annotations
 
@@ -24,32 +24,32 @@ from denn.witnesses.ngrams import CHUNK, Floats, Integers, Matrix, Ngrams, WordT
 from denn.witnesses.sparse_linear import Learner
 
 TERMS, NUMBERS = "terms.txt", "words.safetensors"
-HELD_OUT, HELD_OUT_LABELS = 2000, 150  # documents and labels at most that cost and calibration are chosen by
-TRIED = 20_000  # most documents to learn from at each cost
-EVERY_KIND = 10_000_000  # training tokens; with more, only words are terms, as the others take four times as long
+HELD_OUT, HELD_OUT_LABELS = 2000, 150  # maximum documents and labels for choosing the cost and calibration
+TRIED = 20_000  # maximum documents to learn from at each cost
+EVERY_KIND = 10_000_000  # training tokens; with more, only words are terms, because the others take four times as long
 EVERY_KIND_SECONDS = 6e-5  # per training token, to learn terms of every kind; with less, only words are terms
 MOST_WORDS, MOST_ENDINGS, MOST_PAIRS = 200_000, 200_000, 200_000
 COSTS = (1.0, 0.3, 0.1)  # in the order in which they are tried
-LARGEST = 1e6  # of the numbers in a file
+LARGEST = 1e6  # largest number allowed in a file
 
 
 class Words(Witness):
-    """TF-IDF of words, their beginnings and endings and of pairs of words, times the weights of each label.
+    """TF-IDF of words, of their beginnings and endings, and of pairs of words, times the weights of each label.
 
-    A score is the probability that decision values x · w + b of a label this frequent had on held-out documents.
+    A score is the calibrated probability of decision values x · w + b on held-out documents for labels this frequent.
     """
 
     name = "words"
 
     def __init__(self, ngrams: Ngrams, weights: Matrix, bias: Floats, calibration: Calibration) -> None:
         self.ngrams = ngrams
-        self.weights = weights  # (V,L) float32, each of them a float16
+        self.weights = weights  # (V,L) float32, with values of float16 precision
         self.bias = bias  # (L,), NaN for labels that there was no time to learn
         self.calibration = calibration
 
     @classmethod
     def fit(cls, corpus: Corpus, method: Retriever, progress: Progress, seconds: float) -> Self | None:
-        """Learn the words of the training documents; None where time or words do not suffice, with a note."""
+        """Learn the words of the training documents; None, with a note, if there is too little time or text."""
         deadline = time.monotonic() + seconds
         try:
             return cls.learn(
@@ -57,7 +57,7 @@ class Words(Witness):
                 seconds_left=lambda: deadline - time.monotonic(),
             )  # fmt: skip
         except (DataError, TrainingError) as reason:
-            progress.note(f"The words could not be learnt: {first_line(reason)}")
+            progress.note(f"the words could not be learnt: {first_line(reason)}")
             return None
 
     @classmethod
@@ -74,11 +74,11 @@ class Words(Witness):
         negatives: int = 1000,
         prune: float = 0.05,
     ) -> Self:
-        """Learn every label, the frequent ones first; those that the time does not suffice for stay unknown.
+        """Learn every label, frequent ones first; labels that there is no time for stay unknown.
 
-        `cost` is C of the machines, by default the one of `COSTS` that predicts held-out documents best; `least` are
-        the documents that a term must occur in, `negatives` those without a label that it is first learnt from, and
-        weights nearer 0 than `prune` are dropped.
+        `cost` is C of the machines, by default the one of `COSTS` that predicts held-out documents best. A term must
+        occur in at least `least` documents, a label is first learnt from `negatives` documents without it, and weights
+        closer to 0 than `prune` are dropped.
         """
 
         def watch(done: int | None = None) -> None:
@@ -103,8 +103,8 @@ class Words(Witness):
         )
         if not ngrams.words:
             raise DataError(
-                f"Got {len(documents)} training documents without a word that {least} of them share, expected texts "
-                "with common words. Give more documents."
+                f"No word occurs in {least} of the {len(documents)} training documents; expected texts with common "
+                "words. Add more documents."
             )
         rows, gold = ngrams.learn(tokens, watch), gold_matrix(documents, labels)
         learner = Learner(rows, gold, COSTS[0], negatives, prune, seed, seconds_left)
@@ -116,11 +116,9 @@ class Words(Witness):
         if not found.learnt.any():
             raise _too_late()
         if missing := int((~found.learnt).sum()):
-            progress.note(
-                f"no time was left to learn the words of {missing:,} of {len(labels):,} labels, the rarest ones"
-            )
+            progress.note(f"there was no time to learn the words of the rarest labels, {missing:,} of {len(labels):,}")
         weights = found.weights
-        weights.data = weights.data.astype(np.float16).astype(np.float32)  # as they are saved
+        weights.data = weights.data.astype(np.float16).astype(np.float32)  # the precision in which they are saved
         return cls(ngrams, weights, found.bias, calibration)
 
     @property
@@ -140,11 +138,11 @@ class Words(Witness):
         return decisions
 
     def support(self, texts: Sequence[str], columns: Sequence[Sequence[int]], most: int = 5) -> Support:
-        """Name the words and pairs of words that speak most for labels of texts, with their part of x · w.
+        """Return the words and pairs of words that support labels of texts most, with their share of x · w.
 
-        A word has what its beginnings and endings bring too; what several words share is divided among them.
+        A word includes the shares of its beginnings and endings; what several words share is divided among them.
         """
-        known = len(self.bias)  # labels that came later are none of these
+        known = len(self.bias)  # labels added later have larger columns
         found = []
         for text, asked in zip(texts, columns, strict=True):
             named = self._support(text, np.array([column for column in asked if column < known], dtype=np.int64), most)
@@ -176,7 +174,7 @@ class Words(Witness):
         return self.ngrams.pair(group - len(tokens.words))
 
     def knows_word(self, word: str) -> bool:
-        """Tell whether a word is among its terms."""
+        """Return whether a word is one of the terms."""
         return self.ngrams.has_word(word)
 
     def save(self, folder: Path) -> None:
@@ -210,13 +208,13 @@ class Words(Witness):
         arrays = {name: tensor.numpy() for name, tensor in read_tensors(file, expected, BundleError).items()}
         words = sum("-" not in line for line in lines)
         if any("-" in line for line in lines[:words]):
-            raise BundleError(f"{folder / TERMS} is damaged: words do not come first. {REMEDY}")
+            raise BundleError(f"{folder / TERMS} is damaged: the words do not come first. {REMEDY}")
         keys = arrays["pairs"]
         if len(keys) and (keys[0] < 0 or keys[-1] >= words * words or (np.diff(keys) <= 0).any()):
-            raise BundleError(f"{file} is damaged: the pairs are not pairs of its words. {REMEDY}")
+            raise BundleError(f"{file} is damaged: its pairs are not pairs of its words. {REMEDY}")
         idf, others = arrays["idf"], np.concatenate([arrays["bias"], arrays["curves"].ravel()])
         if ((idf < 1) | (idf > LARGEST)).any() or (np.abs(others) > LARGEST).any():  # scores might not be finite
-            raise BundleError(f"{file} is damaged: it holds numbers that no training gives. {REMEDY}")
+            raise BundleError(f"{file} is damaged: it contains numbers that training cannot produce. {REMEDY}")
         weights = _weights(arrays, (count, labels), file)
         ngrams = Ngrams(lines[:words], lines[words:], keys, arrays["idf"])
         bias = np.where(arrays["learnt"], arrays["bias"], np.float32(np.nan))
@@ -224,7 +222,7 @@ class Words(Witness):
 
 
 def _highest(values: NDArray[np.float64], count: int) -> Integers:
-    """Return the places of the highest values of each column, highest first, equal ones in their order."""
+    """Return the positions of the highest values of each column, highest first, ties in their order."""
     places = np.sort(np.argpartition(-values, count - 1, axis=0)[:count], axis=0)
     order = np.argsort(-np.take_along_axis(values, places, 0), axis=0, kind="stable")
     return np.take_along_axis(places, order, 0)
@@ -243,7 +241,7 @@ def gold_matrix(documents: Sequence[Document], labels: LabelSpace) -> Matrix:
 def _calibrated(
     learner: Learner, costs: Sequence[float], order: Integers, share: Any, progress: Progress
 ) -> tuple[Learner, Calibration]:
-    """Learn some labels from some documents at each cost; return the best one with its calibration on the others."""
+    """Learn some labels from some documents at each cost; return the best with its calibration on the others."""
     count = learner.rows.shape[0]
     most = min(HELD_OUT, count // 5)
     held, kept, _ = np.split(np.random.default_rng(learner.seed).permutation(count), [most, most + TRIED])
@@ -267,7 +265,7 @@ def _calibrated(
         decisions = (learner.rows[held] @ found.weights[:, chosen]).toarray() + found.bias[chosen]
         calibration = Calibration.fit(decisions, gold, share[chosen], share)
         if (loss := Calibration(calibration.curves[:, chosen]).loss(decisions, gold)) >= least:
-            break  # it would rise further
+            break  # the loss would keep rising
         best, least = (replace(learner, cost=cost), calibration), loss
     if best is None:
         raise _too_late()
@@ -275,7 +273,7 @@ def _calibrated(
 
 
 def _half_of(seconds_left: Callable[[], float | None]) -> Callable[[], float | None]:
-    """Return a clock that runs out when half of the time is used up that is left now."""
+    """Return a clock that runs out when half of the remaining time has passed."""
     half = (seconds_left() or 0.0) / 2
     return lambda: None if (left := seconds_left()) is None or math.isinf(left) else left - half
 
@@ -285,13 +283,11 @@ def _weights(arrays: dict[str, Any], shape: tuple[int, int], file: Path) -> Matr
 
     try:
         found = csr_matrix((arrays["values"].astype(np.float32), arrays["labels"], arrays["ends"]), shape=shape)
-        found.check_format(full_check=True)  # columns within the shape, or the product reads beyond its memory
+        found.check_format(full_check=True)  # a column outside the shape would let the product read beyond its memory
     except ValueError as error:
         raise BundleError(f"{file} is damaged: {first_line(error)}. {REMEDY}") from error
     return found
 
 
 def _too_late() -> TrainingError:
-    return TrainingError(
-        "The time ran out before the words of any label were learnt. Give more time, or fewer documents."
-    )
+    return TrainingError("Time ran out before the words of any label were learnt. Give more time, or fewer documents.")

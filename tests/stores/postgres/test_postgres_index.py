@@ -115,7 +115,7 @@ def test_wide_embeddings(address, dimension, monkeypatch):
                       store._where.schema)  # fmt: skip
         assert indexes == [(0,)]
         kind = store.info()["search"]
-        assert kind == ("exact (an index takes at most 4,000 dimensions)" if dimension > 4000 else "exact")
+        assert kind == ("exact (an index supports at most 4,000 dimensions)" if dimension > 4000 else "exact")
 
 
 # ---- forgetting
@@ -162,7 +162,7 @@ def test_vacuum_says_when_others_still_see_what_was_deleted(store, address):
         other.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
         other.execute("SELECT 1")  # any snapshot will do, also one that never looked at these tables
         store.forget("b")
-        with pytest.raises(StoreError, match=r"still sees what was deleted.*vacuum again"):
+        with pytest.raises(StoreError, match=r"still sees deleted data.*vacuum again"):
             hasty.vacuum()
     store.vacuum()
     assert store.ids() == ["c"]

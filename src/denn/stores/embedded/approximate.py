@@ -1,4 +1,4 @@
-"""The approximate index of a large datastore: faiss proposes documents, their stored vectors decide."""
+"""The approximate index of a large datastore: faiss proposes documents, and their stored vectors decide."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from denn.errors import MissingExtraError
 from denn.stores.embedded.mapped import MappedVectors
 from denn.stores.embedded.memory import Integers, Matrix, similarities
 
-ROWS = 2048  # vectors compared at one time where all are
-TOP = 30  # the recall that `probes` was chosen for is that of so many nearest
+ROWS = 2048  # vectors compared at a time, if all are compared
+TOP = 30  # number of nearest documents in the recall that `probes` was chosen for
 
 
 def faiss() -> Any:
@@ -29,34 +29,34 @@ def faiss() -> Any:
 
 
 def candidates(k: int) -> int:
-    """Return how many proposals the k nearest are picked from: the 8-bit codes mix up close ones only."""
+    """Return how many candidates to propose for the k nearest: the 8-bit codes confuse only close ones."""
     return max(2 * k, k + 32)
 
 
 @dataclass(frozen=True)
 class Approximate:
-    """An inverted file of 8-bit codes over the documents of one moment; it never changes and holds no labels.
+    """An inverted file of 8-bit codes over a snapshot of the documents; it never changes and has no labels.
 
-    It is only a cache of the store's file, and its positions count the documents in the order of their rows.
+    It is only a cache of the store's file. Its positions count the documents in row order.
     """
 
     ivf: Any  # faiss.IndexIVFScalarQuantizer whose ids are positions
     vectors: MappedVectors  # (M,d) unit vectors, in the file of the index
     rows: Tensor  # (M,) int64, ascending
-    version: int  # the last change of the store that it knows
+    version: int  # the last change of the store that it includes
     epoch: int  # of the store
     stamp: int  # the time of that change, which tells stores apart
-    probes: int  # lists that a search looks into
+    probes: int  # lists to search
     recall: float  # of the TOP nearest, measured on a sample when it was built
     sample: int
-    seconds: float  # that building took
+    seconds: float  # for building it
 
     def __post_init__(self) -> None:
-        """Have threads share the lists of one query; by default faiss gives them whole queries."""
+        """Let threads share the lists of one query; by default, faiss gives them whole queries."""
         self.ivf.parallel_mode = 1
 
     def cover(self, slots: Tensor, rows: Tensor, changed: Tensor) -> tuple[Covered, Tensor]:
-        """Return the documents that are found here, known and not changed since, and the slots of the others."""
+        """Return the unchanged documents that this index finds, and the slots of the others."""
         own, wanted = self.rows.numpy(), rows.numpy()
         positions = np.minimum(np.searchsorted(own, wanted), len(own) - 1)
         known = (own[positions] == wanted) & (changed.numpy() <= self.version)
@@ -66,7 +66,7 @@ class Approximate:
         return Covered(self, torch.from_numpy(owners), hidden, int(known.sum())), slots[torch.from_numpy(~known)]
 
     def propose(self, queries: Matrix, count: int, hidden: NDArray[np.uint8] | None, probes: int) -> Integers:
-        """Return the (n,count) positions that seem nearest, -1 where the lists looked into hold fewer."""
+        """Return the (n,count) positions that seem nearest, -1 if the searched lists have fewer."""
         if not len(queries):
             return np.empty((0, count), np.int64)
         library = faiss()
@@ -77,9 +77,9 @@ class Approximate:
         return positions
 
     def probes_for(self, k: int) -> int:
-        """Return how many lists to look into for k: as measured for TOP, with √k for more, and four times k documents.
+        """Return how many lists to search for k: as measured for TOP, growing with √k, and at least 4k documents.
 
-        On embeddings of texts √k was more than enough; tight clusters smaller than k need the other.
+        On embeddings of texts, √k was more than enough; tight clusters smaller than k need the other bound.
         """
         if k <= TOP:
             return self.probes
@@ -89,20 +89,20 @@ class Approximate:
 
 @dataclass(frozen=True)
 class Covered:
-    """The part of a store's documents that an approximate index finds."""
+    """The documents of a store that an approximate index finds."""
 
     index: Approximate
-    slots: Tensor  # (M,) int64 by position, -1 where the document is gone or has changed
-    hidden: NDArray[np.uint8]  # a bit for each position that must not be found
+    slots: Tensor  # (M,) int64 by position, -1 if the document was removed or changed
+    hidden: NDArray[np.uint8]  # one bit per position that must not be found
     visible: int
     excluded: int = 0  # documents hidden for one search
 
     def excluding(self, slots: Tensor, rows: Tensor) -> Covered:
-        """Hide documents from one search; that must look as far as one for so many more."""
+        """Hide documents from one search, which must then search as far as for that many more."""
         return replace(self.without(slots, rows), excluded=len(slots))
 
     def without(self, slots: Tensor, rows: Tensor) -> Covered:
-        """Hide documents; those that are not found here are passed over."""
+        """Hide documents, ignoring those that are not in this index."""
         positions = torch.searchsorted(self.index.rows, rows).clamp_(max=len(self.slots) - 1)
         positions = positions[self.slots[positions] == slots]
         if not len(positions):
@@ -116,7 +116,7 @@ class Covered:
         return replace(self, slots=torch.where(self.slots < 0, self.slots, new[self.slots]))
 
     def nearest(self, queries: Matrix, k: int) -> tuple[Matrix, Integers]:
-        """Return similarities and slots of at least the k nearest for each query, -inf where there are fewer."""
+        """Return similarities and slots of at least the k nearest for each query, -inf if there are fewer."""
         if candidates(k) > self.visible // 2:
             similarity, positions = self._nearest_of_all(queries, min(k, self.visible))
         else:
@@ -135,7 +135,7 @@ class Covered:
         return positions
 
     def _nearest_of_all(self, queries: Matrix, k: int) -> tuple[Matrix, Integers]:
-        """Go through every stored vector: slow, but the only way to many neighbours of a part not much larger."""
+        """Compare with every stored vector: slow, but the only way if k is a large share of the documents."""
         visible = np.flatnonzero(np.unpackbits(self.hidden, count=len(self.slots), bitorder="little") == 0)
         best, positions = np.empty((len(queries), 0), np.float32), np.empty((len(queries), 0), np.int64)
         for begin in range(0, len(visible), ROWS):

@@ -1,4 +1,4 @@
-"""Work in the background that can be told to stop."""
+"""Background work that can be stopped."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ import sys
 import threading
 from collections.abc import Callable
 
-NICENESS = 10  # of building; searches beside it took twice as long without
+NICENESS = 10  # of building; without it, concurrent searches took twice as long
 
 
 class Stopped(Exception):
-    """The store was closed, or vacuumed, during a build."""
+    """The store was closed or vacuumed during a build."""
 
 
 class Work:
-    """A thread that can be told to stop."""
+    """A thread that can be stopped."""
 
     def __init__(self) -> None:
         self._stop = threading.Event()
@@ -23,16 +23,16 @@ class Work:
 
     @property
     def running(self) -> bool:
-        """Whether the last work is still going on."""
+        """Whether the last task is still running."""
         return self._thread is not None and self._thread.is_alive()
 
     def start(self, task: Callable[[], None]) -> None:
-        """Begin a task."""
+        """Start a task."""
         self._thread = threading.Thread(target=self._run, args=(task,), name="denn index", daemon=True)
         self._thread.start()
 
     def _run(self, task: Callable[[], None]) -> None:
-        if sys.platform == "linux":  # where a thread has a niceness of its own: searches go first
+        if sys.platform == "linux":  # threads have their own niceness here, so searches go first
             os.nice(NICENESS)
         task()
 
@@ -42,12 +42,12 @@ class Work:
             self._thread.join()
 
     def halt(self) -> None:
-        """Have the running task end early."""
+        """Make the running task end early."""
         self._stop.set()
         self.wait()
         self._stop.clear()
 
     def check(self) -> None:
-        """Raise where the task is to end."""
+        """Raise Stopped if the task should end."""
         if self._stop.is_set():
             raise Stopped

@@ -1,4 +1,4 @@
-"""Building an approximate index: centroids, codes, and how many lists a search must look into."""
+"""Build an approximate index: centroids, codes, and the number of lists that a search must read."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from denn.stores.embedded.approximate import TOP, Approximate, candidates, faiss
 from denn.stores.embedded.centroids import Nearest, k_means
 from denn.stores.embedded.mapped import MappedVectors
 
-MINIMUM = 16  # documents; below, exact search is as good
+MINIMUM = 16  # documents; exact search is as good for fewer
 LISTS_PER_ROOT = 4  # lists for each √N documents
 MOST_LISTS = 65_536
 PER_LIST = 40  # training vectors
-ENCODER_SAMPLE = 20_000  # vectors that the ranges of the 8-bit codes are taken from
-SAMPLE = 200  # stored vectors that recall is measured with
-GOAL = 0.998  # recall of the TOP nearest; that of new texts comes out a little lower
+ENCODER_SAMPLE = 20_000  # vectors that determine the ranges of the 8-bit codes
+SAMPLE = 200  # stored vectors for measuring recall
+GOAL = 0.998  # recall of the TOP nearest; for new texts it is a little lower
 FEWEST_PROBES = 192  # or an eighth of the lists; see `_fewest_probes`
-SEEN = 128  # nearest kept for each of the sample, so that ties at place TOP count as found
-BLOCK = 32_768  # vectors read at one time
+SEEN = 128  # nearest kept for each sample, so that ties at place TOP count as found
+BLOCK = 32_768  # vectors read at a time
 
-Read: TypeAlias = Callable[[Tensor], tuple[Tensor, Tensor]]  # ascending rows → those that are there, their vectors
+Read: TypeAlias = Callable[[Tensor], tuple[Tensor, Tensor]]  # ascending rows → those that exist, their vectors
 
 
 @dataclass(frozen=True)
@@ -40,14 +40,14 @@ class Moment:
 
 
 def lists_for(documents: int) -> int:
-    """Return the number of lists for so many documents."""
+    """Return the number of lists for this many documents."""
     return max(1, min(int(LISTS_PER_ROOT * documents**0.5), documents // 16, MOST_LISTS))
 
 
 def _still_fits(old: int, lists: int, documents: int) -> bool:
-    """Say whether old centroids do for a store: one of half to twice the size, most of which did not train them.
+    """Return whether old centroids fit a store of half to twice the size, most of which they were not trained on.
 
-    Those that did are found too easily for the recall to be true.
+    Vectors that they were trained on are found too easily for a true recall.
     """
     return 0.7 < lists / old < 1.42 and documents > 2 * PER_LIST * lists
 
@@ -61,10 +61,10 @@ def build(
     old: Approximate | None = None,
     check: Callable[[], None] = lambda: None,
 ) -> Approximate | None:
-    """Index the documents of these ascending rows into a new file, None where too few are left of them.
+    """Index the documents of these ascending rows in a new file; return None if too few of them are left.
 
-    The centroids of an index for a store of between half and twice the size are used again, unless a vacuum came
-    between: a centroid could be a vector that was forgotten. `check` is called between steps and may raise.
+    The centroids of an index for a store of half to twice the size are reused, except after a vacuum: a centroid could
+    be a forgotten vector. `check` is called between steps and may raise.
     """
     begun = time.perf_counter()
     generator = torch.Generator().manual_seed(moment.version)
@@ -80,7 +80,7 @@ def build(
     if len(known) < min(MINIMUM, len(rows)) or len(rows) < MINIMUM:
         return None
     shuffled = torch.randperm(len(known), generator=generator)
-    held = min(SAMPLE, len(known) // 4)  # the trial's vectors train no centroids, as those of new texts do not
+    held = min(SAMPLE, len(known) // 4)  # the trial's vectors do not train centroids, just as new texts do not
     if old is not None and again:
         centroids = torch.from_numpy(old.ivf.quantizer.reconstruct_n(0, old.ivf.nlist))
     else:
@@ -103,7 +103,7 @@ def build(
 
 
 def _empty(centroids: Tensor, training: Tensor) -> Any:
-    """Make an index of 8-bit codes without documents."""
+    """Create an empty index of 8-bit codes."""
     library = faiss()
     quantizer = library.IndexFlatIP(centroids.shape[1])
     quantizer.add(centroids.numpy())
@@ -124,7 +124,7 @@ def _fill(
     trial: Trial,
     check: Callable[[], None],
 ) -> Tensor:
-    """Add the documents, writing their vectors and showing them to the trial; return the rows that were still there."""
+    """Add the documents, writing their vectors and showing them to the trial; return the rows that still existed."""
     library = faiss()
     covered, count, nearest = [], 0, Nearest(centroids)
     for part in torch.split(rows, BLOCK):
@@ -141,7 +141,7 @@ def _fill(
 
 
 class Trial:
-    """Stored vectors that are searched with, themselves left out, and their nearest among those shown."""
+    """Stored vectors used as queries, and their nearest others among the vectors shown."""
 
     def __init__(self, rows: Tensor, queries: Tensor) -> None:
         self.rows, self.queries = rows, queries
@@ -149,14 +149,14 @@ class Trial:
         self.positions = torch.empty(len(rows), 0, dtype=torch.int64)
 
     def see(self, rows: Tensor, vectors: Tensor, positions: Tensor) -> None:
-        """Take more stored vectors into account."""
+        """Include more stored vectors."""
         scores = (self.queries @ vectors.T).masked_fill_(self.rows[:, None] == rows, -torch.inf)
         similarity = torch.cat([self.similarity, scores], 1)
         self.similarity, order = similarity.topk(min(SEEN, similarity.shape[1]), dim=1)
         self.positions = torch.cat([self.positions, positions.expand(len(scores), -1)], 1).gather(1, order)
 
     def recall(self, proposed: Tensor) -> float:
-        """Return the share of the TOP nearest among the (n,c) proposed positions; one as near as the last counts."""
+        """Return the share of the TOP nearest among the (n,c) proposed positions; ties with the last count."""
         top = min(TOP, int((self.similarity > -torch.inf).sum(1).min()))
         near = self.similarity >= self.similarity[:, top - 1 : top] - 1e-6
         found = (proposed[:, :, None] == self.positions[:, None, :]).any(1) & near
@@ -164,16 +164,16 @@ class Trial:
 
 
 def _fewest_probes(index: Approximate, trial: Trial, check: Callable[[], None]) -> tuple[int, float]:
-    """Return the smallest number of lists, to an eighth, that reaches the goal or all there are, and its recall.
+    """Return the smallest number of lists, to an eighth, that reaches the goal, or all of them, and its recall.
 
-    At least FEWEST_PROBES are searched: if stored documents are much alike, a few lists are enough for them, but
-    not for a new text. Of ten million vectors made from real ones, 64 lists found 0.999 of the neighbours of stored
-    ones and 0.959 of those of new texts; 192 found 0.988 of these.
+    At least FEWEST_PROBES are searched: if stored documents are very similar, a few lists are enough for them, but not
+    for a new text. With ten million vectors derived from real ones, 64 lists found 0.999 of the neighbours of stored
+    documents and 0.959 of those of new texts; 192 found 0.988 of the latter.
     """
 
     def recall(probes: int) -> float:
         check()
-        proposed = index.propose(trial.queries.numpy(), candidates(TOP) + 1, None, probes)  # + 1: itself
+        proposed = index.propose(trial.queries.numpy(), candidates(TOP) + 1, None, probes)  # + 1 for itself
         return trial.recall(torch.from_numpy(proposed))
 
     low = high = max(1, min(FEWEST_PROBES, index.ivf.nlist // 8))

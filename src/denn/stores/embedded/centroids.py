@@ -1,4 +1,4 @@
-"""Centroids of an approximate index: k-means, and the centroid nearest to each of many vectors."""
+"""Centroids of an approximate index: k-means, and the nearest centroid of each of many vectors."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-ROUNDS = 5  # of k-means; ten found no more of the neighbours
-ROWS = 4096  # vectors compared with all centroids at one time
+ROUNDS = 5  # of k-means; ten did not find more of the neighbours
+ROWS = 4096  # vectors compared with all centroids at a time
 HUBS = 256
 AROUND = 1024  # centroids compared for the vectors of one hub
-BLOCK = 32_768  # vectors handed to `Nearest` at one time: a hub gets enough of them for a product
+BLOCK = 32_768  # vectors passed to `Nearest` at a time, so that each hub gets enough for a matrix product
 
 
 class Nearest:
     """Finds the nearest of (c,d) unit centroids.
 
     Many centroids have centroids of their own, the hubs: a vector is compared with the hubs, then only with the
-    centroids around its hub. That finds the nearest for 97 of 100 embeddings of texts, a near one for the others.
+    centroids around its hub. This finds the nearest for 97 % of text embeddings, and a near one for the others.
     """
 
     def __init__(self, centroids: Tensor) -> None:
@@ -42,9 +42,9 @@ class Nearest:
 
 
 def k_means(vectors: Tensor, count: int, check: Callable[[], None]) -> Tensor:
-    """Return (count,d) unit centroids of shuffled unit vectors; one that gets no vector stays where it is.
+    """Return (count,d) unit centroids of shuffled unit vectors; a centroid without vectors does not move.
 
-    torch's, as the matrix product that faiss brings along took six times as long.
+    This uses torch, because the matrix product that comes with faiss took six times as long.
     """
     centroids = vectors[:count]
     for _ in range(ROUNDS):

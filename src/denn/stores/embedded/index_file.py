@@ -1,4 +1,4 @@
-"""An approximate index on the disk: a header of one block, vectors, the rows they belong to, and what faiss writes."""
+"""An approximate index on disk: a header of one block, the vectors, their rows, and the index as faiss writes it."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ from denn.stores.embedded.mapped import MappedVectors
 log = logging.getLogger(__name__)
 
 MAGIC = b"denn index 3\n"
-BLOCK = 4096  # bytes of the header, filled up with spaces
+BLOCK = 4096  # bytes of the header, padded with spaces
 FACTS = [field.name for field in fields(Approximate) if field.name not in ("ivf", "vectors", "rows")]
 
 
 def beside(store: Path) -> Path:
-    """Return where the index of a store lies."""
+    """Return the path of a store's index."""
     return store.with_name(store.name + ".faiss")
 
 
 def read_header(path: Path) -> dict[str, Any]:
-    """Return what an index says of itself, nothing where there is none that can be understood."""
+    """Return the header of an index, empty if there is none or it cannot be read."""
     try:
         with path.open("rb") as file:
             block = file.read(BLOCK)
@@ -42,10 +42,10 @@ def read_header(path: Path) -> dict[str, Any]:
 
 
 class Body:
-    """What follows the header of a new file: vectors, rows and index, digested as they are written."""
+    """The part of a new file after the header: vectors, rows and index, hashed as they are written."""
 
     def __init__(self, file: BinaryIO) -> None:
-        """Leave room for the header; vectors come next, in the order of the rows."""
+        """Leave space for the header; the vectors come next, in row order."""
         self.file, self.digest = file, hashlib.sha256()
         file.write(b" " * BLOCK)
 
@@ -56,12 +56,12 @@ class Body:
 
 
 def finish(index: Approximate, body: Body) -> None:
-    """Write what comes after the vectors, and the header; all of it is on the disk when this returns."""
+    """Write the rest after the vectors, and the header; everything is on disk when this returns."""
     file = body.file
     body.write(index.rows.numpy().astype("<i8").tobytes())
     writer = faiss().PyCallbackIOWriter(body.write)
     faiss().write_index(index.ivf, writer)
-    del writer  # it hands on the last bytes when it goes
+    del writer  # it writes the last bytes when it is deleted
     header = {name: getattr(index, name) for name in FACTS}
     header |= {"covered": len(index.rows), "dimension": index.vectors.shape[1], "bytes": file.tell()}
     header |= {"digest": body.digest.hexdigest()}
@@ -72,7 +72,7 @@ def finish(index: Approximate, body: Body) -> None:
 
 
 def load(path: Path) -> Approximate | None:
-    """Read an index; None where there is no whole one: it is a cache and can be built again."""
+    """Read an index; None if it is missing or incomplete, because it is a cache and can be built again."""
     header = read_header(path)
     if not header:
         return None

@@ -1,4 +1,4 @@
-"""Keeping the approximate index of an embedded datastore: when it is loaded, built, written and thrown away."""
+"""Maintain the approximate index of an embedded datastore: when to load, build, write and delete it."""
 
 from __future__ import annotations
 
@@ -34,20 +34,20 @@ log = logging.getLogger(__name__)
 Index: TypeAlias = Literal["auto", "exact", "approximate"]
 
 AUTO_FLOATS = 80_000_000  # documents × dimension; exact search of them took 14 ms a query on two free cores, 33 on one
-FIRST_FLOATS = 1_000_000_000  # 4 GB of vectors; from here on an index is built before they are read into memory
-FRESH, FRESH_SHARE = 16_384, 0.05  # documents searched exactly beside an index, and as a share of it
+FIRST_FLOATS = 1_000_000_000  # 4 GB of vectors; for more, an index is built before they are read into memory
+FRESH, FRESH_SHARE = 16_384, 0.05  # documents searched exactly in addition to an index, and as a share of it
 DEAD_SHARE = 0.1  # of an index
-LOOK = 1.0  # seconds between two looks at what is due
+LOOK = 1.0  # seconds between checks
 SAMPLE = 64  # vectors of an index that are compared with the store's when it is loaded
-RETRY = 600.0  # seconds after a build that failed
+RETRY = 600.0  # seconds after a failed build
 
 
 def maintain(
     replica: Replica, path: Path, dimension: int, device: str | torch.device, mode: Index, *, builds: bool
 ) -> IndexKeeper | None:
-    """Return a keeper with its replica's first index, None where search is to be exact: always on an accelerator."""
+    """Return a keeper with its replica's first index; None if search should be exact, as always on an accelerator."""
     if mode not in get_args(Index):
-        raise StoreError(f"got the index {mode!r}, expected one of {', '.join(get_args(Index))}.")
+        raise StoreError(f"unknown index {mode!r}, expected one of {', '.join(get_args(Index))}.")
     if mode == "exact" or (mode == "auto" and torch.device(device).type != "cpu"):
         return None
     keeper = IndexKeeper(replica, path, dimension, mode, builds=builds)
@@ -58,9 +58,9 @@ def maintain(
 
 
 class IndexKeeper:
-    """Gives a replica an approximate index, and a new one when that has aged; without one the search is exact.
+    """Gives a replica an approximate index, and replaces it when it is outdated; without one, search is exact.
 
-    Nothing that goes wrong here is an error of the store: the index is a cache.
+    Because the index is a cache, no failure here is an error of the store.
     """
 
     def __init__(self, replica: Replica, path: Path, dimension: int, mode: Index, *, builds: bool) -> None:
@@ -68,16 +68,16 @@ class IndexKeeper:
         self._file = index_file.beside(path)
         self._floor = MINIMUM if mode == "approximate" else max(MINIMUM, -(-AUTO_FLOATS // dimension))
         self._builds = builds
-        self._seen: object = None  # the file as it was when it was last read or written
+        self._seen: object = None  # signature of the file when it was last read or written
         self._next_look = 0.0
         self._looking = threading.Lock()
         self._work = Work()
-        weakref.finalize(self, self._work.halt)  # a daemon thread inside torch must not see the interpreter go
+        weakref.finalize(self, self._work.halt)  # a daemon thread must not be inside torch when the interpreter exits
         if mode == "approximate":
             faiss()
 
     def load(self) -> Approximate | None:
-        """Return the index on the disk where it fits the store and is newer than the one in use."""
+        """Return the index on disk if it fits the store and is newer than the one in use."""
         self._seen = self._signature()
         if self._seen is None or not self._fits(index_file.read_header(self._file)) or find_spec("faiss") is None:
             return None
@@ -85,26 +85,26 @@ class IndexKeeper:
         return index if index is not None and index.ivf.d == self._dimension and self._agrees(index) else None
 
     def build_first(self) -> None:
-        """Build the index of a store whose vectors may not fit into memory, before any of them is read."""
+        """Build the index of a store whose vectors may not fit into memory, before reading any of them."""
         with self._replica.lock:
             (count,) = self._replica.reader.execute("SELECT count(*) FROM documents").fetchone()
         if count * self._dimension >= FIRST_FLOATS and find_spec("faiss") is not None:
-            log.warning("building the index of %d documents first; this takes minutes", count)
+            log.warning("building the index of %d documents first, which takes minutes", count)
             self._try(self._build)
 
     def _agrees(self, index: Approximate) -> bool:
-        """Compare a sample of the index's vectors with the store's own, of documents that did not change since."""
+        """Compare a sample of the index's vectors with the store's own, for unchanged documents."""
         places = torch.arange(0, len(index.rows), max(1, len(index.rows) // SAMPLE))
         with self._replica.lock:
             rows, vectors = read_present(self._replica.reader, self._dimension, index.rows[places], index.version)
         kept = torch.searchsorted(index.rows, rows)
         agrees = torch.equal(torch.from_numpy(index.vectors[kept.numpy()]), vectors)
         if not agrees:
-            log.warning("the index of %s holds other vectors than the datastore; it will be built again", self._path)
+            log.warning("the index of %s has other vectors than the datastore; it will be built again", self._path)
         return agrees
 
     def look(self) -> None:
-        """Begin in the background what is due: take an index that another process built, or build one."""
+        """Start due work in the background: load an index that another process built, or build one."""
         if time.monotonic() < self._next_look or not self._looking.acquire(blocking=False):
             return
         try:
@@ -121,23 +121,23 @@ class IndexKeeper:
     def build_now(self) -> None:
         """Build an index of all documents, and return when it is in use."""
         faiss()
-        with self._looking:  # nothing begins in the background
+        with self._looking:  # prevents new background work
             self._work.wait()
             covered = self._replica.index.covered
             if covered is not None and covered.visible == len(self._replica.index) == len(covered.slots):
                 if covered.index.epoch == self._replica.epoch:
-                    return  # it knows all there is
+                    return  # it is up to date
             try:
                 built = self._build()
             except Stopped:
-                raise StoreError("the datastore was closed or vacuumed while its index was built.") from None
+                raise StoreError("the datastore was closed or vacuumed during the build of its index.") from None
             except OSError as error:
-                raise StoreError(f"the index cannot be written beside {self._path}: {error}") from error
+                raise StoreError(f"the index of {self._path} cannot be written: {error}") from error
         if not built:
             raise StoreError("another process is building the index of this datastore. Try again when it is done.")
 
     def throw_away(self) -> None:
-        """Delete the index on the disk; the one in memory stays in use until there is a new one."""
+        """Delete the index on disk; the one in memory stays in use until there is a new one."""
         self._work.halt()
         for file in (self._file, self._new()):
             file.unlink(missing_ok=True)
@@ -149,7 +149,7 @@ class IndexKeeper:
         self._work.halt()
 
     def facts(self) -> dict[str, object]:
-        """Return how the store is searched."""
+        """Return facts about how the store is searched."""
         covered = self._replica.index.covered
         if covered is None:
             facts: dict[str, object] = {"search": "exact"}
@@ -182,20 +182,20 @@ class IndexKeeper:
             task()
         except Stopped:
             pass
-        except (StoreError, sqlite3.Error, OSError, RuntimeError, MemoryError):  # the store goes on as it did
-            log.warning("the index of %s could not be renewed", self._path, exc_info=True)
+        except (StoreError, sqlite3.Error, OSError, RuntimeError, MemoryError):  # the store continues without it
+            log.warning("the index of %s could not be updated", self._path, exc_info=True)
             self._next_look = time.monotonic() + RETRY
 
     def _renew(self) -> None:
         with self._replica.reading():
-            pass  # the index may know of changes that memory does not
+            pass  # the index may include changes that memory does not have yet
         index = self.load()
         with self._replica.reading():
             if index is not None and index.epoch == self._replica.epoch:
                 self._replica.adopt(index)
 
     def _build(self) -> bool:
-        """Build and use an index, unless another process is at it; return whether it was."""
+        """Build and use an index, unless another process is building one; return whether it was built."""
         with self._alone() as mine, closing(connect(self._path, 10.0)) as reader:
             if not mine:
                 return False
@@ -206,7 +206,7 @@ class IndexKeeper:
                 )
             # Rows that change from here on count as changed after `moment`, whatever is read of them.
             index = self._written(rows, moment, reader)
-        if not self._replica.version:  # nothing was read yet
+        if not self._replica.version:  # nothing has been read yet
             self._replica.main = index
             return True
         with self._replica.reading():
@@ -215,7 +215,7 @@ class IndexKeeper:
         return True
 
     def _written(self, rows: Tensor, moment: Moment, reader: sqlite3.Connection) -> Approximate | None:
-        """Build an index and put it beside the store, unless that was vacuumed meanwhile."""
+        """Build an index and put it next to the store, unless the store was vacuumed meanwhile."""
         read = partial(read_present, reader, self._dimension)
         try:
             with self._new().open("wb+") as file:
@@ -225,7 +225,7 @@ class IndexKeeper:
                 self._publish()
         finally:
             self._new().unlink(missing_ok=True)
-        # A vacuum says so in the store first and deletes the index then: one of both sees what the other did.
+        # A vacuum first marks the store and then deletes the index, so one of the two sees what the other did.
         if read_meta(reader)["epoch"] != moment.epoch:
             self._file.unlink(missing_ok=True)
         return index
@@ -236,16 +236,16 @@ class IndexKeeper:
             sync(self._file.parent)
             self._seen = self._signature()
         except OSError as error:
-            log.warning("the index of %s is for this process alone: %s", self._path, error)
+            log.warning("the index of %s is only available to this process: %s", self._path, error)
 
     @contextmanager
     def _alone(self) -> Iterator[bool]:
-        """Say whether this is the only process that builds."""
+        """Yield whether this is the only process that builds."""
         with alone(self._file.with_name(self._file.name + ".lock")) as lock:
             yield lock is not None
 
     def _fits(self, header: dict[str, Any]) -> bool:
-        """Say whether an index is one of this store, of after its last vacuum, and newer than the one in use."""
+        """Return whether an index belongs to this store, is newer than its last vacuum and than the one in use."""
         main = self._replica.main
         with self._replica.lock:
             reader = self._replica.reader
@@ -274,6 +274,6 @@ def _moment(reader: sqlite3.Connection) -> Moment:
 
 
 def _stamp(reader: sqlite3.Connection, version: int) -> int:
-    """Return the time of a change, 0 where it is older than the history."""
+    """Return the time of a change, 0 if it is older than the history."""
     found = reader.execute("SELECT time FROM changes WHERE number = ?", (version,)).fetchone()
     return int(found[0]) if found else 0

@@ -1,4 +1,4 @@
-"""The history of an embedded datastore: what changed when and by whom, how it was before, and the way back."""
+"""The history of an embedded datastore: what changed, when and by whom, the state before it, and how to undo it."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ def micros(time: datetime) -> int:
 
 
 def moment(micros: int) -> datetime:
-    """Return the time of a number of microseconds since 1970."""
+    """Return the time from microseconds since 1970."""
     return datetime.fromtimestamp(micros / 1e6, UTC)
 
 
 def keep(writer: sqlite3.Connection, number: int, rows: Iterable[int]) -> None:
-    """Keep stored documents as they are before change `number` touches them."""
+    """Keep stored documents in their state before change `number`."""
     writer.executemany(
         "INSERT INTO past(number, row, id, labels, embedding, text) "
         "SELECT ?, row, id, labels, embedding, text FROM documents WHERE row = ?",
@@ -33,12 +33,12 @@ def keep(writer: sqlite3.Connection, number: int, rows: Iterable[int]) -> None:
 
 
 def keep_absent(writer: sqlite3.Connection, number: int, placed: Iterable[tuple[int, str]]) -> None:
-    """Note the rows and ids of documents that are not there before change `number` brings them."""
+    """Record the rows and ids of documents that do not exist before change `number` adds them."""
     writer.executemany("INSERT INTO past(number, row, id) VALUES (?, ?, ?)", ((number, row, id) for row, id in placed))
 
 
 def take_out(writer: sqlite3.Connection, number: int, rows: Sequence[int]) -> None:
-    """Remove documents in change `number`, and leave word of it to the readers."""
+    """Remove documents in change `number`, and record that for readers."""
     writer.executemany("DELETE FROM documents WHERE row = ?", ((row,) for row in rows))
     writer.executemany("INSERT OR REPLACE INTO removed(row, changed) VALUES (?, ?)", ((row, number) for row in rows))
 
@@ -46,7 +46,7 @@ def take_out(writer: sqlite3.Connection, number: int, rows: Sequence[int]) -> No
 def record(
     writer: sqlite3.Connection, number: int, action: str, source: str, documents: int, undoes: int | None
 ) -> None:
-    """Enter a change into the history."""
+    """Record a change in the history."""
     now, undoable = micros(datetime.now(UTC)), action != "forget"
     writer.execute(
         "INSERT INTO changes(number, time, action, source, documents, undoes, undoable) VALUES (?, ?, ?, ?, ?, ?, ?)",
@@ -65,7 +65,7 @@ def changes(reader: sqlite3.Connection, limit: int | None, id: str | None) -> li
 
 
 def undo(writer: sqlite3.Connection, number: int, new: int) -> int:
-    """Bring what change `number` touched back to where it was, as change `new`; return how many documents that is."""
+    """Restore what change `number` touched, as change `new`; return the number of documents."""
     _check_undoable(writer, number)
     before = writer.execute("SELECT row, id, labels, embedding, text FROM past WHERE number = ?", (number,)).fetchall()
     touched = "SELECT id, row FROM documents WHERE id IN (SELECT id FROM past WHERE number = ?)"
@@ -100,7 +100,7 @@ def _check_undoable(writer: sqlite3.Connection, number: int) -> None:
 
 
 def forget(writer: sqlite3.Connection, ids: Sequence[str], number: int) -> None:
-    """Delete documents, stored or past, but for their ids."""
+    """Delete stored and past documents, except for their ids."""
     rows = [row for id in ids for (row,) in writer.execute("SELECT row FROM documents WHERE id = ?", (id,))]
     take_out(writer, number, rows)
     writer.executemany("DELETE FROM past WHERE id = ?", ((id,) for id in ids))
@@ -109,34 +109,34 @@ def forget(writer: sqlite3.Connection, ids: Sequence[str], number: int) -> None:
 
 
 def is_past(reader: sqlite3.Connection, id: str) -> bool:
-    """Say whether the history holds a document of this id."""
+    """Return whether the history contains a document with this id."""
     return reader.execute("SELECT 1 FROM past WHERE id = ? LIMIT 1", (id,)).fetchone() is not None
 
 
 def is_forgotten(reader: sqlite3.Connection, id: str) -> bool:
-    """Say whether a document of this id was forgotten."""
+    """Return whether a document with this id was forgotten."""
     return reader.execute("SELECT 1 FROM forgotten WHERE id = ?", (id,)).fetchone() is not None
 
 
 def check_not_forgotten(writer: sqlite3.Connection, ids: Iterable[str]) -> None:
-    """Refuse ids that were forgotten."""
+    """Reject ids that were forgotten."""
     for id in ids:
         if (found := writer.execute("SELECT time FROM forgotten WHERE id = ?", (id,)).fetchone()) is not None:
             day = moment(found[0]).date()
             raise ConflictError(
-                f"the document {id!r} was forgotten on {day}; its id cannot come back. Give it another."
+                f"the document {id!r} was forgotten on {day}; its id cannot be used again. Use another id."
             )
 
 
 def prune(writer: sqlite3.Connection, until: datetime) -> None:
-    """Drop what is kept for undoing the changes before a time; they stay listed."""
+    """Delete the data for undoing the changes before a time; the changes stay listed."""
     old = "SELECT number FROM changes WHERE time < ?"
     writer.execute(f"DELETE FROM past WHERE number IN ({old})", (micros(until),))
     writer.execute("UPDATE changes SET undoable = 0 WHERE time < ?", (micros(until),))
 
 
 def drop_unused_labels(writer: sqlite3.Connection, given: int) -> None:
-    """Take out the labels after the first `given` that no document has or had, rejected or not; close the gaps."""
+    """Delete labels after the first `given` that no document has, had or rejected, and close the gaps."""
     used = set(range(given))
     for table in ("documents", "past"):
         for (blob,) in writer.execute(f"SELECT labels FROM {table} WHERE labels IS NOT NULL"):

@@ -17,10 +17,10 @@ from denn.types import Neighbours
 if TYPE_CHECKING:
     from denn.stores.embedded.approximate import Approximate, Covered
 
-SCORES_BYTES = 256 * 2**20  # bounds the (chunk of queries) × N scores that exist at one time
-RANKED_BYTES = 64 * 2**20  # bounds the vectors that candidates are ranked by at one time
-FETCH_ROWS = 2048  # vectors fetched at one time
-COMPACT_SHARE = 1 / 8  # dead slots cost search time; beyond this share of all slots they are squeezed out
+SCORES_BYTES = 256 * 2**20  # limit for the (chunk of queries) × N scores at a time
+RANKED_BYTES = 64 * 2**20  # limit for the vectors that rank candidates at a time
+FETCH_ROWS = 2048  # vectors fetched at a time
+COMPACT_SHARE = 1 / 8  # dead slots cost search time; beyond this share of all slots they are removed
 
 Matrix: TypeAlias = NDArray[np.float32]
 Integers: TypeAlias = NDArray[np.int64]
@@ -29,11 +29,11 @@ Fetch: TypeAlias = Callable[[Tensor], Tensor]  # ascending row numbers → their
 
 @dataclass(frozen=True)
 class Snapshot:
-    """What one search works on; later changes to the index do not touch it."""
+    """The state that one search works on; later changes to the index do not affect it."""
 
     matrix: Tensor  # (F,d) float32 unit rows that are searched exactly, on the device of the search
-    slots: Integers  # (F,), whose they are
-    hidden: Tensor  # of them, those that must not be found: dead or excluded
+    slots: Integers  # (F,), their slots
+    hidden: Tensor  # rows of the matrix that must not be found: dead or excluded
     covered: Covered | None  # the documents that an approximate index finds
     rows: Integers  # (N,) row numbers by slot, which break ties
     ids: Sequence[str]  # at least N
@@ -42,10 +42,10 @@ class Snapshot:
     rejecting: bool  # whether there are any rejected labels
 
     def search(self, queries: Tensor, k: int, names: tuple[str, ...]) -> Neighbours:
-        """Find the k nearest by cosine for each of the (n,d) unit queries, or all where fewer can be found.
+        """Find the k nearest by cosine for each of the (n,d) unit queries, or all if there are fewer.
 
-        `names` are the labels that the columns count. Equal similarities come in row order; where a tie straddles the
-        k-th place, which of its rows are in is open.
+        `names` are the labels of the columns. Equal similarities are in row order; if there is a tie at the k-th place,
+        which of its rows are included is undefined.
         """
         exact = len(self.slots) - len(self.hidden)
         k = min(k, exact + (self.covered.visible if self.covered else 0))
@@ -66,7 +66,7 @@ class Snapshot:
 
     def _nearest(self, queries: Tensor, k: int, exact: int) -> tuple[Matrix, Integers]:
         """Return similarities and slots, both (n,k), by similarity descending, then row ascending."""
-        # NumPy but for the one large product: the small steps of torch cost several times as much.
+        # NumPy except for the one large product, because the small steps take several times as long in torch.
         values, slots = self._compared(queries, exact)
         if self.covered is not None:
             more_values, more_slots = self.covered.nearest(queries.numpy(), k)
@@ -77,7 +77,7 @@ class Snapshot:
         return np.maximum(values[at, order], -1), slots[at, order]
 
     def _compared(self, queries: Tensor, k: int) -> tuple[Matrix, Integers]:
-        """Return similarities and slots of the k nearest of those that are searched exactly."""
+        """Return similarities and slots of the k nearest among those that are searched exactly."""
         if not k:
             return np.empty((len(queries), 0), np.float32), np.empty((len(queries), 0), np.int64)
         scores = queries.to(self.matrix.device) @ self.matrix.T  # (n,F)
@@ -85,19 +85,19 @@ class Snapshot:
             scores.index_fill_(1, self.hidden.to(scores.device), -torch.inf)
         values, places = scores.topk(k, dim=1)
         similarity: Matrix = values.cpu().numpy()
-        if self.covered is not None:  # by the formula of the others, so that equal vectors come out equal
+        if self.covered is not None:  # use the formula of the others, so that equal vectors get equal results
             similarity = similarities(queries.numpy(), self.matrix[places].numpy())
         return similarity, self.slots[places.cpu().numpy()]
 
 
 class MemoryIndex:
-    """Documents by slot, appended and never overwritten, so that a snapshot stays whole while the index changes.
+    """Documents by slot, appended and never overwritten, so that snapshots stay valid while the index changes.
 
-    A changed document takes a new slot and its old one is dead. The vectors of all are here and searched exactly, but
-    for those that an approximate index covers. The caller serialises calls; snapshots need no lock.
+    A changed document gets a new slot and its old one is dead. All vectors are here and searched exactly, except those
+    that an approximate index covers. The caller serialises calls; snapshots need no lock.
     """
 
-    _latest: Snapshot | None = None  # of the present state
+    _latest: Snapshot | None = None  # of the current state
 
     def __init__(self, dimension: int, device: str | torch.device = "cpu") -> None:
         self._slots: dict[str, int] = {}  # live ids only
@@ -122,21 +122,21 @@ class MemoryIndex:
 
     @property
     def covered(self) -> Covered | None:
-        """What the approximate index holds of the documents."""
+        """The documents that the approximate index finds."""
         return self._covered
 
     @property
     def exact(self) -> int:
-        """How many documents are searched exactly."""
+        """The number of documents that are searched exactly."""
         return len(self) - (self._covered.visible if self._covered else 0)
 
     def row(self, id: str) -> int | None:
-        """Return the row number of a document, None where the id is unknown."""
+        """Return the row number of a document; None if the id is unknown."""
         slot = self._slots.get(id)
         return None if slot is None else int(self._rows[slot])
 
     def rows(self, ids: Iterable[str]) -> dict[int, str]:
-        """Return the ids of documents by their row numbers; unknown ids are passed over."""
+        """Return the ids of documents by row number, ignoring unknown ids."""
         known = [id for id in ids if id in self._slots]
         rows: list[int] = self._rows.numpy()[[self._slots[id] for id in known]].tolist() if known else []
         return dict(zip(rows, known, strict=True))
@@ -170,7 +170,7 @@ class MemoryIndex:
         return int((columns < 0).sum())
 
     def reserve(self, documents: int) -> None:
-        """Make room for the vectors of this many more documents at once."""
+        """Reserve memory for the vectors of this many more documents."""
         self._matrix = _with_room(self._matrix, self._filled, documents)
 
     def put(
@@ -182,10 +182,10 @@ class MemoryIndex:
         columns: Tensor,
         changed: Tensor | None = None,
     ) -> None:
-        """Append n documents with (n,d) unit vectors; `lengths` says how many of the label columns each one owns.
+        """Append n documents with (n,d) unit vectors; `lengths` are the numbers of label columns of each document.
 
-        Rejected labels are the complements of their columns. An id that is known is replaced. Documents without
-        vectors can be searched after `adopt` only.
+        Rejected labels are the complements of their columns. Documents with known ids are replaced. Documents without
+        vectors can be searched only after `adopt`.
         """
         count, used = len(self._ids), int(self._offsets[len(self._ids)])
         end, self._latest = count + len(ids), None
@@ -204,7 +204,7 @@ class MemoryIndex:
         self._bury(replaced)
 
     def drop(self, rows: Collection[int]) -> None:
-        """Remove the documents of these row numbers; rows that are not here are passed over."""
+        """Remove the documents with these row numbers, ignoring unknown ones."""
         if not rows:
             return
         self._latest = None
@@ -215,7 +215,7 @@ class MemoryIndex:
         self._bury(gone)
 
     def adopt(self, index: Approximate | None, fetch: Fetch) -> None:
-        """Leave to an approximate index what it knows and did not change since; keep the vectors of the rest."""
+        """Leave unchanged documents to an approximate index, and keep the vectors of the rest."""
         live, self._latest = self._live(), None
         covered, left = None, live
         if index is not None:
@@ -231,7 +231,7 @@ class MemoryIndex:
         self._hidden = self._hidden[:0]
 
     def snapshot(self, exclude: Collection[str] = ()) -> Snapshot:
-        """Return the present state without the excluded ids; unknown ones are passed over."""
+        """Return the current state without the excluded ids, ignoring unknown ones."""
         if self._latest is None:
             count, filled = len(self._ids), self._filled
             self._latest = Snapshot(
@@ -258,13 +258,13 @@ class MemoryIndex:
         return alive.nonzero().flatten()
 
     def _places(self, slots: Tensor) -> Tensor:
-        """Return the rows of the matrix that belong to these slots, passing over those that have none."""
+        """Return the rows of the matrix that belong to these slots, ignoring slots without one."""
         owners = self._owners[: self._filled]
         places = torch.searchsorted(owners, slots).clamp_(max=max(0, self._filled - 1))
         return places[owners[places] == slots] if self._filled else places[:0]
 
     def _bury(self, slots: Sequence[int]) -> None:
-        """Mark slots dead, and move the living to new tensors when the dead are too many."""
+        """Mark slots as dead, and move live ones to new tensors if there are too many dead ones."""
         dead = torch.tensor(slots, dtype=torch.int64)
         self._dead = torch.cat([self._dead, dead])
         self._hidden = torch.cat([self._hidden, self._places(dead)])
@@ -289,7 +289,7 @@ class MemoryIndex:
 
 
 def similarities(queries: Matrix, vectors: Matrix) -> Matrix:
-    """Return the (n,c) products of (n,d) queries with (n,c,d) vectors, the same for the same vector at any place."""
+    """Return the (n,c) products of (n,d) queries with (n,c,d) vectors, independent of a vector's position."""
     products: Matrix = np.einsum("nd,ncd->nc", queries, vectors)
     return products
 
@@ -304,14 +304,14 @@ def gathered(offsets: Integers, columns: NDArray[np.int32], slots: Integers) -> 
 
 
 def _appended(array: Tensor, used: int, more: Tensor) -> Tensor:
-    """Return the array, longer where need be, with more entries after the used ones."""
+    """Return the array, extended if necessary, with more entries after the used ones."""
     array = _with_room(array, used, len(more))
     array[used : used + len(more)] = more
     return array
 
 
 def _with_room(array: Tensor, used: int, more: int) -> Tensor:
-    """Return the array, or a copy at least twice as long where `more` entries do not fit after the used ones."""
+    """Return the array, or a copy at least twice as long if `more` entries do not fit after the used ones."""
     if used + more <= len(array):
         return array
     larger = array.new_empty((max(used + more, 2 * len(array)), *array.shape[1:]))

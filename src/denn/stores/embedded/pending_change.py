@@ -1,4 +1,4 @@
-"""One change of an embedded datastore: documents brought, taken out or given other labels, in one transaction."""
+"""One change of an embedded datastore: add, remove or relabel documents in one transaction."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from denn.types import Document
 
 @dataclass
 class PendingChange:
-    """A change that is being made; memory holds the store as it was before."""
+    """A change in progress; memory still has the state before it."""
 
     writer: sqlite3.Connection
     replica: Replica
     number: int
-    documents: int = 0  # how many it touched
+    documents: int = 0  # number of documents that it touched
     undoes: int | None = None
 
     def put(self, documents: Sequence[Document], vectors: NDArray[np.float32]) -> list[str]:
-        """Store documents with their unit vectors in the place of those with the same ids; return the ids."""
+        """Store documents with their unit vectors, replacing those with the same ids; return the ids."""
         ledger.check_not_forgotten(self.writer, given_ids(documents))
         last = self.writer.execute("SELECT max(seq) FROM sqlite_sequence WHERE name = 'documents'").fetchone()[0] or 0
         index = self.replica.index
@@ -53,7 +53,7 @@ class PendingChange:
         self.documents = len(rows)
 
     def relabel(self, wanted: Mapping[int, Document]) -> None:
-        """Give the documents of these rows the labels that these have."""
+        """Give the documents in these rows the labels of the given documents."""
         columns = self._columns(list(wanted.values()))
         ledger.keep(self.writer, self.number, wanted)
         self.writer.executemany(
@@ -63,13 +63,13 @@ class PendingChange:
         self.documents = len(wanted)
 
     def forget(self, ids: Sequence[str]) -> None:
-        """Delete documents, stored or past, but for their ids; an unknown id is an error."""
+        """Delete stored and past documents, except for their ids; raise an UnknownError for an unknown id."""
         self.replica.check_known([id for id in ids if not ledger.is_past(self.writer, id)])
         ledger.forget(self.writer, ids, self.number)
         self.documents = len(ids)
 
     def undo(self, number: int) -> None:
-        """Bring what another change touched back to where it was."""
+        """Restore what another change touched."""
         self.documents = ledger.undo(self.writer, number, self.number)
         self.undoes = number
 
@@ -77,7 +77,7 @@ class PendingChange:
         return id in self.replica.index or ledger.is_past(self.writer, id) or ledger.is_forgotten(self.writer, id)
 
     def _columns(self, documents: Sequence[Document]) -> list[bytes]:
-        """Return the label columns of each document as stored, appending the labels that are new."""
+        """Return the label columns of each document as stored, appending new labels."""
         known = self.replica.columns
         fresh = fresh_labels(documents, known)
         new = {name: column for column, name in enumerate(fresh, len(known))}

@@ -16,8 +16,8 @@ from denn.stores.embedded.sqlite import check_types, label_columns
 from denn.stores.embedded.vectors import matrix
 from denn.types import Document, Where
 
-IDS_AT_ONCE = 500  # in a query; older builds of SQLite take 999
-# Texts end to end in one row: Python takes its lock once for each row that SQLite returns, and other threads want it.
+IDS_AT_ONCE = 500  # in a query; older builds of SQLite allow 999
+# Join texts in one row: Python takes its lock once for each row that SQLite returns, and other threads need it.
 JOINED = """
 SELECT group_concat(DISTINCT typeof(text)), group_concat(row), group_concat(length(CAST(text AS BLOB))),
     CAST(group_concat(text, '') AS BLOB)
@@ -26,7 +26,7 @@ FROM documents WHERE row IN ({})
 
 
 def documents(replica: Replica, ids: Sequence[str], missing_ok: bool) -> list[Document]:
-    """Return stored documents in the order of the ids; unknown ones are left out if `missing_ok`."""
+    """Return stored documents in the order of the ids, leaving out unknown ones if `missing_ok`."""
     with replica.reading():
         if missing_ok:
             ids = [id for id in ids if id in replica.index]
@@ -35,7 +35,7 @@ def documents(replica: Replica, ids: Sequence[str], missing_ok: bool) -> list[Do
 
 
 def texts(replica: Replica, ids: Sequence[str]) -> dict[str, str]:
-    """Return the texts of stored documents by id; unknown ids are left out."""
+    """Return the texts of stored documents by id, leaving out unknown ids."""
     found: dict[str, str] = {}
     with replica.reading():
         id_of = replica.index.rows(ids)
@@ -46,7 +46,7 @@ def texts(replica: Replica, ids: Sequence[str]) -> dict[str, str]:
 
 
 def _texts(reader: sqlite3.Connection, rows: Sequence[int]) -> Iterator[tuple[int, str]]:
-    """Read the texts of rows; those that are too long for one value together are read in halves."""
+    """Read the texts of rows, in halves if they are too long for one value."""
     try:
         joined = reader.execute(JOINED.format(", ".join("?" * len(rows))), rows).fetchone()
     except sqlite3.DataError:
@@ -60,9 +60,9 @@ def _texts(reader: sqlite3.Connection, rows: Sequence[int]) -> Iterator[tuple[in
 
 
 def _divided(kinds: str, rows: str, lengths: str, texts: bytes) -> Iterator[tuple[int, str]]:
-    """Yield the rows and texts of what JOINED selects."""
+    """Yield rows and texts from the result of JOINED."""
     if kinds != "text":
-        raise StoreError("the datastore is damaged: a text is no text. Restore it from a copy.")
+        raise StoreError("the datastore is damaged: a text has another type. Restore it from a copy.")
     end = 0
     for row, length in zip(rows.split(","), lengths.split(","), strict=True):
         begin, end = end, end + int(length)
@@ -80,7 +80,7 @@ def vectors(replica: Replica, ids: Sequence[str], dimension: int) -> Tensor:
 
 
 def _rows(replica: Replica, columns: str, ids: Sequence[str]) -> list[list[Any]]:
-    """Read columns of stored documents in the order of the ids; an unknown id is an error."""
+    """Read columns of stored documents in the order of the ids; raise an UnknownError for an unknown id."""
     replica.check_known(ids)
     found: dict[str, list[Any]] = {}
     for begin in range(0, len(ids), IDS_AT_ONCE):
@@ -91,7 +91,7 @@ def _rows(replica: Replica, columns: str, ids: Sequence[str]) -> list[list[Any]]
 
 
 def parts(reader: sqlite3.Connection, size: int, dimension: int) -> Iterator[tuple[list[Document], Tensor]]:
-    """Read all documents of one moment, oldest first, with their (n,d) unit vectors, in parts of `size`."""
+    """Read a snapshot of all documents, oldest first, with their (n,d) unit vectors, in batches of `size`."""
     names = [name for (name,) in reader.execute("SELECT name FROM labels ORDER BY column")]
     rows = reader.execute("SELECT id, text, labels, embedding FROM documents ORDER BY row")
     while chunk := rows.fetchmany(size):
@@ -99,7 +99,7 @@ def parts(reader: sqlite3.Connection, size: int, dimension: int) -> Iterator[tup
 
 
 def documents_of(rows: Sequence[Sequence[Any]], names: Sequence[str]) -> list[Document]:
-    """Make documents from their ids, texts and label columns."""
+    """Create documents from their ids, texts and label columns."""
     if not rows:
         return []
     ids, texts, blobs = zip(*rows, strict=True)

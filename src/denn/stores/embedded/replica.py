@@ -1,4 +1,4 @@
-"""What a process holds in memory of an embedded datastore, brought up to date from the file before every use."""
+"""A process's copy of an embedded datastore in memory, updated from the file before every use."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ from denn.stores.embedded.sqlite import (
 )
 from denn.stores.embedded.vectors import matrix, read_vectors
 
-READ_ROWS = 2048  # documents taken into memory at one time
+READ_ROWS = 2048  # documents read into memory at a time
 REOPEN_PATIENCE = 10.0  # seconds
 
 
 class Replica:
-    """The index and the label names of a store at the last committed state."""
+    """The index and label names of a store in the last committed state."""
 
     def __init__(
         self, reader: sqlite3.Connection, path: Path, dimension: int, device: str | torch.device, *, private: bool
@@ -38,18 +38,18 @@ class Replica:
         self.reader = reader
         self.labels: tuple[str, ...] = ()
         self.columns: dict[str, int] = {}
-        self.version = 0  # the last change that memory holds
+        self.version = 0  # the last change that is in memory
         self.index = MemoryIndex(dimension, device)
         self._path, self._dimension, self._device = path, dimension, device
-        self._private = private  # no other connection can see the data, and this one writes it too
-        self.lock = threading.RLock()  # held while memory is taken or brought up to date, not while searching
+        self._private = private  # no other connection can see the data, and this one also writes it
+        self.lock = threading.RLock()  # held while memory is read or updated, not while searching
         self.epoch = 0
-        self.main: Approximate | None = None  # finds what it covers, whose vectors stay in the file
-        self._data_version = -1  # SQLite's cheap sign that another connection has committed
+        self.main: Approximate | None = None  # the index; vectors that it covers stay in the file
+        self._data_version = -1  # SQLite's cheap indicator that another connection has committed
 
     @contextmanager
     def reading(self) -> Iterator[bool]:
-        """Hold memory and the reader still at the newest committed state; say whether it is new."""
+        """Hold memory and the reader at the newest committed state; yield whether it is new."""
         with self.lock, explained(self._path):
             if self._private:
                 yield self._catch_up()
@@ -64,7 +64,7 @@ class Replica:
                     self.reader.rollback()
 
     def snapshot(self, exclude: Collection[str]) -> tuple[Snapshot, tuple[str, ...]]:
-        """Return the newest committed state for a search, and the label names of the same moment."""
+        """Return the newest committed state for a search, with its label names."""
         with self.lock:
             if self._private or self._behind():
                 with self.reading():
@@ -89,26 +89,26 @@ class Replica:
         self.labels, self.columns, self.version = (), {}, 0
 
     def adopt(self, main: Approximate | None) -> None:
-        """Search with another approximate index, or exactly; to be called inside `reading`."""
+        """Search with another approximate index, or exactly; call this inside `reading`."""
         self.index.adopt(main, self._fetch)
         self.main = main
 
     def check_known(self, ids: Sequence[str]) -> None:
-        """Refuse ids of no document."""
+        """Reject unknown ids."""
         unknown = [id for id in ids if id not in self.index]
         if unknown:
             raise UnknownError(
-                f"the datastore {self._path} holds no document with the id {unknown[0]!r} ({len(unknown)} unknown of "
-                f"{len(ids)}). Nothing was changed."
+                f"the datastore {self._path} has no document with the id {unknown[0]!r} ({len(unknown)} of {len(ids)} "
+                "ids are unknown). Nothing was changed."
             )
 
     def _catch_up(self) -> bool:
-        """Take into memory what was committed since the last time, in the reader's transaction."""
+        """Load what was committed since the last time, in the reader's transaction."""
         (data_version,) = self.reader.execute("PRAGMA data_version").fetchone()
         if data_version == self._data_version and not self._private:
             return False
         meta = read_meta(self.reader)
-        if meta["epoch"] != self.epoch:  # a vacuum gave the labels other columns and dropped word of removed rows
+        if meta["epoch"] != self.epoch:  # a vacuum renumbered the labels and deleted the list of removed rows
             self._start_over()
         news = bool(meta["version"] != self.version or meta["epoch"] != self.epoch)
         if news or not self.labels:
@@ -125,7 +125,7 @@ class Replica:
             self.columns = {name: column for column, name in enumerate(self.labels)}
         seen = (self.version,)
         self.index.drop([row for (row,) in self.reader.execute("SELECT row FROM removed WHERE changed > ?", seen)])
-        if self.version == 0 and self.main is not None:  # only the vectors that it does not cover are needed
+        if self.version == 0 and self.main is not None:  # only vectors that the index does not cover are needed
             changed = self.reader.execute("SELECT row, id, changed, labels, NULL FROM documents")
         else:
             (count,) = self.reader.execute("SELECT count(*) FROM documents WHERE changed > ?", seen).fetchone()

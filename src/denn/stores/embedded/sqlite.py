@@ -1,4 +1,4 @@
-"""The file under the embedded datastore: its schema, connections, and SQLite's complaints in plain words."""
+"""The file of the embedded datastore: its schema, connections, and SQLite's errors in plain words."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from denn.errors import StoreError, UnavailableError
 from denn.stores.rules import check_dimension, check_labels
 
 FORMAT = 3
-READABLE = (2, FORMAT)  # before 3 nothing was rejected; all else is the same
+READABLE = (2, FORMAT)  # before 3, nothing was rejected; the rest is the same
 CACHE_KIB = 65_536  # of the file that a reader keeps in memory; texts are read in two thirds of the time of 2 MB
-CLOCK_GRAIN = 0.05  # seconds; file systems keep times to a few milliseconds
+CLOCK_GRAIN = 0.05  # seconds; file systems round times to a few milliseconds
 
-# A row number is given once and never again. `changed` is the number of the last change of a row, so a reader takes in
-# only what is newer than what it has; `removed` tells it which rows to drop.
+# A row number is never reused. `changed` is the number of the last change of a row, so that a reader loads only newer
+# rows; `removed` lists the rows that it must drop.
 DOCUMENTS = """
 CREATE TABLE meta(key TEXT PRIMARY KEY, value INTEGER NOT NULL) WITHOUT ROWID;
 CREATE TABLE labels(column INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE);
@@ -38,7 +38,7 @@ CREATE TABLE removed(row INTEGER PRIMARY KEY, changed INTEGER NOT NULL);
 CREATE INDEX removed_changed ON removed(changed);
 """
 
-# `past` holds each document that a change touched as it was before; without content where it was not there.
+# `past` has each document that a change touched in its state before; without content if it did not exist.
 HISTORY = """
 CREATE TABLE changes(
   number INTEGER PRIMARY KEY,
@@ -69,28 +69,28 @@ REASONS = {
     sqlite3.SQLITE_CANTOPEN: "it cannot be opened. Check the permissions of the file and its folder",
     sqlite3.SQLITE_NOTADB: "it is not a denn datastore. Check the path",
     sqlite3.SQLITE_CORRUPT: "it is damaged. Restore it from a copy or build it again from the corpus",
-    sqlite3.SQLITE_FULL: "the disk is full. Nothing was changed; make room and try again",
+    sqlite3.SQLITE_FULL: "the disk is full. Nothing was changed; free some space and try again",
 }
 
 
 class Frozen(sqlite3.Connection):
-    """A connection to a file as it was when it was opened.
+    """A connection to a file in its state when it was opened.
 
     In a folder that this process cannot write to, SQLite can follow other processes only while one of them keeps the
-    log and its index open there. Otherwise the file is read as it is, and whether it changed shows in its signature.
+    log and its index open there. Otherwise the file is read as it is, and its signature shows whether it changed.
     """
 
     signature: tuple[object, ...] = ()
 
 
 def connect(path: Path, patience: float, mode: str = "rw") -> sqlite3.Connection:
-    """Open a connection whose transactions are begun and ended by hand; a frozen one where there is no other way."""
+    """Open a connection with manual transactions; a frozen one if there is no other way."""
     if mode == "rw" and path.exists() and not os.access(path, os.W_OK):
-        mode = "ro"  # SQLite would open it for reading all the same, and use no descriptor of a closed connection again
+        mode = "ro"  # SQLite would open it for reading anyway, and not reuse the descriptors of closed connections
     uri = f"{path.absolute().as_uri()}?mode={mode}"
     connection = sqlite3.connect(uri, uri=True, timeout=patience, isolation_level=None, check_same_thread=False)
     try:
-        connection.execute("SELECT 1 FROM sqlite_master").close()  # looks for the log, or makes it
+        connection.execute("SELECT 1 FROM sqlite_master").close()  # finds the log, or creates it
         return connection
     except sqlite3.OperationalError as error:
         connection.close()
@@ -110,13 +110,13 @@ def connect_reader(path: Path, patience: float) -> sqlite3.Connection:
 
 
 def _freeze(path: Path) -> Frozen:
-    """Open a file that nobody is writing to, without the files that would tell of changes."""
+    """Open a file that nobody is writing to, without the files that would show changes."""
     signature = settled_signature(path)
     log = path.with_name(path.name + "-wal")
     if log.exists() and log.stat().st_size:
         raise UnavailableError(
-            f"cannot use the datastore {path}: its last changes are in the log beside it, which cannot be read without "
-            "write access to the folder. Open it once with write access."
+            f"cannot use the datastore {path}: its last changes are in the log next to it, which needs write access to "
+            "the folder to be read. Open it once with write access."
         )
     uri = f"{path.absolute().as_uri()}?mode=ro&immutable=1"
     connection = sqlite3.connect(uri, uri=True, isolation_level=None, check_same_thread=False, factory=Frozen)
@@ -125,42 +125,42 @@ def _freeze(path: Path) -> Frozen:
 
 
 def signature_of(path: Path) -> tuple[object, ...]:
-    """Return what changes when a file or its log does."""
+    """Return a value that changes when a file or its log does."""
     found = path.stat()
     log = path.with_name(path.name + "-wal")
     return found.st_ino, found.st_size, found.st_mtime_ns, log.exists()
 
 
 def settled_signature(path: Path) -> tuple[object, ...]:
-    """Return the signature once the last change is older than the clock's grain, so that the next one will show."""
-    while 0 <= time.time() - path.stat().st_mtime < CLOCK_GRAIN:  # a time to come says nothing of the last change
+    """Return the signature once the last change is older than the clock's resolution, so that the next will show."""
+    while 0 <= time.time() - path.stat().st_mtime < CLOCK_GRAIN:  # a future time says nothing about the last change
         time.sleep(CLOCK_GRAIN / 10)
     return signature_of(path)
 
 
 def is_outdated(connection: sqlite3.Connection, path: Path) -> bool:
-    """Say whether a frozen connection shows a file that has changed since."""
+    """Return whether the file of a frozen connection has changed since."""
     return isinstance(connection, Frozen) and connection.signature != signature_of(path)
 
 
 @contextmanager
 def undisturbed(connection: sqlite3.Connection, path: Path) -> Iterator[None]:
-    """Refuse what was read through a frozen connection while the file changed: it may be of two moments."""
+    """Reject what was read through a frozen connection while the file changed: it may mix two states."""
     try:
         yield
     finally:
         if is_outdated(connection, path):
-            raise UnavailableError(f"the datastore {path} was changed while it was read. Try again.")
+            raise UnavailableError(f"the datastore {path} was changed while it was being read. Try again.")
 
 
 def prepare_writer(writer: sqlite3.Connection) -> None:
-    """Make a connection's changes outlive power cuts, and what they delete unreadable."""
+    """Make a connection's changes survive power cuts, and overwrite what they delete."""
     writer.execute("PRAGMA journal_mode = WAL")
     writer.execute("PRAGMA synchronous = FULL")
     writer.execute("PRAGMA secure_delete = ON")
     with transaction(writer):
         written = read_meta(writer)["format"]
-        if written == 1:  # of before there was a history
+        if written == 1:  # from before there was a history
             run_all(writer, HISTORY)
             known = writer.execute("SELECT count(*) FROM labels").fetchone()[0]
             set_meta(writer, epoch=0, given=known)
@@ -169,32 +169,32 @@ def prepare_writer(writer: sqlite3.Connection) -> None:
 
 
 def version(path: Path) -> int:
-    """Return how many changes a store has seen; the bulk add that fills it is one."""
+    """Return the number of changes in a store; the bulk add that fills it is one."""
     with explained(path), closing(connect(path, 1.0, "ro")) as connection:
         check_file(connection, path, read_only=False)
         return read_meta(connection)["version"]
 
 
 def write_schema(connection: sqlite3.Connection, path: Path, dimension: int, labels: Sequence[str]) -> None:
-    """Fill a new file in one transaction; a file that holds anything is an error."""
+    """Fill a new file in one transaction; raise a StoreError if it already has content."""
     names = list(dict.fromkeys(labels))
     check_labels(names)
     with transaction(connection):
         if connection.execute("SELECT count(*) FROM sqlite_master").fetchone() != (0,):
-            raise StoreError(f"there is a file at {path} already. Open it, or choose another path.")
+            raise StoreError(f"{path} already exists. Open it, or choose another path.")
         run_all(connection, DOCUMENTS + HISTORY)
         set_meta(connection, format=FORMAT, dimension=dimension, version=0, epoch=0, given=len(names))
         connection.executemany("INSERT INTO labels(column, name) VALUES (?, ?)", enumerate(names))
 
 
 def check_file(reader: sqlite3.Connection, path: Path, read_only: bool) -> int:
-    """Check that the file is a store that can be used and return the width of its embeddings."""
+    """Check that the file is a usable store, and return the dimension of its embeddings."""
     tables = "SELECT count(*) FROM sqlite_master WHERE name IN ('meta', 'labels', 'documents', 'removed')"
     if reader.execute(tables).fetchone() != (4,):
         raise StoreError(f"the file {path} is not a denn datastore. Check the path.")
     meta = read_meta(reader)
     if meta.get("format") == 1 and read_only:
-        raise StoreError(f"the datastore {path} is of an older version of denn. Open it once for writing to renew it.")
+        raise StoreError(f"the datastore {path} is from an older version of denn. Open it for writing to update it.")
     if meta.get("format") not in (1, *READABLE):
         raise StoreError(
             f"the datastore {path} has the format {meta.get('format')}, expected {FORMAT}. "
@@ -202,26 +202,26 @@ def check_file(reader: sqlite3.Connection, path: Path, read_only: bool) -> int:
         )
     check_dimension(meta["dimension"])
     first = reader.execute("SELECT length(embedding) FROM documents LIMIT 1").fetchone()
-    if first is not None and first[0] != 4 * meta["dimension"]:  # before memory is taken for them all
-        raise StoreError(f"the datastore {path} is damaged: its embeddings have another width. Restore a copy.")
+    if first is not None and first[0] != 4 * meta["dimension"]:  # before allocating memory for all of them
+        raise StoreError(f"the datastore {path} is damaged: its embeddings have another dimension. Restore a copy.")
     return meta["dimension"]
 
 
 def label_columns(stored: Sequence[bytes], width: int) -> NDArray[np.int32]:
     """Return the stored label columns of documents end to end, rejected ones as complements.
 
-    All must be among the first `width`.
+    All of them must be among the first `width`.
     """
     check_types(stored, bytes)
     if not any(len(blob) % 4 for blob in stored):
         columns = np.frombuffer(bytearray().join(stored), "<i4")
         if not len(columns) or -width <= columns.min() <= columns.max() < width:
             return columns
-    raise StoreError("the datastore is damaged: a document has a label that there is not. Restore it from a copy.")
+    raise StoreError("the datastore is damaged: a document has a label that does not exist. Restore it from a copy.")
 
 
 def check_types(values: Iterable[object], kind: type) -> None:
-    """Refuse values of another type than their column has: SQLite itself takes any."""
+    """Reject values of the wrong type for their column, because SQLite accepts any."""
     if not {type(value) for value in values} <= {kind}:
         raise StoreError(f"the datastore is damaged: expected values of type {kind.__name__}. Restore it from a copy.")
 
@@ -232,7 +232,7 @@ def read_meta(connection: sqlite3.Connection) -> dict[str, int]:
     check_types(meta.values(), int)
     needed = {"format", "dimension", "version"} | ({"epoch", "given"} if meta.get("format") in READABLE else set())
     if missing := needed - meta.keys():
-        raise StoreError(f"the datastore is damaged: it lacks its {missing.pop()}. Restore it from a copy.")
+        raise StoreError(f"the datastore is damaged: its {missing.pop()} is missing. Restore it from a copy.")
     return meta
 
 
@@ -242,14 +242,14 @@ def set_meta(connection: sqlite3.Connection, **values: int) -> None:
 
 
 def run_all(connection: sqlite3.Connection, statements: str) -> None:
-    """Run statements one by one, as `executescript` would end the transaction."""
+    """Run statements one by one, because `executescript` would end the transaction."""
     for statement in statements.split(";"):
         connection.execute(statement)
 
 
 @contextmanager
 def transaction(connection: sqlite3.Connection, kind: str = "IMMEDIATE") -> Iterator[None]:
-    """Run what follows as one change of the file, or as none."""
+    """Run the block as one transaction, rolled back on an error."""
     connection.execute(f"BEGIN {kind}")
     try:
         yield
@@ -259,24 +259,24 @@ def transaction(connection: sqlite3.Connection, kind: str = "IMMEDIATE") -> Iter
 
 
 def clean(writer: sqlite3.Connection) -> None:
-    """Write the file anew without what was deleted, and empty the log beside it."""
+    """Rewrite the file without deleted data, and empty its log."""
     writer.execute("VACUUM")
     (busy, *_) = writer.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
     if busy:
         raise StoreError(
-            "the datastore was made compact, but a process that is reading it keeps what was removed in the log beside "
-            "the file. Vacuum again when it is done."
+            "the datastore was compacted, but a process that is reading it keeps removed data in the log next to the "
+            "file. Vacuum again when it is done."
         )
 
 
 @contextmanager
 def explained(path: Path) -> Iterator[None]:
-    """Turn what SQLite complains of into a sentence for the user."""
+    """Turn SQLite's errors into sentences for the user."""
     try:
         yield
     except sqlite3.Error as error:
         code = getattr(error, "sqlite_errorcode", None)
-        reason = str(error).rstrip(".") if code is None else REASONS.get(code & 0xFF, str(error))  # & 0xFF: its kind
+        reason = str(error).rstrip(".") if code is None else REASONS.get(code & 0xFF, str(error))  # the primary code
         raise UnavailableError(f"cannot use the datastore {path}: {reason}.") from error
     except OSError as error:
         raise UnavailableError(f"cannot use the datastore {path}: {error.strerror or error}.") from error
@@ -284,5 +284,5 @@ def explained(path: Path) -> Iterator[None]:
         raise StoreError(
             f"got a text, id or label that is not valid Unicode ({error.reason}). Fix it first."
         ) from error
-    except UnicodeDecodeError as error:  # in a name or a complaint of SQLite's own
+    except UnicodeDecodeError as error:  # in a name, or in a message of SQLite's own
         raise UnavailableError(f"cannot use the datastore {path}: {REASONS[sqlite3.SQLITE_CORRUPT]}.") from error

@@ -1,4 +1,4 @@
-"""The embedded datastore: one SQLite file that outlives power cuts, searched in memory, approximately if large."""
+"""The embedded datastore: one SQLite file that survives power cuts, searched in memory, approximately if large."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ from denn.types import Change, Document, Neighbours, Where, Which
 class EmbeddedStore:
     """A datastore in one local file; one process writes at a time, any number read, threads may share it.
 
-    Searches run on the last committed state, and an add is seen whole or not at all. They are exact in a store of
-    moderate size, and by an approximate index beside the file in a larger one (`index="auto"`), or never or always.
+    Searches use the last committed state, and see all of an add or nothing. They are exact in a store of moderate size,
+    and use an approximate index next to the file in a larger one (`index="auto"`), or never or always.
     """
 
     _keeper: IndexKeeper | None = None
@@ -48,11 +48,11 @@ class EmbeddedStore:
     def __init__(
         self, path: str | Path, read_only: bool, device: str | torch.device, patience: float, index: Index
     ) -> None:
-        """Open a store; `open` and `create` are the ways to call this."""
+        """Open a store; call `open` or `create` instead."""
         self.path = Path(path)
         self._write_lock = threading.RLock()  # held for a whole change
         with explained(self.path), ExitStack() as opened:
-            # Two connections, so that searches go on while a long add is being written.
+            # Two connections, so that searches continue while a long add is being written.
             reader = connect_reader(self.path, patience)
             opened.callback(reader.close)
             self._dimension = check_file(reader, self.path, read_only)
@@ -60,7 +60,7 @@ class EmbeddedStore:
             if self._writer is not None:
                 prepare_writer(self._writer)
             self._replica = Replica(reader, self.path, self._dimension, device, private=False)
-            opened.callback(lambda: self._replica.reader.close())  # it may be another one by then
+            opened.callback(lambda: self._replica.reader.close())  # it may have been replaced by then
             self._keeper = maintain(self._replica, self.path, self._dimension, device, index, builds=not read_only)
             self.refresh()
             self._opened = opened.pop_all()
@@ -76,7 +76,7 @@ class EmbeddedStore:
         patience: float = 10.0,
         index: Index = "auto",
     ) -> Self:
-        """Make an empty store for embeddings of this width, with `labels` as its first columns."""
+        """Create an empty store for embeddings of this dimension, with `labels` as its first columns."""
         check_dimension(dimension)
         path = Path(path)
         with explained(path):
@@ -95,13 +95,13 @@ class EmbeddedStore:
         patience: float = 10.0,
         index: Index = "auto",
     ) -> Self:
-        """Open a store that exists; a change waits `patience` seconds for another process that is writing."""
+        """Open an existing store; a change waits `patience` seconds for another process that is writing."""
         if not Path(path).is_file():
             raise StoreError(f"there is no datastore at {path}. Check the path, or create one there first.")
         return cls(path, read_only, device, patience, index)
 
     def close(self) -> None:
-        """Release the file; what was added is safe with or without this, an index that is being built is given up."""
+        """Release the file and stop building an index; documents are safe with or without this."""
         if self._keeper is not None:
             self._keeper.close()
         with self._write_lock, self._replica.lock:
@@ -115,12 +115,12 @@ class EmbeddedStore:
 
     @property
     def dimension(self) -> int:
-        """The width of the embeddings."""
+        """The dimension of the embeddings."""
         return self._dimension
 
     @property
     def labels(self) -> tuple[str, ...]:
-        """Label names in column order; new names are appended, never reordered; only `vacuum` takes unused ones out."""
+        """Label names in column order; new names are appended; only `vacuum` removes unused ones."""
         with self._replica.reading():
             return self._replica.labels
 
@@ -129,7 +129,7 @@ class EmbeddedStore:
             return len(self._replica.index)
 
     def ids(self) -> list[str]:
-        """Return the ids of all documents, oldest first."""
+        """List the ids of all documents, oldest first."""
         with self._replica.reading():
             return self._replica.index.ids()
 
@@ -140,7 +140,7 @@ class EmbeddedStore:
             return dict(zip(names, self._replica.index.label_counts(len(names)), strict=True))
 
     def info(self) -> dict[str, object]:
-        """Return the facts a user asks for first."""
+        """Return a summary of the store."""
         files = (self.path, self.path.with_name(self.path.name + "-wal"), index_file.beside(self.path))
         return {
             "kind": "embedded",
@@ -154,8 +154,8 @@ class EmbeddedStore:
         }
 
     def select(self, where: Where) -> list[str]:
-        """List the ids of the documents that are meant, oldest first; searches go on meanwhile."""
-        if where == Where(labels=where.labels):  # memory knows
+        """List the ids of the matching documents, oldest first; searches continue meanwhile."""
+        if where == Where(labels=where.labels):  # can be answered from memory
             with self._replica.reading():
                 columns = self._replica.columns
                 wanted = [columns[label] for label in where.labels if label in columns]
@@ -164,11 +164,11 @@ class EmbeddedStore:
             return read.select(reader, where)
 
     def get(self, ids: Sequence[str], *, missing_ok: bool = False) -> list[Document]:
-        """Return stored documents in the order of the ids; an unknown id is an error, or left out if `missing_ok`."""
+        """Return stored documents in the order of the ids; an unknown id is an error unless `missing_ok`."""
         return read.documents(self._replica, ids, missing_ok)
 
     def texts(self, ids: Sequence[str]) -> dict[str, str]:
-        """Return the texts of stored documents by id; unknown ids are left out."""
+        """Return the texts of stored documents by id, leaving out unknown ids."""
         return read.texts(self._replica, ids)
 
     def vectors(self, ids: Sequence[str]) -> Tensor:
@@ -176,17 +176,17 @@ class EmbeddedStore:
         return read.vectors(self._replica, ids, self._dimension)
 
     def export(self, size: int = 1024) -> Iterator[tuple[list[Document], Tensor]]:
-        """Go through all documents of one moment, oldest first, with their (n,d) unit vectors, in parts of `size`."""
+        """Yield a snapshot of all documents, oldest first, with their (n,d) unit vectors, in batches of `size`."""
         with explained(self.path), self._apart() as reader:
             yield from read.parts(reader, size, self._dimension)
 
     def search(self, queries: Tensor, k: int, exclude: Collection[str] = ()) -> Neighbours:
-        """Find the k nearest documents by cosine for each of the (n,d) queries, leaving out excluded ids.
+        """Find the k nearest documents by cosine for each of the (n,d) queries, ignoring the ids in `exclude`.
 
-        The result is as wide as k or as the number of documents left, whichever is smaller.
+        The result has k columns, or fewer if fewer documents are left.
         """
         if k < 1:
-            raise StoreError(f"got k = {k}, expected at least one neighbour.")
+            raise StoreError(f"k must be at least 1, not {k}.")
         rows = unit_rows(queries, self._dimension)
         if self._keeper is not None:
             self._keeper.look()
@@ -194,28 +194,28 @@ class EmbeddedStore:
         return snapshot.search(rows, k, names)
 
     def build_index(self) -> None:
-        """Build the approximate index of a store that may have one now, and return when searches use it.
+        """Build the approximate index of a store that may have one, and return when searches use it.
 
-        It is built by itself in the background where it is due; this is for after a bulk add, before serving.
+        It is built automatically in the background when it is due; this is for after a bulk add, before serving.
         """
         if self._keeper is None or self._writer is None:
-            raise StoreError("this datastore was opened for exact search or for reading only. Open it without that.")
+            raise StoreError("this datastore was opened for exact search or read-only. Open it without these options.")
         self._keeper.build_now()
 
     def refresh(self) -> bool:
-        """Take in what other processes changed; every call does so by itself. Return whether anything did."""
+        """Load changes made by other processes, as every call does; return whether there were any."""
         with self._replica.reading() as news:
             return news
 
     def history(self, limit: int | None = None, id: str | None = None) -> list[Change]:
-        """List the changes, newest first; with an id those that touched this document and can be told."""
+        """List changes, newest first; with an id, the recorded changes to that document."""
         with self._replica.reading():
             return ledger.changes(self._replica.reader, limit, id)
 
     def add(self, documents: Sequence[Document], embeddings: Tensor, *, source: str = "") -> list[str]:
-        """Store documents with their (n,d) embeddings, all or none; an id that exists is replaced. Return the ids.
+        """Store documents with their (n,d) embeddings, replacing documents with the same ids; return the ids.
 
-        A document without an id gets one that this store never gives again; a forgotten id is an error.
+        A document without an id gets one that this store never uses again; a forgotten id is an error.
         """
         if not documents:
             return []
@@ -226,7 +226,7 @@ class EmbeddedStore:
             return change.put(documents, vectors)
 
     def remove(self, which: Which, *, source: str = "", everything: bool = False) -> int:
-        """Remove documents, all or none; an unknown id is an error. Return how many went."""
+        """Remove documents and return how many; an unknown id is an error."""
         check_meant(which, everything)
         with self._changing("remove", source) as change:
             change.take_out(list(self._rows(which)))
@@ -243,9 +243,9 @@ class EmbeddedStore:
         source: str = "",
         everything: bool = False,
     ) -> int:
-        """Give documents these labels, or those they have, without `drop` and with `add`. Return how many changed.
+        """Replace the labels of documents, or `add` and `drop` some; return how many documents changed.
 
-        `reject` takes labels away and stores that they were rejected, until they are given again or dropped.
+        `reject` removes labels and records them as rejected until they are assigned again or dropped.
         """
         check_meant(which, everything)
         asked = Relabelling.of(labels, add, drop, reject)
@@ -256,22 +256,22 @@ class EmbeddedStore:
         return change.documents
 
     def forget(self, which: Which, *, source: str = "", everything: bool = False) -> int:
-        """Remove documents, in the history too, but for their ids; after `vacuum` nothing of them is in the file."""
+        """Permanently delete documents and their history, except for their ids; after `vacuum`, also from the file."""
         check_meant(which, everything)
         with self._changing("forget", source) as change:
             change.forget(self._ids(which))
         return change.documents
 
     def undo(self, number: int, *, source: str = "") -> int:
-        """Bring the documents that a change touched to where they were before it. Return how many were."""
+        """Restore the documents that a change touched to their state before it; return how many were restored."""
         with self._changing("undo", source) as change:
             change.undo(number)
         return change.documents
 
     def vacuum(self, keep: timedelta | None = None) -> None:
-        """Write the file anew without what was removed, without later labels that nothing carries, without old pasts.
+        """Rewrite the file without removed documents, unused later labels and outdated history.
 
-        The other processes read the store anew after it.
+        Other processes then read the whole store again.
         """
         until = None if keep is None else datetime.now(UTC) - checked_age(keep)
         with self._writing() as writer:
@@ -289,7 +289,7 @@ class EmbeddedStore:
 
     @contextmanager
     def _apart(self) -> Iterator[sqlite3.Connection]:
-        """Hold the store still for one long reading, without holding anybody up."""
+        """Hold a snapshot of the store for a long read, without blocking anybody."""
         with closing(connect_reader(self.path, 10.0)) as reader:
             with undisturbed(reader, self.path), transaction(reader, "DEFERRED"):
                 yield reader
@@ -297,19 +297,19 @@ class EmbeddedStore:
     @contextmanager
     def _writing(self) -> Iterator[sqlite3.Connection]:
         if self._writer is None:
-            raise StoreError(f"the datastore {self.path} was opened for reading only. Open it without read_only.")
+            raise StoreError(f"the datastore {self.path} was opened read-only. Open it without read_only.")
         with self._write_lock, explained(self.path):
             yield self._writer
 
     @contextmanager
     def _changing(self, action: str, source: str) -> Iterator[PendingChange]:
-        """Run one change as a transaction; it is on the disk, in memory and in the history when this returns.
+        """Run one change as a transaction; it is on disk, in memory and in the history when this returns.
 
-        A change that touched nothing leaves no trace.
+        A change that touches nothing is not recorded.
         """
         with self._writing() as writer:
             with transaction(writer):
-                self.refresh()  # from here to the commit nobody else can change the store
+                self.refresh()  # nobody else can change the store until the commit
                 change = PendingChange(writer, self._replica, self._replica.version + 1)
                 yield change
                 if change.documents:
@@ -323,7 +323,7 @@ class EmbeddedStore:
         return self.select(which) if isinstance(which, Where) else as_ids(which)
 
     def _rows(self, which: Which) -> dict[int, str]:
-        """Return row and id of the documents that are meant."""
+        """Return rows and ids of the matching documents."""
         ids = self._ids(which)
         self._replica.check_known(ids)
         return {row: id for id in ids if (row := self._replica.index.row(id)) is not None}

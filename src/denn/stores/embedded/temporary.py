@@ -1,4 +1,4 @@
-"""A datastore that lives in memory alone."""
+"""A datastore that exists only in memory."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from denn.stores.rules import check_dimension
 
 
 class MemoryStore(EmbeddedStore):
-    """The embedded store without its file: it ends with its process. For trials, and as the measure of the others."""
+    """The embedded store without its file, lost when the process ends; for trials, and as the reference for others."""
 
     def __init__(self, dimension: int, labels: Sequence[str], device: str | torch.device) -> None:
-        """Make an empty store; `create` is the way to call this."""
+        """Create an empty store; call `create` instead."""
         self.path = Path("memory")
         self._dimension = dimension
         with ExitStack() as opened:
@@ -31,7 +31,7 @@ class MemoryStore(EmbeddedStore):
             write_schema(connection, self.path, dimension, labels)
             prepare_writer(connection)
             self._replica = Replica(connection, self.path, dimension, device, private=True)
-            self._write_lock = self._replica.lock  # one connection for all: reading waits for writing
+            self._write_lock = self._replica.lock  # there is only one connection, so reading waits for writing
             self.refresh()
             self._opened = opened.pop_all()
 
@@ -46,7 +46,7 @@ class MemoryStore(EmbeddedStore):
         patience: float = 10.0,
         index: Index = "auto",
     ) -> Self:
-        """Make an empty store for embeddings of this width, with `labels` as its first columns."""
+        """Create an empty store for embeddings of this dimension, with `labels` as its first columns."""
         check_dimension(dimension)
         return cls(dimension, labels, device)
 
@@ -60,8 +60,8 @@ class MemoryStore(EmbeddedStore):
         patience: float = 10.0,
         index: Index = "auto",
     ) -> Self:
-        """Refuse: there is nothing to open."""
-        raise StoreError("a store in memory ends with its process and cannot be opened again. Create one.")
+        """Raise a StoreError, because there is nothing to open."""
+        raise StoreError("a store in memory ends with its process and cannot be opened again. Create a new one.")
 
     @contextmanager
     def _apart(self) -> Iterator[sqlite3.Connection]:

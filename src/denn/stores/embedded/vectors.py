@@ -1,4 +1,4 @@
-"""Stored vectors, read from the file of an embedded datastore."""
+"""Read stored vectors from the file of an embedded datastore."""
 
 from __future__ import annotations
 
@@ -13,18 +13,20 @@ from torch import Tensor
 from denn.errors import StoreError
 from denn.stores.embedded.sqlite import check_types
 
-UNIT_TOLERANCE = 1e-3  # of the squared length of a stored vector, which is 1 but for rounding
+UNIT_TOLERANCE = 1e-3  # of the squared length of a stored vector, which is 1 except for rounding
 
 
 def matrix(embeddings: Sequence[bytes], dimension: int) -> Tensor:
-    """Return embeddings as they are stored as (n,d) vectors."""
+    """Return stored embeddings as (n,d) vectors."""
     check_types(embeddings, bytes)
     if any(len(blob) != 4 * dimension for blob in embeddings):
-        raise StoreError(f"the datastore holds embeddings of another width than {dimension}. Restore it from a copy.")
+        raise StoreError(
+            f"the datastore is damaged: an embedding does not have {dimension} dimensions. Restore it from a copy."
+        )
     vectors = np.frombuffer(bytearray().join(embeddings), "<f4").reshape(len(embeddings), dimension)
     squares = np.einsum("nd,nd->n", vectors, vectors)
-    if not ((np.abs(squares - 1) < UNIT_TOLERANCE) | (squares == 0)).all():  # nan is neither
-        raise StoreError("the datastore is damaged: it holds an embedding not of length 1. Restore it from a copy.")
+    if not ((np.abs(squares - 1) < UNIT_TOLERANCE) | (squares == 0)).all():  # also catches nan
+        raise StoreError("the datastore is damaged: an embedding does not have length 1. Restore it from a copy.")
     return torch.from_numpy(vectors)
 
 
@@ -43,5 +45,5 @@ def read_vectors(connection: sqlite3.Connection, dimension: int, rows: Tensor) -
     """Return the (n,d) vectors of ascending rows, all of which are stored."""
     kept, vectors = read_present(connection, dimension, rows)
     if not torch.equal(kept, rows):
-        raise StoreError("the datastore lost documents that it did not remove. Restore it from a copy.")
+        raise StoreError("the datastore is damaged: documents are missing. Restore it from a copy.")
     return vectors

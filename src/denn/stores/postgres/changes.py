@@ -1,4 +1,4 @@
-"""A change of a datastore in PostgreSQL, from the lock that makes it the only one to its entry in the history."""
+"""Make a change in PostgreSQL, from the lock that makes it exclusive to its entry in the history."""
 
 from __future__ import annotations
 
@@ -28,19 +28,19 @@ from denn.types import Document
 LABELS = "ARRAY(SELECT label FROM document_labels l WHERE l.row = d.row ORDER BY place)"
 DOCUMENT_TABLES = ("documents", "vectors", "document_labels")
 ID_TABLES = ("documents", "past", "forgotten")
-FEW = 100  # rows up to which single inserts are faster than a copy
+FEW = 100  # rows up to which single inserts are faster than a COPY
 Result = TypeVar("Result")
 
 
 def change(
     link: Link, state: State, patience: float, action: str, source: str, work: Callable[[Writing], Result]
 ) -> tuple[Result, State]:
-    """Make one change as a transaction: it is stored, and in the history, when this returns. Return the new state, too.
+    """Make one change as a transaction, stored and in the history when this returns; return the new state, too.
 
-    A change that touched nothing leaves no trace. Where the connection is lost the change is tried once more, unless
-    it turns out that it was stored.
+    A change that touches nothing is not recorded. If the connection is lost, the change is tried once more, unless it
+    turns out that it was stored.
     """
-    token, done = uuid4(), list[Result]()  # done is what an attempt that may have been stored would have returned
+    token, done = uuid4(), list[Result]()  # done: the result of an attempt that may have been stored
 
     def attempt() -> tuple[Result, State]:
         with link.connection() as connection, connection.transaction() as transaction:
@@ -67,16 +67,16 @@ def change(
             if not done:
                 raise
             raise UnavailableError(
-                f"the connection to {link.address.text} was lost while a change was stored, and whether it was is not "
-                "known. Look into the history before you try again."
+                f"the connection to {link.address.text} was lost while a change was being stored, and it is unknown "
+                "whether it was stored. Check the history before trying again."
             ) from error
 
 
 class Writing:
-    """One change under way. It holds the lock of the row of meta, so that nobody else changes the store."""
+    """A change in progress, which holds the lock on the row of meta so that nobody else changes the store."""
 
     def __init__(self, connection: Connection, address: Address, state: State, patience: float) -> None:
-        """Wait `patience` seconds for the lock; the transaction is the caller's."""
+        """Wait `patience` seconds for the lock; the caller manages the transaction."""
         self.connection, self.address = connection, address
         wait_at_most(connection, patience)
         begin = "UPDATE meta SET version = version + 1 RETURNING version, epoch, last_row"
@@ -86,19 +86,19 @@ class Writing:
         self.state = replace(state, version=self.number) if current else state.reread(connection)
         self.touched = 0  # documents
         self.undoes: int | None = None
-        self.more = 0  # documents there are after it than before
+        self.more = 0  # increase in the number of documents
 
     def knows(self, token: UUID) -> bool:
-        """Say whether an earlier attempt at this change was stored after all."""
+        """Return whether an earlier attempt at this change was stored after all."""
         return self.connection.execute("SELECT FROM changes WHERE token = %s", (token,)).fetchone() is not None
 
     def touch(self, documents: int) -> int:
-        """Count documents as touched by this change, and return how many were given."""
+        """Count documents as touched by this change, and return their number."""
         self.touched += documents
         return documents
 
     def finish(self, action: str, source: str, token: UUID) -> None:
-        """Enter the change into the history."""
+        """Record the change in the history."""
         entry = (self.number, action, source.encode(), self.touched, self.undoes, action != "forget", token)
         self.connection.execute(
             "WITH entry AS (INSERT INTO changes(number, action, source, documents, undoes, undoable, token) "
@@ -108,7 +108,7 @@ class Writing:
         self.state = replace(self.state, documents=self.state.documents + self.more)
 
     def place(self, documents: Sequence[Document]) -> list[tuple[int, str]]:
-        """Return row number and id of each document: those it has, or new ones. A forgotten id is an error."""
+        """Return the row number and id of each document, existing or new; a forgotten id is an error."""
         rows = self._known(given_ids(documents))
         placed = place(documents, self.last_row, rows.get, self._is_taken)
         self.last_row = max([self.last_row, *(row for row, _ in placed)])
@@ -121,7 +121,7 @@ class Writing:
         return self.connection.execute(places, {"id": digests([id])[0]}).fetchone() is not None
 
     def _known(self, ids: Sequence[str]) -> dict[str, int]:
-        """Return the rows of those ids that are stored."""
+        """Return the rows of the stored ids."""
         found = self.connection.execute(
             "SELECT id, row, NULL FROM documents WHERE sha256(id) = ANY(%(ids)b::bytea[]) "
             "UNION ALL SELECT id, NULL, time FROM forgotten WHERE sha256(id) = ANY(%(ids)b::bytea[])",
@@ -131,13 +131,13 @@ class Writing:
         for id, _, time in found:
             if time is not None:
                 raise ConflictError(
-                    f"the document {id.decode()!r} was forgotten on {time.date()}; its id cannot come back. "
-                    "Give it another."
+                    f"the document {id.decode()!r} was forgotten on {time.date()}; its id cannot be used again. "
+                    "Use another id."
                 )
         return {id.decode(): row for id, row, _ in found}
 
     def numbered(self, documents: Sequence[Document]) -> list[list[int]]:
-        """Return the label numbers of documents, with complements for rejected ones; append the labels that are new."""
+        """Return the label numbers of documents, with complements for rejected ones, appending new labels."""
         if fresh := fresh_labels(documents, self.state.labels.number_of):
             self.connection.execute(
                 "INSERT INTO labels(name, given) SELECT name, false FROM unnest(%b::bytea[]) WITH ORDINALITY "
@@ -149,7 +149,7 @@ class Writing:
         return [signed_columns(document, number_of) for document in documents]
 
     def put(self, placed: Sequence[tuple[int, str]], documents: Sequence[Document], vectors: Any) -> None:
-        """Store documents with their (n,d) unit vectors in rows that are free."""
+        """Store documents with their (n,d) unit vectors in free rows."""
         labels = self.numbered(documents)
         rows = [row for row, _ in placed]
         self._insert(
@@ -166,7 +166,7 @@ class Writing:
         self.keep_absent()
 
     def put_labels(self, rows: Iterable[int], labels: Iterable[Sequence[int]]) -> None:
-        """Give label numbers to documents that have none."""
+        """Store the label numbers of documents that have none."""
         self._insert(
             "document_labels",
             {"row": "int8", "place": "int4", "label": "int4"},
@@ -178,7 +178,7 @@ class Writing:
         )
 
     def keep(self, rows: Collection[int], whole: bool = True) -> None:
-        """Keep stored documents, or only their labels, as they are before this change."""
+        """Keep stored documents, or only their labels, in their state before this change."""
         if not rows:
             return
         more = "d.text, v.embedding" if whole else "NULL, NULL"
@@ -189,7 +189,7 @@ class Writing:
         )
 
     def keep_absent(self) -> None:
-        """Note that the documents which this change brought, and did not replace, were not there before."""
+        """Record that documents which this change added, but did not replace, did not exist before."""
         self.connection.execute(
             "INSERT INTO past(number, row, id) SELECT changed, row, id FROM documents WHERE changed = %s "
             "ON CONFLICT DO NOTHING",
@@ -205,7 +205,7 @@ class Writing:
             self.more -= len(rows)
 
     def relabel(self, wanted: dict[int, Document]) -> None:
-        """Give the documents of some rows the labels that these have."""
+        """Give the documents in some rows the labels of the given documents."""
         rows = list(wanted)
         self.keep(rows, whole=False)
         self.connection.execute("DELETE FROM document_labels WHERE row = ANY(%s)", (rows,))
@@ -213,11 +213,11 @@ class Writing:
         self.connection.execute("UPDATE documents SET changed = %s WHERE row = ANY(%s)", (self.number, rows))
 
     def _insert(self, table: str, columns: dict[str, str], rows: Iterable[tuple[Any, ...]]) -> None:
-        """Write rows into a table, whose columns are given with their types."""
+        """Insert rows into a table, whose columns are given with their types."""
         start = list(islice(rows, FEW + 1))
         names = ", ".join(columns)
         with self.connection.cursor() as cursor:
-            if len(start) <= FEW:  # which takes fewer round trips
+            if len(start) <= FEW:  # fewer round trips
                 cursor.executemany(f"INSERT INTO {table}({names}) VALUES ({', '.join(['%b'] * len(columns))})", start)
                 return
             with cursor.copy(f"COPY {table}({names}) FROM STDIN (FORMAT BINARY)") as copy:

@@ -1,4 +1,4 @@
-"""Connections to one schema of a PostgreSQL server: address, pool, what is tried again, complaints in plain words."""
+"""Connections to one schema of a PostgreSQL server: address, pool, retries, and errors in plain words."""
 
 from __future__ import annotations
 
@@ -21,38 +21,38 @@ try:
     from psycopg import sql as sql
     from psycopg.conninfo import conninfo_to_dict
     from psycopg_pool import ConnectionPool, PoolClosed, PoolTimeout
-except ImportError as error:  # all of this store needs them, and it is imported only where it is asked for
+except ImportError as error:  # this whole store needs them, and is imported only on request
     raise MissingExtraError("The PostgreSQL datastore", "psycopg", "postgres") from error
 
 SCHEMES = ("postgresql://", "postgres://")
 FORM = "postgresql://host/database?schema=NAME"
-REACH = 10.0  # seconds to wait for a server that is starting, or for a free connection
+REACH = 10.0  # seconds to wait for a starting server or a free connection
 
 Connection: TypeAlias = "psycopg.Connection[tuple[Any, ...]]"
 Result = TypeVar("Result")
 
 REASONS: tuple[tuple[type[psycopg.Error], str], ...] = (
     (PoolClosed, "it is closed. Open it again"),
-    (PoolTimeout, "its server did not answer. Check the address and that the server runs"),
+    (PoolTimeout, "its server did not answer. Check the address, and that the server is running"),
     (errors.LockNotAvailable, "another process is writing to it. Try again when it is done"),
-    (errors.InsufficientPrivilege, "this role may not do that. Ask the owner of the schema for the grants it needs"),
-    (errors.ReadOnlySqlTransaction, "its server takes no changes. Use the address of the primary server"),
-    (errors.DiskFull, "the server's disk is full. Nothing was changed; make room and try again"),
-    (errors.UndefinedTable, "its tables are not all there. Check the address, or restore the schema from a copy"),
+    (errors.InsufficientPrivilege, "this role lacks permission. Ask the owner of the schema for the necessary grants"),
+    (errors.ReadOnlySqlTransaction, "its server is read-only. Use the address of the primary server"),
+    (errors.DiskFull, "the server's disk is full. Nothing was changed; free some space and try again"),
+    (errors.UndefinedTable, "some of its tables are missing. Check the address, or restore the schema from a copy"),
 )
 
 
 @dataclass(frozen=True)
 class Address:
-    """Where a store lies: a server as libpq understands it, and a schema."""
+    """The location of a store: a server as libpq understands it, and a schema."""
 
-    text: str  # as it was given; it holds no secret
+    text: str  # as given; it contains no secret
     server: str
     schema: str
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Take an address apart; one that holds a password is an error that does not repeat it."""
+        """Parse an address; the error for one with a password does not repeat it."""
         server, _, query = text.partition("?")
         pairs = [pair for pair in query.split("&") if pair]
         rest = "&".join(pair for pair in pairs if not pair.startswith("schema="))
@@ -61,16 +61,16 @@ class Address:
             if not text.startswith(SCHEMES):
                 raise psycopg.ProgrammingError
             parts = conninfo_to_dict(server)
-        except psycopg.ProgrammingError:  # its text may repeat a password
-            raise StoreError(f"got an address that PostgreSQL cannot read, expected {FORM}.") from None
+        except psycopg.ProgrammingError:  # its message may repeat a password
+            raise StoreError(f"the address is not valid for PostgreSQL, expected {FORM}.") from None
         if any(value for name, value in parts.items() if "password" in name or "secret" in name):
             raise StoreError(
-                "the address of a datastore holds no password, as it is written into models. "
+                "the address of a datastore must not contain a password, because it is written into models. "
                 "Use PGPASSWORD, PGPASSFILE or a service file (PGSERVICEFILE)."
             )
         if "require_auth" in parts:
             raise StoreError(
-                "the address of a datastore cannot say how passwords are sent. Use PGREQUIREAUTH for that."
+                "the address of a datastore cannot specify how passwords are sent. Use PGREQUIREAUTH for that."
             )
         schema = unquote(next((pair for pair in pairs if pair.startswith("schema=")), "schema=denn")[len("schema=") :])
         if not 0 < len(schema.encode()) < 64 or "\0" in schema:
@@ -78,20 +78,20 @@ class Address:
         return cls(text, server, schema)
 
     def options(self) -> dict[str, Any]:
-        """Return the parameters of a connection that the address leaves open."""
+        """Return the connection parameters that the address leaves open."""
         given = conninfo_to_dict(self.server)
         wanted = {"connect_timeout": int(REACH), "application_name": "denn"}
         if "PGREQUIREAUTH" not in os.environ:
             if psycopg.pq.version() < 160_000:
                 raise StoreError(
-                    "to send no password in the clear, denn needs libpq 16. Install 'psycopg[binary]', or set "
+                    "denn needs libpq 16 to avoid sending passwords in the clear. Install 'psycopg[binary]', or set "
                     "PGREQUIREAUTH."
                 )
-            wanted["require_auth"] = "!password,!md5"  # SCRAM, a certificate, Kerberos, or no password at all
+            wanted["require_auth"] = "!password,!md5"  # SCRAM, a certificate, Kerberos, or no password
         return {"autocommit": True} | {name: value for name, value in wanted.items() if name not in given}
 
     def place(self, connection: Connection) -> str:
-        """Say where the store is in fact, with nothing about who asks."""
+        """Return the actual location of the store, without the user's name."""
         info = connection.info
         host = quote(info.host, safe="") + (f":{info.port}" if not info.host.startswith("/") else "")
         return f"postgresql://{host}/{quote(info.dbname)}?schema={quote(self.schema)}"
@@ -109,28 +109,28 @@ SELECT set_config('search_path', concat_ws(', ', quote_ident(%(schema)s), (
 
 
 def prepare(connection: Connection, schema: str, read_only: bool) -> None:
-    """Make a new connection look into the schema and understand vectors."""
+    """Set up a new connection for the schema and for vectors."""
     values = {"schema": schema, "read_only": "on" if read_only else "off"}
     path = connection.execute(SETTINGS, values).fetchone()
-    if path and ", " in path[0].removeprefix(sql.Identifier(schema).as_string()):  # there is the extension
+    if path and ", " in path[0].removeprefix(sql.Identifier(schema).as_string()):  # the extension is there
         register_vector(connection)
 
 
 def wait_at_most(connection: Connection, patience: float, local: bool = True) -> None:
-    """Let the transaction, or the session, wait so many seconds for the locks of others."""
-    milliseconds = max(1, round(1000 * patience))  # 0 would mean for ever
+    """Let the transaction, or the session, wait this many seconds for the locks of others."""
+    milliseconds = max(1, round(1000 * patience))  # 0 would mean forever
     connection.execute("SELECT set_config('lock_timeout', %s, %s)", (f"{milliseconds}ms", local))
 
 
 def lost(error: psycopg.Error) -> bool:
-    """Say whether an error means that the connection is gone, with whatever was under way on it."""
+    """Return whether an error means that the connection is lost, with any work in progress."""
     if not isinstance(error, OperationalError) or isinstance(error, PoolClosed | PoolTimeout):
         return False
     return error.sqlstate is None or error.sqlstate.startswith(("08", "57P"))
 
 
 class Link:
-    """A small pool of connections that outlives restarts of the server."""
+    """A small pool of connections that survives restarts of the server."""
 
     def __init__(self, address: Address, read_only: bool) -> None:
         self.address = address
@@ -141,7 +141,7 @@ class Link:
             min_size=1,
             max_size=8,
             timeout=REACH,
-            reconnect_timeout=REACH,  # after which the next call tries at once, not after ever longer pauses
+            reconnect_timeout=REACH,  # then the next call tries at once, instead of after ever longer pauses
             open=True,
         )
 
@@ -156,11 +156,11 @@ class Link:
             yield connection
 
     def mend(self) -> None:
-        """Replace the connections that are gone."""
+        """Replace lost connections."""
         self._pool.check()
 
     def run(self, work: Callable[[Connection], Result]) -> Result:
-        """Run what reads, or may be done twice; again where the connection was lost."""
+        """Run work that only reads or can be repeated; run it again if the connection was lost."""
         with explained(self.address):
             try:
                 with self._pool.connection() as connection:
@@ -175,14 +175,14 @@ class Link:
 
 @contextmanager
 def connected(address: Address) -> Iterator[Connection]:
-    """Open one connection apart from any pool, whose failure says why."""
+    """Open one connection outside any pool, with an error that gives the reason if it fails."""
     with explained(address), psycopg.connect(address.server, **address.options()) as connection:
         yield connection
 
 
 @contextmanager
 def explained(address: Address) -> Iterator[None]:
-    """Turn what the server or the driver complains of into a sentence for the user."""
+    """Turn errors of the server or the driver into sentences for the user."""
     try:
         yield
     except psycopg.Error as error:

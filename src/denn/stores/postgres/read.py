@@ -1,4 +1,4 @@
-"""What can be read of a datastore in PostgreSQL besides its neighbours: documents, vectors, descriptions, history."""
+"""Read from a datastore in PostgreSQL: documents, vectors, matching documents and history."""
 
 from __future__ import annotations
 
@@ -24,23 +24,23 @@ BY_DIGEST = "sha256(d.id) = ANY(%b::bytea[])"
 
 
 def digests(texts: Iterable[str]) -> list[bytes]:
-    """Return what ids and names are found by."""
+    """Return the digests by which ids and names are found."""
     return [sha256(text.encode()).digest() for text in texts]
 
 
 def check_known(address: Address, ids: Sequence[str], known: Iterable[str]) -> None:
-    """Refuse ids that are not among the known ones."""
+    """Reject ids that are not among the known ones."""
     held = set(known)
     unknown = [id for id in ids if id not in held]
     if unknown:
         raise UnknownError(
-            f"the datastore {address.text} holds no document with the id {unknown[0]!r} ({len(unknown)} unknown of "
-            f"{len(ids)}). Nothing was changed."
+            f"the datastore {address.text} has no document with the id {unknown[0]!r} ({len(unknown)} of {len(ids)} "
+            "ids are unknown). Nothing was changed."
         )
 
 
 def documents(connection: Connection, address: Address, ids: Sequence[str], missing_ok: bool = False) -> list[Document]:
-    """Return stored documents in the order of the ids; unknown ones are left out if `missing_ok`."""
+    """Return stored documents in the order of the ids, leaving out unknown ones if `missing_ok`."""
     statement = f"SELECT {CONTENT} FROM documents d WHERE {BY_DIGEST}"
     rows = connection.execute(statement, (digests(ids),), binary=True).fetchall()
     found = {row[0].decode(): document_of(row) for row in rows}
@@ -50,14 +50,14 @@ def documents(connection: Connection, address: Address, ids: Sequence[str], miss
 
 
 def document_of(row: Sequence[Any]) -> Document:
-    """Make a document of what CONTENT selects."""
+    """Create a document from the result of CONTENT."""
     id, text, *names = row
     labels, rejected = (tuple(name.decode() for name in some) for some in names)
     return Document(text.decode(), labels, id.decode(), rejected)
 
 
 def texts(connection: Connection, ids: Sequence[str]) -> dict[str, str]:
-    """Return the texts of stored documents by id; unknown ids are left out."""
+    """Return the texts of stored documents by id, leaving out unknown ids."""
     statement = f"SELECT d.id, d.text FROM documents d WHERE {BY_DIGEST}"
     rows = connection.execute(statement, (digests(ids),), binary=True).fetchall()
     return {id.decode(): text.decode() for id, text in rows}
@@ -73,13 +73,13 @@ def vectors(connection: Connection, address: Address, ids: Sequence[str], dimens
 
 
 def stacked(vectors: Sequence[Any], dimension: int) -> Tensor:
-    """Make a (n,d) tensor of pgvector's vectors."""
+    """Turn pgvector's vectors into a (n,d) tensor."""
     rows = np.array([vector.to_numpy() for vector in vectors], np.float32)
     return torch.from_numpy(rows.reshape(len(vectors), dimension))
 
 
 def rows_of(connection: Connection, address: Address, which: Which) -> dict[str, int]:
-    """Return ids and rows of the documents that are meant; an unknown id is an error."""
+    """Return ids and rows of the matching documents; an unknown id is an error."""
     if isinstance(which, Where):
         return select(connection, which)
     ids = as_ids(which)
@@ -90,7 +90,7 @@ def rows_of(connection: Connection, address: Address, which: Which) -> dict[str,
 
 
 def select(connection: Connection, where: Where) -> dict[str, int]:
-    """Return ids and rows of the documents that are described, oldest first."""
+    """Return ids and rows of the documents that match a filter, oldest first."""
     wanted = (
         "d.row IN (SELECT l.row FROM document_labels l JOIN labels ON number = l.label WHERE sha256(name) = ANY(%b))"
     )
@@ -108,10 +108,10 @@ def select(connection: Connection, where: Where) -> dict[str, int]:
 
 
 def parts(connection: Connection, size: int) -> Iterator[list[tuple[Any, ...]]]:
-    """Read CONTENT and vector of all documents of one moment, oldest first, in parts of `size`."""
+    """Read CONTENT and vectors of a snapshot of all documents, oldest first, in batches of `size`."""
     if size < 1:
-        raise StoreError(f"got parts of {size} documents, expected at least one.")
-    with connection.transaction(), connection.cursor("export") as cursor:  # the server keeps its place in the rows
+        raise StoreError(f"the batch size must be at least 1, not {size}.")
+    with connection.transaction(), connection.cursor("export") as cursor:  # a cursor on the server
         cursor.execute(
             f"SELECT {CONTENT}, v.embedding FROM documents d JOIN vectors v USING (row) ORDER BY d.row",
             binary=True,
@@ -121,7 +121,7 @@ def parts(connection: Connection, size: int) -> Iterator[list[tuple[Any, ...]]]:
 
 
 def facts(connection: Connection, address: Address) -> tuple[str, int, str, int]:
-    """Return where the store is in fact, its bytes with indexes, the server's version, and the number of rejections."""
+    """Return the actual location of the store, its bytes with indexes, the server's version, and its rejections."""
     query = (
         "SELECT sum(pg_total_relation_size(c.oid))::bigint, current_setting('server_version'), "
         "(SELECT count(*) FROM document_labels WHERE label < 0) FROM pg_class c "

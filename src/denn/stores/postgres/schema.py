@@ -1,4 +1,4 @@
-"""The tables of a datastore in PostgreSQL: numbered steps that make them, who may use them, and their index."""
+"""The tables of a datastore in PostgreSQL: numbered migrations, grants, and their index."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ from denn.stores.rules import check_labels
 
 WIDEST = 16_000  # of pgvector's type
 WIDEST_INDEXED = 4_000  # of its HNSW index over half-precision vectors
-WIDEST_IN_PAGE = 1_900  # wider rows do not fit into a page of 8 kB
-INDEX_FROM = 5_000  # documents; a scan of fewer takes no longer than the index
+WIDEST_IN_PAGE = 1_900  # wider rows do not fit in a page of 8 kB
+INDEX_FROM = 5_000  # documents; scanning fewer is as fast as the index
 
-# Ids, names and texts are UTF-8 in bytea, because PostgreSQL's text cannot hold a NUL. They are found by their digests,
-# as an entry of an index has at most 2.7 kB. Nothing may stay of a forgotten document, so the columns that hold content
-# keep no statistics: those are samples of it. Vectors lie in a table of their own so that a relabelling does not touch
-# their index. There are no foreign keys: all that writes does so under the lock of the one row of meta.
+# Ids, names and texts are UTF-8 in bytea, because PostgreSQL's text cannot contain NUL. They are found by digest,
+# because an index entry has at most 2.7 kB. Nothing of a forgotten document may remain, so columns with content keep no
+# statistics, which are samples of it. Vectors have their own table, so that relabelling does not touch their index.
+# There are no foreign keys, because all writes happen under the lock on the one row of meta.
 TABLES = """
 CREATE TABLE meta(
   one boolean PRIMARY KEY DEFAULT true CHECK (one),
   dimension integer NOT NULL,
   version bigint NOT NULL DEFAULT 0,        -- the number of the last change
-  epoch bigint NOT NULL DEFAULT 0,          -- counts what other processes must read anew: labels gone, an index made
+  epoch bigint NOT NULL DEFAULT 0,          -- counts what other processes must read again: labels gone, an index made
   documents bigint NOT NULL DEFAULT 0,
-  last_row bigint NOT NULL DEFAULT 0,       -- a row number is given once and never again
-  swept boolean NOT NULL DEFAULT true       -- no vector was taken out since their table was last written anew
+  last_row bigint NOT NULL DEFAULT 0,       -- a row number is never used again
+  swept boolean NOT NULL DEFAULT true       -- no vector was removed since their table was last rewritten
 );
 CREATE TABLE labels(
   number integer GENERATED ALWAYS AS IDENTITY PRIMARY KEY,  -- columns are the labels in this order
@@ -47,14 +47,14 @@ CREATE TABLE changes(
   undoes bigint,                            -- the change that this one undid
   undone boolean NOT NULL DEFAULT false,
   undoable boolean NOT NULL,
-  token uuid NOT NULL                       -- by it a writer that lost its connection knows its change again
+  token uuid NOT NULL                       -- lets a writer that lost its connection recognise its change
 );
-CREATE TABLE past(                          -- each document that a change touched, as it was before
+CREATE TABLE past(                          -- each document that a change touched, in its state before
   number bigint NOT NULL,
   row bigint NOT NULL,
   id bytea NOT NULL,
-  labels integer[],                         -- null where there was no such document
-  text bytea,                               -- null, like the embedding, where only labels were changed
+  labels integer[],                         -- null if there was no such document
+  text bytea,                               -- null, like the embedding, if only labels were changed
   embedding vector({dimension}),
   PRIMARY KEY (number, row)
 );
@@ -81,7 +81,7 @@ MIGRATIONS = (TABLES, REJECTIONS)  # step n brings a store from n - 1 to n; step
 
 
 def create_tables(connection: Connection, address: Address, dimension: int, labels: Sequence[str]) -> None:
-    """Make extension, schema and an empty store in one transaction; a schema that holds anything is an error."""
+    """Create the extension, schema and an empty store in one transaction; raise if the schema has content."""
     check_labels(labels)
     names = [name.encode() for name in dict.fromkeys(labels)]
     schema = sql.Identifier(address.schema)
@@ -92,7 +92,7 @@ def create_tables(connection: Connection, address: Address, dimension: int, labe
         if found is None:
             connection.execute(sql.SQL("CREATE SCHEMA {}").format(schema))
         elif found[1]:
-            raise StoreError(f"there is something in {address.text} already. Open it, or choose another schema.")
+            raise StoreError(f"{address.text} already contains tables. Open it, or choose another schema.")
         prepare(connection, address.schema, read_only=False)
         connection.execute("CREATE TABLE migrations(number integer PRIMARY KEY, time timestamptz DEFAULT now())")
         _apply(connection, 0, dimension)
@@ -100,24 +100,24 @@ def create_tables(connection: Connection, address: Address, dimension: int, labe
 
 
 def check_tables(connection: Connection, address: Address) -> int:
-    """Check that the schema holds a store of this version and return the width of its embeddings."""
+    """Check that the schema contains a store of this version, and return the dimension of its embeddings."""
     _enter(connection, address)
     done = _number(connection, "SELECT max(number) FROM migrations")
     if done < len(MIGRATIONS):
         raise StoreError(
-            f"the datastore {address.text} is of an older version of denn (step {done} of {len(MIGRATIONS)}). "
+            f"the datastore {address.text} is from an older version of denn (migration {done} of {len(MIGRATIONS)}). "
             "Call PostgresStore.migrate with its address once, as the role that owns it."
         )
     if done > len(MIGRATIONS):
         raise StoreError(
-            f"the datastore {address.text} is of a newer version of denn (step {done}, this one knows "
+            f"the datastore {address.text} is from a newer version of denn (migration {done}, this version has "
             f"{len(MIGRATIONS)}). Update denn."
         )
     return _number(connection, "SELECT dimension FROM meta")
 
 
 def migrate_tables(connection: Connection, address: Address) -> int:
-    """Apply the steps that a store lacks, all or none. Return how many there were."""
+    """Apply missing migrations, all or none, and return how many there were."""
     _enter(connection, address)
     with connection.transaction():
         connection.execute("LOCK TABLE migrations, meta IN ACCESS EXCLUSIVE MODE")
@@ -127,7 +127,7 @@ def migrate_tables(connection: Connection, address: Address) -> int:
 
 
 def grants(schema: str, writer: str, reader: str) -> str:
-    """Write the statements by which the owner lets one role add, change and forget, and another one only search."""
+    """Return the statements with which the owner lets one role add, change and forget, and another one only search."""
     quoted = {name: '"' + value.replace('"', '""') + '"' for name, value in locals().items()}
     return """
 GRANT USAGE ON SCHEMA {schema} TO {writer}, {reader};
@@ -140,16 +140,16 @@ ALTER DEFAULT PRIVILEGES IN SCHEMA {schema} GRANT INSERT, UPDATE, DELETE ON TABL
 
 
 def is_owner(connection: Connection) -> bool:
-    """Say whether this session may make indexes and rewrite tables."""
+    """Return whether this session may create indexes and rewrite tables."""
     owned = "SELECT pg_has_role(relowner, 'USAGE') FROM pg_class WHERE oid = to_regclass('vectors')"
     return bool(_number(connection, owned))
 
 
 def build_index(connection: Connection, patience: float) -> None:
-    """Make the index of the nearest neighbours; searches go on meanwhile, changes wait."""
+    """Create the index for nearest neighbours; searches continue meanwhile, changes wait."""
     wait_at_most(connection, patience)
     dimension = _number(connection, "UPDATE meta SET epoch = epoch + 1 RETURNING dimension")
-    # Of unit vectors the inner product is the cosine, and unlike that it has room for the zero vector.
+    # For unit vectors the inner product is the cosine, and unlike that it is defined for the zero vector.
     connection.execute(
         f"CREATE INDEX IF NOT EXISTS vectors_near ON vectors "
         f"USING hnsw ((embedding::halfvec({dimension})) halfvec_ip_ops)"
@@ -158,7 +158,7 @@ def build_index(connection: Connection, patience: float) -> None:
 
 
 def _make_extension(connection: Connection, address: Address) -> None:
-    """Make pgvector's extension where it is missing and this role may; one that is too old is an error."""
+    """Create the pgvector extension if it is missing and this role may; raise if it is too old."""
     known = "SELECT extversion FROM pg_extension WHERE extname = 'vector'"
     try:
         if connection.execute(known).fetchone() is None:
@@ -166,11 +166,11 @@ def _make_extension(connection: Connection, address: Address) -> None:
                 connection.execute("CREATE EXTENSION vector")
     except errors.InsufficientPrivilege:
         raise StoreError(
-            f"the database of {address.text} lacks the extension vector, which this role may not make. "
+            f"the database of {address.text} lacks the extension vector, which this role may not create. "
             "An administrator must run there: CREATE EXTENSION vector"
         ) from None
     except (errors.FeatureNotSupported, errors.UndefinedFile):
-        raise StoreError(f"the server of {address.text} lacks pgvector. Install it there, 0.8 or newer.") from None
+        raise StoreError(f"the server of {address.text} lacks pgvector. Install version 0.8 or newer there.") from None
     (version,) = connection.execute(known).fetchone() or ("",)
     if tuple(int(part) for part in version.split(".")[:2]) < (0, 8):
         raise StoreError(
@@ -180,7 +180,7 @@ def _make_extension(connection: Connection, address: Address) -> None:
 
 
 def _enter(connection: Connection, address: Address) -> None:
-    """Make a connection use the schema of a store."""
+    """Set the schema of a store on a connection."""
     there = "SELECT to_regclass(quote_ident(%s) || '.migrations') IS NOT NULL"
     if not _number(connection, there, (address.schema,)):
         raise StoreError(f"there is no datastore at {address.text}. Check the address, or create one there first.")

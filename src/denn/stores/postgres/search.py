@@ -1,4 +1,4 @@
-"""Search in PostgreSQL, one statement for many queries, exact or over an index; label columns of what it finds."""
+"""Search in PostgreSQL with one statement for many queries, exactly or with an index."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from denn.stores.postgres.schema import INDEX_FROM
 from denn.stores.rejections import told_apart
 from denn.types import Neighbours
 
-OVERFETCH = 4  # the index has half precision: so many times k are taken from it and ranked again by their full vectors
-FEWEST = 50  # taken from the index at least
-NARROWEST, WIDEST = 200, 1000  # candidates that one pass over the index keeps; the second is the most that pgvector can
-NARROW = 50_000  # documents for which the narrowest look finds 99.7 % of the 30 nearest
-FRESH = 64  # documents changed last that are compared too: the way to a new one unlike all others can be missing
-SCAN_SHARE = 8  # where more than one document in so many would be taken from the index, all are looked at
+OVERFETCH = 4  # the index has half precision: fetch this many times k, and rank them again by their full vectors
+FEWEST = 50  # minimum number to fetch from the index
+NARROWEST, WIDEST = 200, 1000  # candidates that one pass over the index keeps; the second is pgvector's maximum
+NARROW = 50_000  # documents for which the narrowest pass finds 99.7 % of the 30 nearest
+FRESH = 64  # last changed documents to compare as well: the index may have no path to a new, dissimilar one
+SCAN_SHARE = 8  # scan all documents if the index would have to return more than one in this many
 
 STATE = """
 SELECT version, epoch, documents,
@@ -61,7 +61,7 @@ _WIDTHS: WeakKeyDictionary[Connection, int] = WeakKeyDictionary()
 
 @dataclass(frozen=True)
 class Labels:
-    """Label names with the numbers they are stored by, ascending; their places are the columns."""
+    """Label names with the numbers under which they are stored, ascending; their positions are the columns."""
 
     numbers: tuple[int, ...] = ()
     names: tuple[str, ...] = ()
@@ -79,7 +79,7 @@ class Labels:
 
 @dataclass(frozen=True)
 class State:
-    """What a process remembers of a store."""
+    """What a process remembers about a store."""
 
     version: int = -1
     epoch: int = -1
@@ -88,12 +88,12 @@ class State:
     labels: Labels = Labels()
 
     def renewed(self, connection: Connection) -> State:
-        """Return the present state."""
+        """Return the current state."""
         row: Any = connection.execute("SELECT version, epoch FROM meta").fetchone()
         return self if row == (self.version, self.epoch) else self.reread(connection)
 
     def reread(self, connection: Connection) -> State:
-        """Return the present state, reading only the labels that are new."""
+        """Return the current state, reading only new labels."""
         known = {"epoch": self.epoch, "last": self.labels.numbers[-1] if self.labels.numbers else 0}
         row: Any = connection.execute(STATE, known, binary=True).fetchone()
         version, epoch, documents, indexed, numbers, names = row
@@ -105,18 +105,18 @@ class State:
 
 
 def by_index(documents: int, k: int) -> bool:
-    """Say whether the index is worth asking for k of so many documents."""
+    """Return whether the index is worth using for k of this many documents."""
     return documents >= max(INDEX_FROM, SCAN_SHARE * max(FEWEST, OVERFETCH * k))
 
 
 def width_for(documents: int) -> int:
-    """Return how many candidates a pass over the index of so many documents keeps: with √N recall stays above 0.99."""
+    """Return how many candidates a pass over the index keeps for this many documents: √N keeps recall above 0.99."""
     wanted = NARROWEST * math.sqrt(documents / NARROW)
     return min(WIDEST, max(NARROWEST, 100 * math.ceil(wanted / 100)))
 
 
 def widen(connection: Connection, documents: int) -> None:
-    """Have a connection look as wide as the store is large; it remembers how wide that was."""
+    """Set the search width of a connection for the size of the store, and remember it."""
     if _WIDTHS.get(connection) != (width := width_for(documents)):
         connection.execute("SELECT set_config('hnsw.ef_search', %s, false)", (str(width),))
         _WIDTHS[connection] = width
@@ -125,10 +125,10 @@ def widen(connection: Connection, documents: int) -> None:
 def nearest(
     connection: Connection, state: State, documents: int, queries: Any, k: int, hidden: Sequence[bytes]
 ) -> tuple[Neighbours, State, int]:
-    """Find the k nearest of the (n,d) unit queries; return what is now known of the store and its size, too.
+    """Find the k nearest of the (n,d) unit queries; also return the state of the store and its size.
 
-    `documents` is its size as last seen, and `hidden` are digests of ids. Where the index gives too few, which it can
-    where much is hidden, all documents are looked at.
+    `documents` is its size as last seen, and `hidden` are digests of ids. If the index returns too few, which can
+    happen if much is hidden, all documents are scanned.
     """
     exact = not (state.indexed and by_index(documents, k))
     if not exact:
@@ -146,12 +146,12 @@ def nearest(
             state = state.renewed(connection)
         try:
             return _neighbours(found, len(queries), width, state.labels), state, documents
-        except KeyError:  # a label was made since the state was read, or taken out between two statements
+        except KeyError:  # a label was added since the state was read, or removed between two statements
             state = state.reread(connection)
 
 
 def _statement(dimension: int, k: int, exact: bool) -> str:
-    # Numbers are written out, as the planner must know them to choose the index.
+    # Numbers are written out, because the planner must know them to choose the index.
     candidates = ALL if exact else NEAREST.format(d=dimension, fetch=max(FEWEST, OVERFETCH * k))
     return SEARCH.format(candidates=candidates, k=k, fresh=0 if exact else FRESH)
 

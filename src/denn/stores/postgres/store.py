@@ -35,18 +35,18 @@ Result = TypeVar("Result")
 class PostgresStore:
     """A datastore in a schema of a PostgreSQL database; any number of processes read and write, one at a time.
 
-    Its address is `postgresql://host/database?schema=NAME`. Readers never wait for writers. While there are few
-    documents all are looked at; for more there is an HNSW index, which may miss a neighbour now and then.
+    Its address is `postgresql://host/database?schema=NAME`. Readers never wait for writers. A small store is scanned;
+    a larger one has an HNSW index, which may occasionally miss a neighbour.
     """
 
     def __init__(self, address: Address, read_only: bool, patience: float) -> None:
-        """Open a store; `open` and `create` are the ways to call this."""
+        """Open a store; call `open` or `create` instead."""
         self.address = address.text
         self._where, self._read_only, self._patience = address, read_only, patience
         with connected(address) as connection:
             self._dimension = check_tables(connection, address)
             self._state = State().renewed(connection)
-        self._documents = self._state.documents  # as last seen; what a search finds is not decided by it
+        self._documents = self._state.documents  # as last seen; results of searches do not depend on it
         self._link = Link(address, read_only)
 
     @classmethod
@@ -59,12 +59,12 @@ class PostgresStore:
         device: str | torch.device = "cpu",
         patience: float = 10.0,
     ) -> Self:
-        """Make an empty store for embeddings of this width, with `labels` as its first columns.
+        """Create an empty store for embeddings of this dimension, with `labels` as its first columns.
 
-        The device is of no account: the server searches.
+        The device is ignored, because the server searches.
         """
         if not 1 <= dimension <= WIDEST:
-            raise StoreError(f"got the dimension {dimension}, expected the width of the embeddings, 1 to {WIDEST:,}.")
+            raise StoreError(f"got the dimension {dimension}, expected that of the embeddings, 1 to {WIDEST:,}.")
         where = Address.parse(address)
         with connected(where) as connection:
             create_tables(connection, where, dimension, labels)
@@ -74,12 +74,12 @@ class PostgresStore:
     def open(
         cls, address: str, read_only: bool = False, *, device: str | torch.device = "cpu", patience: float = 10.0
     ) -> Self:
-        """Open a store that exists; a change waits `patience` seconds for another process that is writing."""
+        """Open an existing store; a change waits `patience` seconds for another process that is writing."""
         return cls(Address.parse(address), read_only, patience)
 
     @classmethod
     def migrate(cls, address: str) -> int:
-        """Bring the tables of an older version of denn up to date, as their owner. Return how many steps that took."""
+        """Update the tables of an older version of denn, as their owner; return the number of migrations."""
         where = Address.parse(address)
         with connected(where) as connection:
             return migrate_tables(connection, where)
@@ -96,12 +96,12 @@ class PostgresStore:
 
     @property
     def dimension(self) -> int:
-        """The width of the embeddings."""
+        """The dimension of the embeddings."""
         return self._dimension
 
     @property
     def labels(self) -> tuple[str, ...]:
-        """Label names in column order; new names are appended, never reordered; only `vacuum` takes unused ones out."""
+        """Label names in column order; new names are appended; only `vacuum` removes unused ones."""
         return self._renew().labels.names
 
     def __len__(self) -> int:
@@ -116,7 +116,7 @@ class PostgresStore:
         return self._link.run(read.label_counts)
 
     def info(self) -> dict[str, object]:
-        """Return what a person would ask first; no part of it is a secret."""
+        """Return a summary of the store, without secrets."""
         state = self._renew()
         place, size, server, rejections = self._link.run(lambda connection: read.facts(connection, self._where))
         return {
@@ -132,15 +132,15 @@ class PostgresStore:
         }
 
     def select(self, where: Where) -> list[str]:
-        """List the ids of the documents that are meant, oldest first."""
+        """List the ids of the matching documents, oldest first."""
         return list(self._link.run(lambda connection: read.select(connection, where)))
 
     def get(self, ids: Sequence[str], *, missing_ok: bool = False) -> list[Document]:
-        """Return stored documents in the order of the ids; an unknown id is an error, or left out if `missing_ok`."""
+        """Return stored documents in the order of the ids; an unknown id is an error unless `missing_ok`."""
         return self._link.run(lambda connection: read.documents(connection, self._where, ids, missing_ok))
 
     def texts(self, ids: Sequence[str]) -> dict[str, str]:
-        """Return the texts of stored documents by id; unknown ids are left out."""
+        """Return the texts of stored documents by id, leaving out unknown ids."""
         return self._link.run(lambda connection: read.texts(connection, ids))
 
     def vectors(self, ids: Sequence[str]) -> Tensor:
@@ -148,19 +148,19 @@ class PostgresStore:
         return self._link.run(lambda connection: read.vectors(connection, self._where, ids, self._dimension))
 
     def export(self, size: int = 1024) -> Iterator[tuple[list[Document], Tensor]]:
-        """Go through all documents of one moment, oldest first, with their (n,d) unit vectors, in parts of `size`."""
+        """Yield a snapshot of all documents, oldest first, with their (n,d) unit vectors, in batches of `size`."""
         with explained(self._where), self._link.connection() as connection:
             for rows in read.parts(connection, size):
                 documents = [read.document_of(row[:-1]) for row in rows]
                 yield documents, read.stacked([row[-1] for row in rows], self._dimension)
 
     def search(self, queries: Tensor, k: int, exclude: Collection[str] = ()) -> Neighbours:
-        """Find the k nearest documents by cosine for each of the (n,d) queries, leaving out excluded ids.
+        """Find the k nearest documents by cosine for each of the (n,d) queries, ignoring the ids in `exclude`.
 
-        The result is as wide as k or as the number of documents left, whichever is smaller.
+        The result has k columns, or fewer if fewer documents are left.
         """
         if k < 1:
-            raise StoreError(f"got k = {k}, expected at least one neighbour.")
+            raise StoreError(f"k must be at least 1, not {k}.")
         rows, known = unit_rows(queries, self._dimension).numpy(), self._state
         found, state, self._documents = self._link.run(
             lambda connection: nearest(connection, known, self._documents, rows, k, read.digests(exclude))
@@ -170,20 +170,20 @@ class PostgresStore:
         return found
 
     def refresh(self) -> bool:
-        """Look whether other processes changed anything since this one last looked; every call sees the newest."""
+        """Return whether other processes changed anything since the last check; every call sees the newest state."""
         before = self._state
         after = self._renew()
         return (before.version, before.epoch) != (after.version, after.epoch)
 
     def history(self, limit: int | None = None, id: str | None = None) -> list[Change]:
-        """List the changes, newest first; with an id those that touched this document and can be told."""
+        """List changes, newest first; with an id, the recorded changes to that document."""
         return self._link.run(lambda connection: read.history(connection, limit, id))
 
     def add(self, documents: Sequence[Document], embeddings: Tensor, *, source: str = "") -> list[str]:
-        """Store documents with their (n,d) embeddings, all or none; an id that exists is replaced. Return the ids.
+        """Store documents with their (n,d) embeddings, replacing documents with the same ids; return the ids.
 
-        A document without an id gets one that this store never gives again; a forgotten id is an error. The owner's
-        add that makes the documents many returns when the index of the nearest neighbours is made, too.
+        A document without an id gets one that this store never uses again; a forgotten id is an error. When the owner
+        adds enough documents, this also creates the index for nearest neighbours before it returns.
         """
         if not documents:
             return []
@@ -201,12 +201,12 @@ class PostgresStore:
         if self._lacks_index():
             try:
                 self._link.run(self._make_index)
-            except StoreError as error:  # what was to be added is, and is found without an index as well
-                log.warning("the index of the nearest neighbours was not made: %s", error)
+            except StoreError as error:  # the documents are stored, and found without an index as well
+                log.warning("the index for nearest neighbours was not created: %s", error)
         return ids
 
     def remove(self, which: Which, *, source: str = "", everything: bool = False) -> int:
-        """Remove documents, all or none; an unknown id is an error. Return how many went."""
+        """Remove documents and return how many; an unknown id is an error."""
         check_meant(which, everything)
 
         def work(writing: Writing) -> int:
@@ -228,9 +228,9 @@ class PostgresStore:
         source: str = "",
         everything: bool = False,
     ) -> int:
-        """Give documents these labels, or those they have, without `drop` and with `add`. Return how many changed.
+        """Replace the labels of documents, or `add` and `drop` some; return how many documents changed.
 
-        `reject` takes labels away and stores that they were rejected, until they are given again or dropped.
+        `reject` removes labels and records them as rejected until they are assigned again or dropped.
         """
         check_meant(which, everything)
         asked = Relabelling.of(labels, add, drop, reject)
@@ -245,18 +245,18 @@ class PostgresStore:
         return self._change("relabel", source, work)
 
     def forget(self, which: Which, *, source: str = "", everything: bool = False) -> int:
-        """Remove documents, in the history too, but for their ids; after `vacuum` nothing of them is in the tables."""
+        """Permanently delete documents and their history, except for their ids; after `vacuum`, also from the files."""
         check_meant(which, everything)
         return self._change("forget", source, lambda writing: undo.forget(writing, which))
 
     def undo(self, number: int, *, source: str = "") -> int:
-        """Bring the documents that a change touched to where they were before it. Return how many were."""
+        """Restore the documents that a change touched to their state before it; return how many were restored."""
         return self._change("undo", source, lambda writing: undo.undo(writing, number))
 
     def vacuum(self, keep: timedelta | None = None) -> None:
-        """Write the tables anew without what was removed, without later labels that nothing carries, without old pasts.
+        """Rewrite the tables without removed documents, unused later labels and outdated history.
 
-        It is for the owner of the tables. Meanwhile others wait for each table in turn.
+        Only the owner of the tables can do this. Meanwhile, others wait for each table in turn.
         """
         self._check_writable()
         age = None if keep is None else checked_age(keep)
@@ -280,7 +280,7 @@ class PostgresStore:
 
     def _check_writable(self) -> None:
         if self._read_only:
-            raise StoreError(f"the datastore {self.address} was opened for reading only. Open it without read_only.")
+            raise StoreError(f"the datastore {self.address} was opened read-only. Open it without read_only.")
 
     def _change(self, action: str, source: str, work: Callable[[Writing], Result]) -> Result:
         self._check_writable()
@@ -300,5 +300,5 @@ class PostgresStore:
 
     def _search_kind(self) -> str:
         if self._dimension > WIDEST_INDEXED:
-            return f"exact (an index takes at most {WIDEST_INDEXED:,} dimensions)"
+            return f"exact (an index supports at most {WIDEST_INDEXED:,} dimensions)"
         return "hnsw" if self._state.indexed and by_index(self._state.documents, 1) else "exact"

@@ -1,4 +1,4 @@
-"""The ways back and out of a datastore in PostgreSQL: undoing changes, forgetting documents, giving back space."""
+"""Undo changes, forget documents and reclaim space in a datastore in PostgreSQL."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SELECT p.id, c.number FROM past p JOIN past later ON sha256(later.id) = sha256(p
 JOIN changes c ON c.number = later.number
 WHERE p.number = %(number)s AND NOT c.undone AND (c.undoes IS NULL OR c.undoes < %(number)s)
 ORDER BY c.number DESC LIMIT 1
-"""  # a later change and the one that undid it leave things as they were
+"""  # a later change and the one that undid it cancel out
 
 BEFORE = """
 SELECT d.row, p.labels IS NOT NULL AND p.text IS NULL AS only_labels
@@ -38,7 +38,7 @@ RESTORE = (
 
 
 def undo(writing: Writing, number: int) -> int:
-    """Bring what a change touched back to where it was; return how many documents that is."""
+    """Restore what a change touched; return the number of documents."""
     _check_undoable(writing.connection, number)
     values = {"old": number, "new": writing.number}
     before = writing.connection.execute(BEFORE, (number,)).fetchall()
@@ -76,7 +76,7 @@ def _check_undoable(connection: Connection, number: int) -> None:
 
 
 def forget(writing: Writing, which: Which) -> int:
-    """Delete documents, stored or past, but for their ids; return how many."""
+    """Delete stored and past documents, except for their ids; return how many."""
     if isinstance(which, Where):
         ids = list(select(writing.connection, which))
     else:
@@ -93,7 +93,7 @@ def forget(writing: Writing, which: Which) -> int:
 
 
 def prune(connection: Connection, keep: timedelta | None, patience: float) -> None:
-    """Drop what is kept for undoing changes older than `keep`, and later labels that nothing has or had."""
+    """Delete the data for undoing changes older than `keep`, and later labels that nothing has or had."""
     wait_at_most(connection, patience)
     connection.execute("SELECT FROM meta FOR UPDATE")
     if keep is not None:
@@ -109,7 +109,7 @@ def prune(connection: Connection, keep: timedelta | None, patience: float) -> No
 
 
 def rewrite(connection: Connection, patience: float) -> None:
-    """Write the tables anew without what was deleted, so that nothing of it is left in their files."""
+    """Rewrite the tables without deleted data, so that nothing of it is left in their files."""
     row: Any = connection.execute("SELECT version, swept FROM meta").fetchone()
     version, swept = row
     tables = ("documents", "document_labels", "labels", "past", *(() if swept else ("vectors",)))
@@ -120,7 +120,7 @@ def rewrite(connection: Connection, patience: float) -> None:
             connection.execute(f"VACUUM (FULL, ANALYZE) {table}")
     except errors.LockNotAvailable:
         raise StoreError(
-            f"the table {table} could not be written anew: another process reads or writes it. Vacuum again later."
+            f"the table {table} could not be rewritten: another process is using it. Vacuum again later."
         ) from None
     finally:
         connection.execute("RESET lock_timeout")
@@ -128,9 +128,9 @@ def rewrite(connection: Connection, patience: float) -> None:
 
 
 def _wait_for_older_readers(connection: Connection, patience: float) -> None:
-    """Wait until no session of the server can see what was deleted so far: PostgreSQL keeps it for them.
+    """Wait until no session of the server can see what was deleted so far, because PostgreSQL keeps it for them.
 
-    How far back a session may look is what a vacuum of any table leaves as the age of its oldest row.
+    The oldest row age that a vacuum of any table leaves shows how far back a session may look.
     """
     now: Any = connection.execute("SELECT pg_snapshot_xmax(pg_current_snapshot())::text::bigint").fetchone()
     end = time.monotonic() + patience
@@ -143,7 +143,7 @@ def _wait_for_older_readers(connection: Connection, patience: float) -> None:
             return
         if time.monotonic() > end:
             raise StoreError(
-                "the tables were not written anew: another session of the server still sees what was deleted (a long "
+                "the tables were not rewritten: another session of the server still sees deleted data (a long "
                 "transaction, a prepared one or a replication slot). End it and vacuum again."
             )
         time.sleep(0.05)
