@@ -2,6 +2,7 @@
 
 import shutil
 import sys
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -11,6 +12,7 @@ import pytest
 import denn
 from denn.encoders.weights import is_installed
 from denn.errors import DataError, MissingExtraError
+from denn.vocabulary import Vocabulary, VocabularyEntry
 
 NEIGHBOURS = tuple(
     denn.Neighbour(f"n{number}", 0.9 - number / 10, ("a", "<b>"), f"{'long ' * 50}<script>") for number in range(5)
@@ -73,10 +75,12 @@ def test_a_prediction_without_labels_or_evidence_says_so():
 
 def test_predictions_become_a_frame():
     frame = denn.to_frame([PREDICTION] * 2, ids=["x", "y"], texts=iter(["one", "two"]))
-    assert list(frame.columns[:4]) == ["id", "text", "labels", "scores"]
+    assert list(frame.columns[:5]) == ["id", "text", "labels", "names", "scores"]
     assert frame.loc[1, ["id", "text"]].tolist() == ["y", "two"]
     assert frame["labels"].explode().tolist() == ["<b>", "<b>"]
     assert frame["scores"].str["a"].tolist() == [0.2, 0.2] and frame["unfamiliar"].all()
+    named = replace(PREDICTION, vocabulary=Vocabulary((VocabularyEntry("<b>", "bold"),)))
+    assert denn.to_frame([named])["names"].tolist() == [["bold"]] and frame["names"][0] == ["<b>"]
     assert frame["words"][0] == {"<b>": ["goal & co", "match"]}
     assert frame["neighbours"][0] == ["n0", "n1", "n2", "n3", "n4"]
     assert isinstance(frame, pd.DataFrame) and list(denn.to_frame([]).columns) == list(frame.columns[2:])

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
     from denn.types import Prediction
 
-COLUMNS = "labels scores confidence familiarity unfamiliar same_text parts words neighbours".split()
+COLUMNS = "labels names scores confidence familiarity unfamiliar same_text parts words neighbours".split()
 
 
 def to_frame(
@@ -20,9 +20,9 @@ def to_frame(
 ) -> pd.DataFrame:
     """Turn predictions into a pandas DataFrame, one row each, with `ids` and `texts` in front if given.
 
-    The columns are `labels` (a list, highest score first), `scores` (label → score), `confidence`, `familiarity`,
-    `unfamiliar`, `same_text` (the id of a stored document), `parts` (label → witness → score), `words` (label → words)
-    and `neighbours` (ids, nearest first).
+    The columns are `labels` (a list, highest score first), `names` (of these labels, from the vocabulary), `scores`
+    (label → score), `confidence`, `familiarity`, `unfamiliar`, `same_text` (the id of a stored document), `parts`
+    (label → witness → score), `words` (label → words) and `neighbours` (ids, nearest first).
     """
     try:
         import pandas as pd
@@ -44,6 +44,7 @@ def to_frame(
 def _row(prediction: Prediction) -> dict[str, object]:
     return {name: getattr(prediction, name) for name in COLUMNS} | {
         "labels": list(prediction.labels),
+        "names": list(prediction.names),
         "words": {label: [word for word, _ in words] for label, words in prediction.words.items()},
         "neighbours": [neighbour.id for neighbour in prediction.neighbours],
     }
