@@ -16,7 +16,8 @@ TABLE = '<table style="margin: 0 0 0.5em 0">'  # with the notebook's colours
 
 def render(prediction: Prediction) -> str:
     """Return the HTML of a prediction, with all user content escaped."""
-    witnesses = list(max(prediction.parts.values(), key=len, default={}))  # all know some label
+    heard = sorted(map(list, prediction.parts.values()), key=len)
+    witnesses = heard[-1] if heard else []  # of the label that most of them know
     rows = [_label(prediction, label, score, witnesses) for label, score in prediction.scores.items()]
     found = [
         (f"{one.similarity:.3f}", ", ".join(map(prediction.vocabulary.name, one.labels)), one.id, _shortened(one.text))
