@@ -1,3 +1,3 @@
-"""The reproduction of the paper: its other systems, and experiments → JSON files → tables and figures."""
+"""Reproduction of the paper: its other systems, and experiments → JSON files → tables and figures."""
 
-import denn as denn  # before torch, which reads the environment variables that it sets
+import denn as denn  # before torch, which reads the environment variables set here

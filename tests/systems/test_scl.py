@@ -165,7 +165,7 @@ def test_there_are_no_parameters_beyond_the_classifier(training):
 
 
 def test_what_does_not_go_together_is_refused(training, tiny_corpus):
-    with pytest.raises(ConfigError, match="form 'code' with contrast 'slcl', expected it with 'jscl' or 'jspcl'"):
+    with pytest.raises(ConfigError, match="form 'code' with contrast 'slcl', expected 'jscl' or 'jspcl'"):
         training("jscl", contrast="slcl", form="code")
     with pytest.raises(ConfigError, match="Got head_start 3 with contrast 'icl', expected 0"):
         training("jscl", contrast="icl", head_start=3)

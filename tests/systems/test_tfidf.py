@@ -89,10 +89,10 @@ def test_what_fails_in_a_thread_is_heard():
         ("indices", [0, -1], "is damaged"),
         ("indptr", [0, 2, 1], "is damaged"),
         ("indptr", [0, 1, 99], "is damaged"),
-        ("indptr", [0, 2], "not of the size"),
-        ("shape", [2, 10**12], "not of the size"),
-        ("shape", [10**12, 3], "not of the size"),
-        ("shape", [-1, 3], "not of the size"),
+        ("indptr", [0, 2], "does not match the terms"),
+        ("shape", [2, 10**12], "does not match the terms"),
+        ("shape", [10**12, 3], "does not match the terms"),
+        ("shape", [-1, 3], "does not match the terms"),
     ],
 )
 def test_a_damaged_matrix_is_refused_before_it_is_used(part, values, said):

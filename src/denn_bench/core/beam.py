@@ -1,4 +1,4 @@
-"""Beam search over sequences of labels, and what the beams say of each label."""
+"""Beam search over sequences of labels, and label scores from the beams."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ Step = Callable[[Tensor, State], tuple[Tensor, State]]  # (m,) last tokens, stat
 class Beams(NamedTuple):
     """The sequences found for n texts, best first."""
 
-    tokens: Tensor  # (n,width,S) int64; behind a sequence's end there are only ends
-    scores: Tensor  # (n,width) by which they are ranked: the log-probability, per token where that is asked for
-    logs: Tensor  # (n,width) log-probability with its fusion; −inf where there are fewer sequences than beams
+    tokens: Tensor  # (n,width,S) int64; only ends after a sequence's end
+    scores: Tensor  # (n,width) ranking scores: the log-probability, per token if normalised
+    logs: Tensor  # (n,width) log-probability with its fusion; −inf if there are fewer sequences than beams
 
 
 def beam_search(
     step: Step, state: State, count: int, *, width: int, limit: int, start: int, end: int,
     fusion: Tensor | None = None, normalise: bool = False,
 ) -> Beams:  # fmt: skip
-    """Find the `width` likeliest sequences of at most `limit` tokens for each of `count` texts, all at once.
+    """Find the `width` most likely sequences of at most `limit` tokens for each of `count` texts at once.
 
     log p(y) = Σ_t [log softmax(z_t + m_t)(y_t) + f(y_t)], with m_t = −∞ at the tokens y_1 … y_{t−1} and at `start`,
-    never at `end`, and f = `fusion`, an (n,V) finite term per text or nothing. `step` is given count·width rows, those
-    of a text side by side, and returns logits z_t or log-probabilities, which is the same here. `state` comes with one
-    row per text and follows the beams. Where `normalise` is set, beams are ranked by log p(y) / number of tokens, the
-    end among them. What has not ended at the limit is kept as it is.
+    never at `end`, and f = `fusion`, an optional finite (n,V) term per text. `step` gets count·width rows, those of a
+    text adjacent, and returns logits z_t or log-probabilities, which are equivalent here. `state` has one row per text
+    at first and follows the beams. With `normalise`, beams are ranked by log p(y) / number of tokens, including the
+    end. Sequences that have not ended at the limit are kept.
     """
     device = state[0].device
     state = tuple(part.repeat_interleave(width, 0) for part in state)
@@ -38,7 +38,7 @@ def beam_search(
     last = torch.full((count, width), start, device=device)
     tokens = last.new_empty(count, width, 0)
     logs = torch.full((count, width), -torch.inf, device=device)
-    logs[:, 0] = 0  # all beams start alike: one is enough
+    logs[:, 0] = 0  # all beams start the same: one is enough
     scores, finished, used = logs, torch.zeros_like(logs, dtype=torch.bool), None
     lengths = torch.zeros_like(logs)
     for _ in range(limit):
@@ -67,7 +67,7 @@ def beam_search(
 
 
 def label_marginals(beams: Beams, labels: int) -> Tensor:
-    """Return the (n,L) share of the beams' probability that lies on beams with each label 0 … L−1.
+    """Return the (n,L) share of the beams' probability on beams with each label 0 … L−1.
 
     p(l) = Σ_b p_b [l in b] / Σ_b p_b
     """
@@ -81,13 +81,13 @@ def best_labels(beams: Beams, labels: int) -> Tensor:
 
 
 def _stay(gains: Tensor, finished: Tensor, end: int) -> Tensor:
-    """Let finished beams do nothing but end again, at no cost."""
+    """Restrict finished beams to ending again, at no cost."""
     again = torch.full_like(gains[0, 0], -torch.inf)
     again[end] = 0
     return torch.where(finished[:, :, None], again, gains)
 
 
 def _members(tokens: Tensor, labels: int) -> Tensor:
-    """Return (n,width,L): 1 where a beam holds a label; start and end lie behind the labels and fall away."""
+    """Return (n,width,L): 1 if a beam contains a label; start and end come after the labels and are dropped."""
     found = torch.zeros(*tokens.shape[:2], labels + 1, device=tokens.device)
     return found.scatter(2, tokens.clamp(max=labels), 1.0)[:, :, :labels]

@@ -1,4 +1,4 @@
-"""Decisions one after the other, each knowing those before it."""
+"""Sequential decisions, each based on the previous ones."""
 
 from collections.abc import Sequence
 
@@ -7,10 +7,10 @@ from torch import Tensor
 
 
 def follow_chain(values: Tensor, links: Tensor, order: Sequence[int]) -> Tensor:
-    """Return the (n,L) decision values of a chain of labels, from those that the texts alone give, (n,L).
+    """Return the (n,L) decision values of a chain of labels, given those of the texts alone, (n,L).
 
-    d_j = values_j + Σ_i links_ij · [d_i > 0] over the labels i before j in `order`; links (L,L) of other pairs are not
-    looked at.
+    d_j = values_j + Σ_i links_ij · [d_i > 0] over the labels i before j in `order`; links (L,L) of other pairs are
+    ignored.
     """
     decided = torch.zeros_like(values)
     found = values.clone()

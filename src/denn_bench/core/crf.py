@@ -5,7 +5,7 @@ A path y_1 … y_C of S tags has the score
     s(y) = b[y_1] + Σ_i e_i[y_i] + Σ_i t[y_i, y_{i+1}] + f[y_C]
 
 with emissions e (n,C,S), transitions t (S,S), start scores b and end scores f (S,), and P(y) = exp(s(y)) / Z.
-Every sequence has all C places; C is at least 1.
+Every sequence has all C positions; C is at least 1.
 """
 
 import torch
@@ -15,15 +15,15 @@ from torch import Tensor
 def path_score(emissions: Tensor, tags: Tensor, transitions: Tensor, start: Tensor, end: Tensor) -> Tensor:
     """Return s(y) of one path for each sequence: (n,C,S), (n,C) integers → (n,)."""
     taken = (tags[:, :, None] == torch.arange(len(start), device=tags.device)).to(emissions.dtype)  # (n,C,S) 0/1
-    steps = (taken[:, :-1] @ transitions * taken[:, 1:]).sum((1, 2))  # 0 where C = 1
+    steps = (taken[:, :-1] @ transitions * taken[:, 1:]).sum((1, 2))  # 0 if C = 1
     return (emissions * taken).sum((1, 2)) + steps + taken[:, 0] @ start + taken[:, -1] @ end
 
 
 def log_partition(emissions: Tensor, transitions: Tensor, start: Tensor, end: Tensor) -> Tensor:
     """Return log Z, the log of the sum of exp(s(y)) over all S^C paths, for each sequence: (n,).
 
-    Steps between neighbouring places are matrices of S × S; pairs of them are joined until one is left, which takes
-    log₂ C operations after each other where going from place to place takes C.
+    Steps between adjacent positions are S × S matrices; pairs of them are multiplied until one is left. This takes
+    log₂ C sequential operations instead of C.
     """
     steps = transitions + emissions[:, 1:, None, :]  # (n,C−1,S,S)
     while steps.shape[1] > 1:
@@ -37,9 +37,9 @@ def log_partition(emissions: Tensor, transitions: Tensor, start: Tensor, end: Te
 
 
 def marginals(emissions: Tensor, transitions: Tensor, start: Tensor, end: Tensor) -> Tensor:
-    """Return P(y_i = s) for every place and tag: (n,C,S), each place summing to 1."""
+    """Return P(y_i = s) for every position and tag: (n,C,S); each position sums to 1."""
     before = _forward(emissions, transitions, start)
-    after = [end.expand_as(before[0])]  # log-sums over what follows a tag, from the last place back
+    after = [end.expand_as(before[0])]  # log-sums over what follows a tag, from the last position backwards
     for i in range(emissions.shape[1] - 1, 0, -1):
         after.append(torch.logsumexp(transitions + (emissions[:, i] + after[-1])[:, None, :], 2))
     return torch.softmax(torch.stack(before, 1) + torch.stack(after[::-1], 1), 2)
@@ -49,7 +49,7 @@ def viterbi(emissions: Tensor, transitions: Tensor, start: Tensor, end: Tensor) 
     """Return the path with the highest score for each sequence: (n,C) integers."""
     best, sources = start + emissions[:, 0], []
     for i in range(1, emissions.shape[1]):
-        best, source = (best[:, :, None] + transitions).max(1)  # over the tag before
+        best, source = (best[:, :, None] + transitions).max(1)  # over the previous tag
         best = best + emissions[:, i]
         sources.append(source)
     path = [(best + end).argmax(1)]
@@ -59,7 +59,7 @@ def viterbi(emissions: Tensor, transitions: Tensor, start: Tensor, end: Tensor) 
 
 
 def _forward(emissions: Tensor, transitions: Tensor, start: Tensor) -> list[Tensor]:
-    """Return for every place the (n,S) log-sums over all paths that end there in each tag."""
+    """Return for every position the (n,S) log-sums over all paths that end there in each tag."""
     sums = [start + emissions[:, 0]]
     for i in range(1, emissions.shape[1]):
         sums.append(torch.logsumexp(sums[-1][:, :, None] + transitions, 1) + emissions[:, i])

@@ -1,11 +1,11 @@
-"""What a text says about each label: attention of labels over the states of its words."""
+"""Label-specific features of a text: attention of labels over the states of its words."""
 
 import torch
 from torch import Tensor
 
 
 def attend(scores: Tensor, real: Tensor, states: Tensor) -> Tensor:
-    """Return the (n,L,d) sums of (n,T,d) states by (n,T,L) scores; words where (n,T) `real` is false count nothing.
+    """Return the (n,L,d) sums of (n,T,d) states weighted by (n,T,L) scores; `real` (n,T) masks padding.
 
     m_l = Σ_t a_tl h_t,  a_tl = exp(s_tl) / Σ_u exp(s_ul) over the real words; a text needs at least one.
     """
@@ -14,7 +14,7 @@ def attend(scores: Tensor, real: Tensor, states: Tensor) -> Tensor:
 
 
 def attend_plainly(labels: Tensor, states: Tensor) -> Tensor:
-    """Return the (n,L,d) sums of (n,T,d) states by their products with (L,d) labels, without softmax or scaling.
+    """Return the (n,L,d) sums of (n,T,d) states weighted by their products with (L,d) labels, without softmax.
 
     m_l = Σ_t (e_l · h_t) h_t = (Σ_t h_t h_tᵀ) e_l: the second form needs no (n,T,L) products. Zero states add nothing.
     """
@@ -22,9 +22,9 @@ def attend_plainly(labels: Tensor, states: Tensor) -> Tensor:
 
 
 def interact(labels: Tensor, states: Tensor, weight: Tensor) -> Tensor:
-    """Return (n,L,k) maps of each label's products with the words, by a (k,W) weight for W places; T is at most W.
+    """Return (n,L,k) maps of each label's products with the words, by a (k,W) weight for W positions; T is at most W.
 
-    z_lk = Σ_t w_kt (e_l · h_t) = e_l · Σ_t w_kt h_t: the second form needs no (n,T,L) products. Places behind a text,
-    where (n,T,d) states are zero or missing, add nothing.
+    z_lk = Σ_t w_kt (e_l · h_t) = e_l · Σ_t w_kt h_t: the second form needs no (n,T,L) products. Positions after a
+    text, where (n,T,d) states are zero or missing, add nothing.
     """
     return labels @ (weight[:, : states.shape[1]] @ states).transpose(1, 2)

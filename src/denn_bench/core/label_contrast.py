@@ -1,16 +1,16 @@
-"""Contrastive losses over one view of each text whose positives the labels weigh: SCL, JSCL, SLCL, ICL, Su's kNN."""
+"""Contrastive losses over one view of each text, with positives weighted by labels: SCL, JSCL, SLCL, ICL, Su's kNN."""
 
 import torch
 from torch import Tensor
 
-ALONE = 1e-20  # what the released code of JSCL leaves in a denominator in which nothing else is
+ALONE = 1e-20  # keeps a denominator above 0 in the released code of JSCL
 
 
 def weighted_contrast(logits: Tensor, weights: Tensor) -> Tensor:
-    """Return the (…,N) losses of the anchors of (…,N,N) logits z, the pull between i and j being w_ij.
+    """Return the (…,N) losses of the anchors of (…,N,N) logits z, with weight w_ij between i and j.
 
     −Σ_{j≠i} w_ij log( exp(z_ij) / Σ_{k≠i} exp(z_ik) )
-    An anchor whose weights are all 0 costs 0. The diagonals count neither of z nor of w.
+    An anchor whose weights are all 0 has loss 0. The diagonals of z and w are ignored.
     """
     logits = _at_least_float32(logits)
     itself = torch.eye(logits.shape[-1], dtype=torch.bool, device=logits.device)
@@ -19,7 +19,7 @@ def weighted_contrast(logits: Tensor, weights: Tensor) -> Tensor:
 
 
 def identical_sets(labels: Tensor) -> Tensor:
-    """Return the (N,N) weights of SCL for (N,L) labels: 1/|P(i)| where j is in P(i) = {j ≠ i: Y_j = Y_i}, else 0.
+    """Return the (N,N) weights of SCL for (N,L) labels: 1/|P(i)| if j is in P(i) = {j ≠ i: Y_j = Y_i}, otherwise 0.
 
     Two documents without labels have the same label set.
     """
@@ -28,28 +28,28 @@ def identical_sets(labels: Tensor) -> Tensor:
 
 
 def jaccard(labels: Tensor) -> Tensor:
-    """Return J_ij = |Y_i ∩ Y_j| / |Y_i ∪ Y_j|, (N,N) for (N,L) labels; 0 where both are empty."""
+    """Return J_ij = |Y_i ∩ Y_j| / |Y_i ∪ Y_j|, (N,N) for (N,L) labels; 0 if both are empty."""
     common, sizes = _common(labels)
     return common / (sizes + sizes[:, None] - common).clamp(min=1)
 
 
 def jaccard_weights(labels: Tensor) -> Tensor:
-    """Return the (N,N) weights of JSCL as DENN's paper reads it: J_ij / Σ_{k≠i} J_ik; 0 where i shares no label."""
+    """Return the (N,N) weights of JSCL as in DENN's paper: J_ij / Σ_{k≠i} J_ik; 0 if i shares no label."""
     return _shares(jaccard(labels))
 
 
 def shared_labels(labels: Tensor) -> Tensor:
     """Return the (N,N) dynamic coefficients of Su et al.: b_ij = C_ij / Σ_{k≠i} C_ik, C_ij = y_i · y_j.
 
-    They are 0 where i shares no label with another.
+    They are 0 if i shares no label with another document.
     """
     return _shares(_common(labels)[0])
 
 
 def label_by_label(labels: Tensor) -> Tensor:
-    """Return the (N,N) weights of SLCL for (N,L) labels: the mean over labels c of 1/|P_c(i)| where j is in P_c(i).
+    """Return the (N,N) weights of SLCL for (N,L) labels: the mean over labels c of 1/|P_c(i)| if j is in P_c(i).
 
-    P_c(i) = {j ≠ i: y_jc = y_ic}: the documents without a label attract each other as those with it do.
+    P_c(i) = {j ≠ i: y_jc = y_ic}: documents without a label attract each other, like those with it.
     """
     having = _at_least_float32(labels)
     pulls = [_product(members / (members.sum(0) - 1).clamp(min=1), members.T) for members in (having, 1 - having)]
@@ -57,7 +57,7 @@ def label_by_label(labels: Tensor) -> Tensor:
 
 
 def same_targets(labels: Tensor) -> Tensor:
-    """Return the (n,L,L) weights of ICL, within each document: 1/|P(c)| where l is in P(c) = {l ≠ c: y_l = y_c}."""
+    """Return the (n,L,L) weights of ICL, within each document: 1/|P(c)| if l is in P(c) = {l ≠ c: y_l = y_c}."""
     return _shares((labels[:, :, None] == labels[:, None, :]).float())
 
 
@@ -65,9 +65,9 @@ def jaccard_denominator(logits: Tensor, labels: Tensor) -> Tensor:
     """Return the (N,) losses of JSCL as its released code computes them, from (N,N) logits z and (N,L) labels.
 
     −1/(N−1) Σ_{j≠i} ( z_ij − log( Σ_{k≠i} J_ik exp(z_ik) + 10⁻²⁰ ) )
-    Every other document is a positive, and label similarity makes it weigh more in the denominator. Where i shares no
-    label with any other, 10⁻²⁰ is all of the denominator: the loss is about −46 less the mean of z, so that i is drawn
-    towards all the others. The code leaves the logarithm of 0 for a document without labels; here it is such a row.
+    Every other document is a positive, and label similarity increases its weight in the denominator. If i shares no
+    label with any other, the denominator is 10⁻²⁰: the loss is about −46 minus the mean of z, so i is attracted to all
+    others. The code takes the logarithm of 0 for a document without labels; here it is treated as such a row.
     """
     logits = _at_least_float32(logits)
     itself = torch.eye(len(logits), dtype=torch.bool, device=logits.device)
@@ -79,9 +79,9 @@ def jaccard_denominator(logits: Tensor, labels: Tensor) -> Tensor:
 
 
 def euclidean(cosine: Tensor, length: float) -> Tensor:
-    """Return the distances d = r √(2 − 2 cos) of vectors that all have the length r, from their cosines.
+    """Return the distances d = r √(2 − 2 cos) of vectors of length r from their cosine similarities.
 
-    Rounding can bring a cosine to 1 or past it, where the root has no slope: a distance is at least r/1000.
+    Rounding can push a cosine to 1 or above, where the root has no gradient, so a distance is at least r/1000.
     """
     return length * (2 - 2 * _at_least_float32(cosine)).clamp(min=1e-6).sqrt()
 
@@ -98,7 +98,7 @@ def _product(a: Tensor, b: Tensor) -> Tensor:
 
 
 def _shares(weights: Tensor) -> Tensor:
-    """Divide each row of (…,N,N) weights by its sum, without the diagonal; rows of zeros stay."""
+    """Divide each row of (…,N,N) weights by its sum, without the diagonal; rows of zeros stay zero."""
     itself = torch.eye(weights.shape[-1], dtype=torch.bool, device=weights.device)
     weights = weights.masked_fill(itself, 0)
     total = weights.sum(-1, keepdim=True)

@@ -1,4 +1,4 @@
-"""ML-kNN: what the labels of the nearest documents say of a label, by Bayes' rule with counted frequencies."""
+"""ML-kNN: label probabilities from the labels of the nearest documents, by Bayes' rule with counted frequencies."""
 
 import torch
 from torch import Tensor

@@ -1,4 +1,4 @@
-"""Label sets that a decoder wrote token by token: what they are worth, and which step would have been best.
+"""Label sets generated token by token: their rewards, and the optimal next tokens.
 
 Tokens are the labels 0 … L−1 and the end L; a sequence may stop without an end.
 """
@@ -11,17 +11,17 @@ from torch import Tensor
 
 
 def live(tokens: Tensor, end: int) -> Tensor:
-    """Return (n,S) bool: the places of (n,S) tokens up to the first end, which counts."""
+    """Return (n,S) bool: the positions of (n,S) tokens up to and including the first end."""
     ended = tokens == end
     return (ended.cumsum(1) - ended.long()) == 0
 
 
 def emitted_before(tokens: Tensor, labels: int) -> Tensor:
-    """Return (n,S,L) bool: whether a label stands at an earlier place of (n,S) tokens."""
+    """Return (n,S,L) bool: whether a label occurs at an earlier position of (n,S) tokens."""
     n, steps = tokens.shape
     places = torch.arange(steps, device=tokens.device)
     first = tokens.new_full((n, labels + 1), steps)
-    first = first.scatter_reduce(1, tokens, places.expand(n, steps), "amin")  # (n,L+1) first place of each token
+    first = first.scatter_reduce(1, tokens, places.expand(n, steps), "amin")  # (n,L+1) first position of each token
     return first[:, None, :labels] < places[:, None]
 
 
@@ -34,8 +34,8 @@ def members(tokens: Tensor, labels: int) -> Tensor:
 def sample_f1(found: Tensor, gold: Tensor) -> Tensor:
     """Return the (n,) F1 of each row's label set: 2 |A ∩ B| / (|A| + |B|) of (n,L) bool A and B.
 
-    Nothing found is worth 0, and 1 where there was nothing to find: else no reward would ever teach a decoder to leave
-    a text without labels.
+    An empty prediction scores 0, but 1 if the gold set is empty too; otherwise no reward would ever teach a decoder to
+    leave a text without labels.
     """
     common = (found & gold).sum(1)
     sizes = found.sum(1) + gold.sum(1)
@@ -43,9 +43,9 @@ def sample_f1(found: Tensor, gold: Tensor) -> Tensor:
 
 
 def self_critical_loss(logits: Tensor, tokens: Tensor, advantage: Tensor) -> Tensor:
-    """Return the policy-gradient loss of sampled (n,S) tokens, as the mean over texts; its value means nothing.
+    """Return the policy-gradient loss of sampled (n,S) tokens, as the mean over texts; only its gradient matters.
 
-    −(1/n) Σ_i A_i Σ_{t ≤ first end} log p(y_t | y_<t),   p = softmax of (n,S,L+1) logits over what y_<t left to choose
+    −(1/n) Σ_i A_i Σ_{t ≤ first end} log p(y_t | y_<t),   p = softmax of (n,S,L+1) logits over the tokens not in y_<t
     with A = r(sample) − r(greedy) the (n,) advantage, a constant.
     """
     labels = logits.shape[2] - 1
@@ -56,9 +56,9 @@ def self_critical_loss(logits: Tensor, tokens: Tensor, advantage: Tensor) -> Ten
 
 
 def optimal_distribution(tokens: Tensor, labels: Tensor) -> Tensor:
-    """Return (n,S,L+1): what each step of (n,S) tokens should have chosen, given the (n,L) bool label set.
+    """Return (n,S,L+1): the optimal distribution for each step of (n,S) tokens, given the (n,L) bool label set.
 
-    π*_t is uniform over the labels of the set that y_<t has not emitted; where none is left, it is the end.
+    π*_t is uniform over the labels of the set that are not in y_<t; if none is left, it is the end.
     """
     missing = labels[:, None] & ~emitted_before(tokens, labels.shape[1])  # (n,S,L)
     left = missing.sum(2, keepdim=True)
@@ -66,9 +66,9 @@ def optimal_distribution(tokens: Tensor, labels: Tensor) -> Tensor:
 
 
 def optimal_completion_loss(logits: Tensor, tokens: Tensor, labels: Tensor) -> Tensor:
-    """Return the mean over live places of KL(π*_t ‖ softmax(z_t)), z the (n,S,L+1) logits with nothing masked.
+    """Return the mean over live positions of KL(π*_t ‖ softmax(z_t)), with z the unmasked (n,S,L+1) logits.
 
-    A place is live up to the first end among the (n,S) tokens, which are those that the decoder itself chose.
+    A position is live up to the first end among the (n,S) tokens, which the decoder itself chose.
     """
     target = optimal_distribution(tokens, labels)
     divergence = F.kl_div(torch.log_softmax(logits, 2), target, reduction="none").sum(2)  # (n,S)

@@ -1,1 +1,1 @@
-"""Words with vectors, and recurrent layers over them: what the systems before BERT read."""
+"""Word vectors and recurrent layers for the systems before BERT."""

@@ -1,4 +1,4 @@
-"""LSTM and GRU layers over texts of several lengths, each read to its own end."""
+"""LSTM and GRU layers over texts of different lengths."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ State = tuple[Tensor, ...]  # (m,h) outputs, and the cells of an LSTM
 
 
 class Recurrent(nn.Module):
-    """LSTM or GRU layers over padded texts that end where each text ends; states start at zero.
+    """LSTM or GRU layers over padded texts that stop at the end of each text; states start at zero.
 
-    One layer at a time, with torch's dropout between them: cuDNN's own is set up anew, at great cost, whenever the
-    generator is seeded, as the training loop does in every step.
+    Layers run one at a time, with torch's dropout between them: cuDNN's own dropout is initialised again, at great
+    cost, whenever the generator is seeded, which the training loop does in every step.
     """
 
     def __init__(
@@ -31,7 +31,7 @@ class Recurrent(nn.Module):
         self.dropout = dropout
 
     def forward(self, vectors: Tensor, layout: Layout) -> tuple[Tensor, Tensor]:
-        """Return the (n,T,w·h) states of (n,T,d) vectors, zeros behind each text, and the (layers·w,n,h) last ones.
+        """Return the (n,T,w·h) states of (n,T,d) vectors, zeros after each text, and the (layers·w,n,h) last ones.
 
         The last states of an LSTM are its outputs, without its cells; `run` gives both.
         """
@@ -39,12 +39,14 @@ class Recurrent(nn.Module):
         return states, last[0]
 
     def run(self, vectors: Tensor, layout: Layout) -> tuple[Tensor, State]:
-        """Return the states and all that the last ones are: outputs, and cells of an LSTM."""
+        """Return the states, and the last ones in full: outputs, and cells of an LSTM."""
         n, longest, _ = vectors.shape
         slots, sequence = _by_time(vectors.float(), layout)
         lasts: list[State] = []
         slow = torch.is_grad_enabled() and vectors.device.type == "cpu"
-        with torch.autocast(vectors.device.type, enabled=False):  # on CUDA it means float16: small gradients vanish
+        with torch.autocast(
+            vectors.device.type, enabled=False
+        ):  # on CUDA this would mean float16, in which small gradients vanish
             for i, layer in enumerate(self.layers):
                 if i:
                     sequence = sequence._replace(data=F.dropout(sequence.data, self.dropout, self.training))
@@ -55,15 +57,17 @@ class Recurrent(nn.Module):
 
 
 def _by_time(vectors: Tensor, layout: Layout) -> tuple[Tensor, PackedSequence]:
-    """Lay the words of (n,T,d) padded texts out as recurrent layers want them: all first words, all second ones, …
+    """Pack the words of (n,T,d) padded texts for recurrent layers: all first words, all second words, …
 
-    Also return the (words,) places in the padded texts, flattened, that they came from. torch's own functions do the
-    same, but copy the whole gradient once for every length of a text.
+    Also return their (words,) positions in the flattened padded texts. torch's own functions do the same, but copy
+    the whole gradient once for every text length.
     """
     longest, device = vectors.shape[1], vectors.device
     sizes = torch.tensor(layout.lengths)
     order = sizes.argsort(descending=True, stable=True)
-    counts = (sizes[:, None] > torch.arange(int(sizes.max()))).sum(0)  # (T,) texts that have so many words, on the CPU
+    counts = (sizes[:, None] > torch.arange(int(sizes.max()))).sum(
+        0
+    )  # (T,) number of texts with at least this many words, on the CPU
     first, rank = send(counts.cumsum(0) - counts, device), send(order.argsort(), device)
     slots = layout.document * longest + layout.positions
     rows = first[layout.positions] + rank[layout.document]
@@ -73,10 +77,10 @@ def _by_time(vectors: Tensor, layout: Layout) -> tuple[Tensor, PackedSequence]:
 
 
 def _train_on_cpu(layer: nn.RNNBase, sequence: PackedSequence) -> tuple[PackedSequence, State]:
-    """Do what the layer does, step by step, so that its gradients take a time that grows with the words.
+    """Run the layer step by step, so that the time of its backward pass is linear in the number of words.
 
-    torch's own gradients on the CPU write zeros of the size of all words in every step: eight times as long for SGM on
-    abstracts.
+    torch's own backward pass on the CPU writes zeros of the size of all words in every step: eight times as slow for
+    SGM on abstracts.
     """
     outputs, lasts = [], []
     for suffix in ("", "_reverse") if layer.bidirectional else ("",):
@@ -91,9 +95,9 @@ def _train_on_cpu(layer: nn.RNNBase, sequence: PackedSequence) -> tuple[PackedSe
         state = tuple(part[:0] for part in start) if suffix else start
         for place in reversed(range(len(counts))) if suffix else range(len(counts)):
             more = counts[place] - len(state[0])
-            if more > 0:  # backwards, the longest texts begin
+            if more > 0:  # backwards, the longest texts start first
                 state = tuple(torch.cat([part, zeros[:more]]) for part, zeros in zip(state, start, strict=True))
-            elif more < 0:  # forwards, the shortest texts end
+            elif more < 0:  # forwards, the shortest texts end first
                 ended.append(tuple(part[more:] for part in state))
                 state = tuple(part[:more] for part in state)
             state = step(gates[place], state, own, own_bias)
@@ -106,7 +110,7 @@ def _train_on_cpu(layer: nn.RNNBase, sequence: PackedSequence) -> tuple[PackedSe
 
 
 def _lstm(gates: Tensor, state: State, weight: Tensor, bias: Tensor) -> State:
-    """Take a step of an LSTM: (m,4h) what the words ask of its gates, and its state before."""
+    """Take a step of an LSTM: (m,4h) gate inputs from the words, and the previous state."""
     output, cells = state
     enter, keep, new, leave = (gates + F.linear(output, weight, bias)).chunk(4, 1)
     cells = torch.sigmoid(keep) * cells + torch.sigmoid(enter) * torch.tanh(new)
@@ -114,7 +118,7 @@ def _lstm(gates: Tensor, state: State, weight: Tensor, bias: Tensor) -> State:
 
 
 def _gru(gates: Tensor, state: State, weight: Tensor, bias: Tensor) -> State:
-    """Take a step of a GRU: (m,3h) what the words ask of its gates, and its state before."""
+    """Take a step of a GRU: (m,3h) gate inputs from the words, and the previous state."""
     (output,) = state
     reset, keep, new = gates.chunk(3, 1)
     own_reset, own_keep, own_new = F.linear(output, weight, bias).chunk(3, 1)

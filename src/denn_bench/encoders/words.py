@@ -1,4 +1,4 @@
-"""Words instead of word pieces, with a vector each: what the systems before BERT read."""
+"""Whole words with one vector each, for the systems before BERT."""
 
 from __future__ import annotations
 
@@ -18,7 +18,10 @@ from denn.encoders.transformer import Precision
 from denn.errors import BundleError, EncoderError
 from denn.untrusted import REMEDY, header, read_lines, read_tensors
 
-INFERENCE_TOKENS = {"cpu": 16_384, "cuda": 65_535}  # a pass: recurrent layers go word by word, so many texts at once
+INFERENCE_TOKENS = {
+    "cpu": 16_384,
+    "cuda": 65_535,
+}  # per pass: recurrent layers go word by word, so process many texts at once
 PAD, UNKNOWN = 0, 1
 SPECIAL = ("<pad>", "<unknown>")
 VOCABULARY, VECTORS = "vocabulary.txt", "embedding.safetensors"
@@ -43,9 +46,9 @@ class WordEncoder(nn.Module):
         cls, texts: Iterable[str], *, size: int, width: int, max_length: int,
         spread: float = 0.1, vectors: str | None = None, precision: Precision = "auto",
     ) -> WordEncoder:  # fmt: skip
-        """Take the `size` most frequent words of these texts; vectors from a file where it has them, else random.
+        """Use the `size` most frequent words of these texts, with vectors from a file if it has them, otherwise random.
 
-        The random ones have the standard deviation `spread`, beside those of a file theirs.
+        Random vectors have the standard deviation `spread`, or that of the file's vectors if there is a file.
         """
         counts = Counter(word for text in texts for word in split(text))
         frequent = sorted(counts, key=lambda word: (-counts[word], word))[:size]
@@ -63,11 +66,11 @@ class WordEncoder(nn.Module):
 
     @classmethod
     def load(cls, folder: Path, max_length: int, precision: Precision = "auto") -> WordEncoder:
-        """Read what `save` wrote."""
+        """Load what `save` wrote."""
         found = header(folder / VECTORS, BundleError).get("weight", ("", ()))[1]
         words = read_lines(folder / VOCABULARY, BundleError, found[0] if found else 0)
         if tuple(words[: len(SPECIAL)]) != SPECIAL:
-            raise BundleError(f"{folder / VOCABULARY} does not begin with {' and '.join(SPECIAL)}. {REMEDY}")
+            raise BundleError(f"{folder / VOCABULARY} does not start with {' and '.join(SPECIAL)}. {REMEDY}")
         weights = read_tensors(folder / VECTORS, {"weight": ("F32", (len(words), None))}, BundleError)
         with torch.device("meta"):
             self = cls(words, weights["weight"].shape[1], max_length, precision)
@@ -75,33 +78,33 @@ class WordEncoder(nn.Module):
         return self
 
     def save(self, folder: Path) -> None:
-        """Write the vocabulary, a word a line, and the vectors."""
+        """Save the vocabulary, one word per line, and the vectors."""
         folder.mkdir()
         (folder / VOCABULARY).write_text("\n".join(self.words), encoding="utf-8")
         save_file({"weight": self.embedding.weight.detach().cpu()}, folder / VECTORS)
 
     @property
     def width(self) -> int:
-        """The dimension of a word's vector."""
+        """Return the width of a word vector."""
         return self.embedding.embedding_dim
 
     @property
     def device(self) -> torch.device:
-        """Where the vectors are."""
+        """Return the device of the vectors."""
         return self.embedding.weight.device
 
     @property
     def pass_tokens(self) -> int:
-        """Tokens that a pass of inference takes."""
+        """Return the number of tokens in an inference pass."""
         return INFERENCE_TOKENS[self.device.type]
 
     def autocast(self) -> AbstractContextManager[None]:
-        """Multiply matrices in bfloat16 where that is asked for, or on CUDA where nothing is."""
+        """Multiply matrices in bfloat16 if requested, or by default on CUDA."""
         half = self.precision == "bfloat16" or (self.precision == "auto" and self.device.type == "cuda")
         return torch.autocast(self.device.type, torch.bfloat16, enabled=half)
 
     def tokenize(self, texts: Sequence[str]) -> Tokens:
-        """Turn texts into word numbers on the CPU, cut at the maximum length; no word at all is one unknown word."""
+        """Convert texts to word numbers on the CPU, truncated; an empty text becomes one unknown word."""
         flat: list[int] = []
         offsets, truncated = [0], 0
         for text in texts:
@@ -112,7 +115,7 @@ class WordEncoder(nn.Module):
         return Tokens(torch.tensor(flat, dtype=torch.int32), torch.tensor(offsets), truncated)
 
     def forward(self, ids: Tensor, layout: Layout) -> tuple[Tensor, Tensor]:
-        """Return the (n,T,d) vectors of packed texts, zeros behind each, and the (n,T) bool places of real words."""
+        """Return the (n,T,d) vectors of packed texts, zeros after each, and the (n,T) bool mask of real words."""
         real = torch.arange(layout.longest, device=ids.device) < layout.sizes[:, None]
         padded = ids.new_full(real.shape, PAD)
         padded[layout.document, layout.positions] = ids
@@ -120,15 +123,15 @@ class WordEncoder(nn.Module):
 
 
 def split(text: str) -> list[str]:
-    """Return the words of a text in lower case, punctuation marks among them."""
+    """Return the words of a text in lower case, including punctuation marks."""
     return WORD.findall(text.lower())
 
 
 def name_vectors(encoder: WordEncoder, names: Sequence[str], vectors: str | None = None) -> Tensor:
-    """Return the (L,d) means of the vectors of the words in each name, marks left out where there are words.
+    """Return the (L,d) mean vectors of the words in each name, without punctuation if there are words.
 
-    A word that the encoder lacks is looked for in the file of vectors; one that nobody knows gets a random vector, the
-    same in every name. A name without words gets a random vector of its own.
+    A word that the encoder lacks is looked up in the file of vectors; an unknown word gets a random vector, the
+    same in every name. A name without words gets its own random vector.
     """
     parts = [_words_of_name(name) for name in names]
     lacking = dict.fromkeys(word for words in parts for word in words if word not in encoder.index)
@@ -151,17 +154,17 @@ def _words_of_name(name: str) -> list[str]:
 
 
 def _random_vector(encoder: WordEncoder) -> Tensor:
-    """Draw a vector of about the length that those of words have."""
+    """Draw a random vector of about the length of word vectors."""
     return torch.randn(encoder.width) * float(encoder.embedding.weight.detach().std())
 
 
 def read_vectors(path: Path, width: int) -> Iterable[tuple[str, Tensor]]:
-    """Read the words and vectors of a text file as GloVe and word2vec write it: a word a line, then its numbers."""
+    """Read a GloVe or word2vec text file: per line, a word and its numbers."""
     try:
         with path.open(encoding="utf-8", errors="replace") as file:
             for number, line in enumerate(file):
                 word, *values = line.rstrip().rsplit(" ", width)
-                if number == 0 and len(values) == 1:  # word2vec's first line: how many words, how wide
+                if number == 0 and len(values) == 1:  # word2vec's first line: number of words, width
                     continue
                 if len(values) != width:
                     raise EncoderError(
@@ -170,6 +173,6 @@ def read_vectors(path: Path, width: int) -> Iterable[tuple[str, Tensor]]:
                     )
                 yield word, torch.tensor([float(value) for value in values])
     except OSError as error:
-        raise EncoderError(f"The word vectors {path} cannot be read: {error.strerror}. Give another file.") from error
+        raise EncoderError(f"The word vectors {path} cannot be read: {error.strerror}. Choose another file.") from error
     except ValueError as error:
-        raise EncoderError(f"{path} is no text file of word vectors: {error}.") from error
+        raise EncoderError(f"{path} is not a text file of word vectors: {error}.") from error

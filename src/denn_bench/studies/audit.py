@@ -3,9 +3,10 @@ r"""How many planted errors `Model.audit` finds, and how many cleanlab finds on 
 python -m denn_bench.studies.audit CORPUS FOLDER --cleanlab PYTHON [--documents 4000] [--max-length 64] [--seed 0]
     [--data-dir DIR] [--out FILE]
 
-Flips 5 % of the labels of a file or a known corpus: half are dropped, as many are added to random documents, each
-label as often as it occurs. Trains `minilm` as it is on these labels, unless FOLDER has such a model, and ranks the
-stored documents. PYTHON is an interpreter with cleanlab. The result is added to the file that --out names.
+Flips 5 % of the labels of a file or a known corpus: half are dropped, and the same number is added to random
+documents, each label in proportion to its frequency. Trains a head on `minilm` with these labels, unless FOLDER has
+such a model, and ranks the stored documents. PYTHON is an interpreter with cleanlab. The result is added to the file
+--out.
 """
 
 from __future__ import annotations
@@ -76,7 +77,7 @@ def plant(documents: Sequence[Document], seed: int) -> tuple[list[Document], dic
 
 
 def train(documents: Sequence[Document], folder: Path, max_length: int, seed: int) -> None:
-    """Train the head alone, with a tenth of the documents for validation."""
+    """Train only the head, with 10 % of the documents for validation."""
     kept, valid = split_documents(documents, 0.1)
     corpus = denn.Corpus(train=kept, valid=valid, name=folder.name)
     options = {"encoder": "minilm", "epochs": 0, "head_start": 20, "max_length": max_length, "seed": seed}
@@ -96,7 +97,7 @@ def judged(model: Model) -> tuple[list[Document], dict[str, torch.Tensor]]:
 
 
 def precision(worst: np.ndarray, wrong: np.ndarray) -> float:
-    """Return the share of wrong ones among as many of the worst as there are wrong ones; the worst come first."""
+    """Return the precision of the n worst pairs, where n is the number of wrong ones; the worst come first."""
     return round(float(wrong.ravel()[np.argsort(worst.ravel(), kind="stable")[: int(wrong.sum())]].mean()), 4)
 
 
@@ -106,7 +107,7 @@ def both(worst: np.ndarray, wrong: np.ndarray) -> dict[str, float]:
 
 
 def cleanlab(python: str, folder: Path, scores: np.ndarray, given: np.ndarray, wrong: np.ndarray) -> dict[str, Any]:
-    """Return what cleanlab makes of the scores, in all its ways to rank."""
+    """Return cleanlab's rankings of the scores, with all its methods."""
     asked, answered = folder.with_suffix(".scores.npz"), folder.with_suffix(".cleanlab.npz")
     np.savez(asked, scores=scores.astype(np.float64), given=given)
     code = f"METHODS = {METHODS!r}\n{CLEANLAB}"

@@ -1,10 +1,10 @@
-"""Try to block a service: how long others wait while clients ask for what costs most.
+"""Try to block a service: how long others wait while clients send the most expensive requests.
 
 python -m denn_bench.studies.blocking FOLDER [--clients 8] [--seconds 20]
 
-FOLDER gets a small model (made once) whose datastore holds 20,000 documents with 400 labels that came after the
-training. The service is `denn serve` in a process of its own. Attackers ask for /v1/labels and for documents by a part
-of their text, again and again; one client each asks for what is measured. The table goes to standard output.
+FOLDER gets a small model (created once) whose datastore has 20,000 documents with 400 labels added after training.
+The service is `denn serve` in a separate process. Attackers constantly request /v1/labels and documents by a part of
+their text; one client per measured endpoint sends requests to it. The table goes to standard output.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ import torch
 import denn
 
 DOCUMENTS, LABELS = 20_000, 400
-PATIENCE = 70.0  # seconds until an answer counts as none
+PATIENCE = 70.0  # request timeout in seconds
 WORDS = "editor library game kernel music video network server printer font compiler database".split()
 ATTACKS = ("/v1/labels?limit=1000", "/v1/documents?text=x")
 MEASURED = (
@@ -39,7 +39,7 @@ MEASURED = (
 
 
 def make(folder: Path) -> None:
-    """Train a small model, and give its datastore documents around a centre for each label."""
+    """Train a small model, and fill its datastore with documents around a centre for each label."""
     chance = random.Random(1)
     texts = [" ".join(chance.choices(WORDS, k=8)) for _ in range(64)]
     documents = [denn.Document(text, tuple(sorted(set(text.split()))[:2])) for text in texts]
@@ -57,7 +57,7 @@ def make(folder: Path) -> None:
 
 
 async def ask(client: httpx.AsyncClient, path: str, body: Any) -> tuple[float, int]:
-    """Return how long an answer took, and its status, 0 where none came."""
+    """Return the response time and the status, 0 without a response."""
     begun = time.perf_counter()
     try:
         answer = await (client.get(path) if body is None else client.post(path, json=body))
@@ -67,7 +67,7 @@ async def ask(client: httpx.AsyncClient, path: str, body: Any) -> tuple[float, i
 
 
 async def measure(url: str, clients: int, seconds: float) -> None:
-    """Ask for everything that is measured until the time is over, with and without attackers."""
+    """Send requests to every measured endpoint until the time is over, with and without attackers."""
     for attackers in (0, clients):
         found: dict[str, list[tuple[float, int]]] = {path: [] for path, _ in MEASURED}
         attacked: dict[str, list[tuple[float, int]]] = {path: [] for path in ATTACKS}
@@ -93,7 +93,7 @@ async def measure(url: str, clients: int, seconds: float) -> None:
 
 
 def main() -> None:
-    """Make the model where it is not there, serve it, and measure."""
+    """Create the model if it is missing, serve it, and measure."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--clients", type=int, default=8)

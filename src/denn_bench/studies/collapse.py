@@ -1,4 +1,4 @@
-r"""Why long trainings collapse: train DENN in one variant and record what reveals a collapse.
+r"""Why long training runs collapse: train DENN in one variant and record the signs of a collapse.
 
     python -m denn_bench.studies.collapse run DATA/aapd_recon --variant as-is --seed 1 --out RUNS \
         --set learning_rate=5e-5
@@ -6,12 +6,12 @@ r"""Why long trainings collapse: train DENN in one variant and record what revea
         --out RUNS
     python -m denn_bench.studies.collapse run DATA/eurlex57k --corpus eurlex57k --set epochs=6 --out RUNS
 
-A run is a file of JSON lines, each written and flushed when its numbers exist; a value that is not finite is null. A
-run counts as collapsed when its validation micro-F1, after it was above 0.2, is below half of its best at two
-validations in a row, when the mean cosine of different validation texts is above 0.9 (in the first `--settle` steps
-only after micro-F1 was above 0.2), or when a loss, gradient or weight is not finite. It then trains `--after` steps and
-ends. With `--snapshots` it leaves weights and optimiser from before its collapse; `--from` continues there, in any
-variant, and `--fork` with other batches and other dropout. `collapse_page.py` shows the records.
+A run is a file of JSON lines, each flushed immediately; non-finite values are null. A run has collapsed if its
+validation micro-F1, after exceeding 0.2, is below half of its best at two consecutive validations, if the mean cosine
+similarity of different validation texts is above 0.9 (in the first `--settle` steps only after micro-F1 exceeded 0.2),
+or if a loss, gradient or weight is not finite. It then trains `--after` more steps and ends. With `--snapshots` it
+saves weights and optimiser from before its collapse; `--from` continues there, in any variant, and `--fork` with other
+batches and dropout. `collapse_page.py` shows the records.
 """
 
 from __future__ import annotations
@@ -54,26 +54,26 @@ CORPORA = {
     "aapd": (aapd.load, "aapd/denn.toml", {"learning_rate": 8e-5}),
     "eurlex57k": (eurlex57k.load, "eurlex57k/denn-tuned.toml", {}),
 }
-LOOK, DEEP, SNAPSHOT = 50, 200, 50  # steps between looks, between validations and between snapshots
+LOOK, DEEP, SNAPSHOT = 50, 200, 50  # steps between probes, between validations and between snapshots
 SPREAD_TEXTS, SCORED_TEXTS, PROBED_TEXTS = 256, 1000, 16
-MEMORY, SETTLE = 0.98, 20  # of the usual gradient norm, a step; steps before anything is usual
+MEMORY, SETTLE = 0.98, 20  # smoothing of the usual gradient norm per step; steps before it is known
 LEARNT, LOW_SHARE, HIGH_COSINE = 0.2, 0.5, 0.9  # the rule: micro-F1 to fall from, share of the best, mean cosine
 
 
 @dataclass(frozen=True)
 class Variant:
-    """One small change of a training."""
+    """One small change to training."""
 
     settings: dict[str, Any] = field(default_factory=dict)  # parameters of the method
     adam: dict[str, Any] = field(default_factory=dict)
     warmup: float = 0.0  # share of the run, before what the schedule says
-    folded: bool = False  # the scale of the pooled vector is part of the last LayerNorm
+    folded: bool = False  # fold the scale of the pooled vector into the last LayerNorm
     kernels: bool = True
     recorded: bool = True
     residual32: bool = False  # products in bfloat16, everything between them in float32, by torch's operations
     tf32: bool = False
     dropouts: dict[str, float] = field(default_factory=dict)  # of the encoder's settings
-    usual: float = 0.0  # gradients are clipped at so many times what is usual for their tensor
+    usual: float = 0.0  # clip gradients at this many times the usual norm of their tensor
 
 
 VARIANTS = {
@@ -107,7 +107,7 @@ class Run(_Run):
     clipping: UsualNorms | None = None
 
     def advance(self, gradients: Any) -> None:
-        """Clip by what is usual, where the variant says so, between gradients and step."""
+        """Clip by the usual norm, if the variant does, between gradients and step."""
 
         def clipped(rows: Tensor) -> Tensor:
             loss = gradients(rows)
@@ -118,19 +118,19 @@ class Run(_Run):
         super().advance(clipped)
 
     def kept_file(self) -> Path:
-        """Return a file of weights that need not be kept: nothing is judged here."""
+        """Return a file for weights that need not be kept."""
         return self.last
 
     def rate_factor(self) -> float:
-        """Return the share of the learning rate for this step."""
+        """Return the learning rate factor of this step."""
         ramp = (self.state.step + 1) / (self.warmup * self.total) if self.warmup else 1.0
         return super().rate_factor() * min(1.0, ramp)
 
 
 class UsualNorms:
-    """Scales each tensor's gradient down to `factor` times the running mean of its norm, where it is longer.
+    """Scale each tensor's gradient down to `factor` times the running mean of its norm, if it is longer.
 
-    What is clipped enters the mean as clipped, so one outlier does not make the next one usual.
+    The mean uses clipped norms, so that one outlier does not make the next one look usual.
     """
 
     def __init__(self, parameters: Iterable[nn.Parameter], factor: float) -> None:
@@ -138,7 +138,7 @@ class UsualNorms:
         self.mean = torch.zeros(len(self.parameters), device=self.parameters[0].device)
 
     def clip(self) -> None:
-        """Scale the gradients of one step and remember their norms."""
+        """Scale the gradients of one step and record their norms."""
         gradients = [parameter.grad for parameter in self.parameters]
         norms = torch.stack(torch._foreach_norm(gradients))
         if self.steps >= SETTLE:
@@ -151,12 +151,12 @@ class UsualNorms:
 
 
 class Record:
-    """A file of JSON lines that is complete up to its last line at any time."""
+    """A file of JSON lines that is always complete up to its last line."""
 
     def __init__(self, path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         if path.exists():
-            path.replace(path.with_name(f"{path.name}.before"))  # of a run that was killed
+            path.replace(path.with_name(f"{path.name}.before"))  # left by a killed run
         self.file, self.begun = path.open("w"), time.monotonic()
 
     def write(self, kind: str, **values: Any) -> None:
@@ -167,7 +167,7 @@ class Record:
 
 
 def _short(value: Any) -> Any:
-    """Keep five digits of every number; None for one that is not finite."""
+    """Round every number to five digits; None for non-finite ones."""
     if isinstance(value, float):
         return float(f"{value:.5g}") if math.isfinite(value) else None
     if isinstance(value, dict):
@@ -177,15 +177,15 @@ def _short(value: Any) -> Any:
 
 @dataclass
 class Watch:
-    """Decides when a run has collapsed."""
+    """Decide when a run has collapsed."""
 
-    settle: int = 0  # steps in which texts may be alike because nothing is learnt yet
+    settle: int = 0  # steps in which texts may be similar because nothing is learnt yet
     best: float = 0.0
-    low: list[int] = field(default_factory=list)  # validations in a row that were far below the best
+    low: list[int] = field(default_factory=list)  # consecutive validations far below the best
     collapsed: dict[str, Any] | None = None
 
     def look(self, step: int, cosine: float, not_finite: int) -> None:
-        """Judge a look: cosine of different texts, and how many values are not finite."""
+        """Judge a probe: cosine similarity of different texts, and the number of non-finite values."""
         if not_finite or not math.isfinite(cosine):
             self._say(step, step - LOOK, "not finite")
         elif cosine > HIGH_COSINE and (self.best > LEARNT or step >= self.settle):
@@ -200,12 +200,12 @@ class Watch:
             self._say(step, self.low[0] - DEEP, "micro-F1")
 
     def _say(self, step: int, sound: int, why: str) -> None:
-        """Note the first sign and the last step known to be sound."""
+        """Record the first sign and the last step known to be sound."""
         self.collapsed = self.collapsed or {"step": step, "sound": max(sound, 0), "why": why}
 
 
 class Collapse:
-    """One training of one variant, and its record."""
+    """One training run of one variant, and its record."""
 
     def __init__(self, a: argparse.Namespace) -> None:
         self.a, self.variant = a, VARIANTS[a.variant]
@@ -224,7 +224,7 @@ class Collapse:
         self.kept: list[tuple[int, dict[str, Tensor], dict[str, Any]]] = []
 
     def run(self) -> dict[str, Any]:
-        """Train until the end, until the time is up, or until a collapse and its aftermath are recorded."""
+        """Train to the end, until the time is up, or until a collapse and its aftermath are recorded."""
         with ExitStack() as stack:
             stack.enter_context(torch.random.fork_rng())
             stack.enter_context(_machinery(self.variant))
@@ -239,7 +239,7 @@ class Collapse:
         return facts
 
     def _start(self) -> Run:
-        """Make the network and its loop as the product does."""
+        """Create the network and its loop as the product does."""
         a, p, v = self.a, self.parameters, self.variant
         device = device_of(p.device)
         torch.manual_seed(p.seed)
@@ -303,7 +303,7 @@ class Collapse:
         return "done"
 
     def _look(self, run: Run, before: list[Tensor] | None) -> None:
-        """Record the steps since the last look, and the network as it stands; a validation where one is due."""
+        """Record the steps since the last probe and the state of the network, and validate if it is time."""
         network, step, now = self.network, run.state.step, {}
         if before is not None:
             rate = run.optimiser.param_groups[0]["lr"]
@@ -323,7 +323,7 @@ class Collapse:
         print(self.name, step, *(f"{k} {now[k]:.4g}" for k in ("cosine", "gain", "update") if k in now), flush=True)
 
     def _deep(self, run: Run) -> dict[str, Any]:
-        """Validate, and look inside on a few fixed texts; none of this is part of a recorded step."""
+        """Validate, and probe the network on a few fixed texts, outside the recorded steps."""
         network = self.network
         scores = network.probabilities(network.encode(self.valid)).cpu()
         found = {"micro_f1": micro_f1(scores, self.gold, 0.5), "largest_score": float(scores.max())}
@@ -334,7 +334,7 @@ class Collapse:
         return found | probes.small_moments(run.optimiser)
 
     def _dissect(self, run: Run, rows: Tensor, norm: float) -> None:
-        """Record where the gradient of a spike comes from."""
+        """Record the source of a gradient spike."""
         if self.dissected < self.a.dissect:
             self.dissected += 1
             ids, starts, labels, _ = self.training.prepare(rows)
@@ -343,7 +343,7 @@ class Collapse:
             self.record.write("spike", step=run.state.step, norm=norm, **found)
 
     def _keep(self, run: Run) -> None:
-        """Keep weights and optimiser of the last five times in memory."""
+        """Keep the last five snapshots of weights and optimiser in memory."""
         tensors = checkpoint.module_tensors(self.network) | checkpoint.optimiser_tensors(run.optimiser)
         copies = {name: tensor.detach().clone() for name, tensor in tensors.items()}
         self.kept = [*self.kept[-4:], (run.state.step, copies, asdict(run.state))]
@@ -357,7 +357,7 @@ class Collapse:
 
 
 def fold(network: DennNetwork, optimiser: torch.optim.Optimizer) -> None:
-    """Make the constant scale of the pooled vector part of the last LayerNorm: the same function, other geometry."""
+    """Fold the constant scale of the pooled vector into the last LayerNorm: the same function, another geometry."""
     scale, norm = float(network.scale), probes.last_norm(network.encoder)
     with torch.no_grad():
         for weight in (norm.weight, norm.bias):
@@ -370,7 +370,7 @@ def fold(network: DennNetwork, optimiser: torch.optim.Optimizer) -> None:
 
 @contextmanager
 def _machinery(variant: Variant) -> Iterator[None]:
-    """Switch our kernels or exact float32 products off while the block lasts."""
+    """Switch off our kernels or exact float32 products within the block."""
     kernels, tf32 = packed.kernels, torch.backends.cuda.matmul.allow_tf32
     if not variant.kernels:
         packed.kernels = lambda: None
@@ -382,7 +382,7 @@ def _machinery(variant: Variant) -> Iterator[None]:
 
 
 def _in_mixed_precision(network: DennNetwork) -> None:
-    """Let products of the encoder run in bfloat16 while what they are added to stays in float32."""
+    """Run products of the encoder in bfloat16 with a residual stream in float32."""
     encoder = network.encoder
     states = encoder.states
 
@@ -405,7 +405,7 @@ _known: dict[tuple[int, int, str], Tokens] = {}
 
 
 def _tokens(network: DennNetwork, texts: Sequence[str]) -> Tokens:
-    """Tokenize the texts of a corpus once a process."""
+    """Tokenise the texts of a corpus once per process."""
     key = network.encoder.max_length, len(texts), texts[0]
     if key not in _known:
         _known[key] = network.encoder.tokenize(texts)
@@ -413,7 +413,7 @@ def _tokens(network: DennNetwork, texts: Sequence[str]) -> Tokens:
 
 
 def one_run(arguments: Sequence[str]) -> dict[str, Any]:
-    """Train as these arguments of `run` say, and leave the device as it was."""
+    """Train with these arguments of `run`, and restore the device settings."""
     try:
         return Collapse(parser().parse_args(["run", *arguments])).run()
     finally:
@@ -423,7 +423,7 @@ def one_run(arguments: Sequence[str]) -> dict[str, Any]:
 
 
 def parser() -> argparse.ArgumentParser:
-    """Describe the command line."""
+    """Create the argument parser."""
     top = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     commands = top.add_subparsers(dest="command", required=True)
     run = commands.add_parser("run", help="train once and record")
@@ -432,17 +432,19 @@ def parser() -> argparse.ArgumentParser:
     run.add_argument("--variant", choices=VARIANTS, default="as-is")
     run.add_argument("--seed", type=int, default=0)
     run.add_argument("--out", type=Path, required=True, help="folder of the records")
-    run.add_argument("--name", help="of the record; made of variant, rate and seed by default")
-    run.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="a parameter of the method")
-    run.add_argument("--steps", type=int, help="at most; the schedule stays that of all epochs")
+    run.add_argument("--name", help="name of the record; default: from variant, rate and seed")
+    run.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="parameter of the method")
+    run.add_argument("--steps", type=int, help="maximum number of steps; the schedule is that of all epochs")
     run.add_argument("--seconds", type=float, default=math.inf, help="at most")
-    run.add_argument("--after", type=int, default=200, help="steps to train on after a collapse")
-    run.add_argument("--settle", type=int, default=1000, help="steps before cosine counts, if micro-F1 is below 0.2")
-    run.add_argument("--documents", type=int, help="the first documents of training and validation alone")
-    run.add_argument("--snapshots", action="store_true", help="write two states from before a collapse")
-    run.add_argument("--dissect", type=int, default=0, help="spikes of the gradient to look into")
-    run.add_argument("--from", dest="start", type=Path, help="a state to continue from")
-    run.add_argument("--fork", type=int, default=0, help="other batches and dropout than the seed's")
+    run.add_argument("--after", type=int, default=200, help="steps to continue after a collapse")
+    run.add_argument(
+        "--settle", type=int, default=1000, help="steps before the cosine similarity counts, if micro-F1 is below 0.2"
+    )
+    run.add_argument("--documents", type=int, help="use only the first documents of training and validation")
+    run.add_argument("--snapshots", action="store_true", help="save two states from before a collapse")
+    run.add_argument("--dissect", type=int, default=0, help="number of gradient spikes to analyse")
+    run.add_argument("--from", dest="start", type=Path, help="state to continue from")
+    run.add_argument("--fork", type=int, default=0, help="use other batches and dropout than the seed's")
     return top
 
 

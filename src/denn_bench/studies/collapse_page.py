@@ -1,4 +1,4 @@
-r"""What `collapse.py` recorded: a table of all runs, and curves of some.
+r"""Show the records of `collapse.py`: a table of all runs, and curves of some.
 
 python -m denn_bench.studies.collapse_page table results/collapse
 python -m denn_bench.studies.collapse_page plot RUNS/NAME.jsonl.xz --first 1050 --last 1180 --out collapse.png
@@ -30,7 +30,7 @@ CURVES = {
 
 
 def read_record(path: Path) -> list[dict[str, Any]]:
-    """Read the lines of a record, packed or not; a last one that was cut short is left out."""
+    """Read the lines of a record, compressed or not; ignore a truncated last line."""
     text = lzma.open(path, "rt").read() if path.suffix == ".xz" else path.read_text()
     return [json.loads(line) for line in text.splitlines() if line.endswith("}")]
 
@@ -42,7 +42,7 @@ def trace(lines: Sequence[dict[str, Any]], name: str) -> list[float]:
 
 
 def table(folder: Path) -> None:
-    """Print a line for every run, with its validation micro-F1 and where and why it collapsed; then one a variant."""
+    """Print a line per run, with its validation micro-F1 and where and why it collapsed; then one per variant."""
     print(f"{'run':80} {'steps':>6} {'collapse':>16} {'best':>6} {'last':>6} {'cosine':>7} {'s':>6}")
     groups: dict[tuple[str, str, float], list[tuple[bool, float, float]]] = {}
     for path in sorted(folder.glob("*.jsonl*")):
@@ -73,7 +73,7 @@ def table(folder: Path) -> None:
 
 
 def plot(paths: Sequence[Path], first: int, last: int, out: Path) -> None:
-    """Draw gradient norm, losses and cosines of runs, step by step, under each other."""
+    """Draw gradient norm, losses and cosine similarities of runs, step by step, below each other."""
     figure = Figure(figsize=(9, 7), layout="constrained")
     grid = figure.subplots(3, len(paths), sharex=True, sharey="row", squeeze=False)
     for column, path in enumerate(paths):

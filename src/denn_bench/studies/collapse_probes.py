@@ -1,4 +1,4 @@
-"""What a training shows of itself while it runs: traces of every step, spread, activations, errors of the kernels."""
+"""Probes of running training: traces of every step, spread, activations, errors of the kernels."""
 
 from __future__ import annotations
 
@@ -20,25 +20,25 @@ from denn.training.gradients import Gradients
 from denn.training.network import Batch
 
 STEP = ("loss", "contrast", "own_view", "other_texts", "gradient", "gradient_last_norm")  # of a trace, in this order
-SPIKE = 8.0  # times the median: a gradient norm worth a closer look
+SPIKE = 8.0  # times the median: a gradient norm that counts as a spike
 Numbers = dict[str, Any]
 
 
 def last_norm(encoder: TransformerEncoder) -> nn.LayerNorm:
-    """Return the LayerNorm whose output is pooled."""
+    """Return the last LayerNorm, whose output is pooled."""
     return encoder._parts()[-1].norm_output
 
 
 def group_of(name: str) -> str:
-    """Name the part of the network that a parameter belongs to."""
+    """Return the name of the part of the network that a parameter belongs to."""
     layer = re.search(r"encoder\.layer\.(\d+)\.", name)
     return f"layer {layer[1]}" if layer else "embeddings" if "embeddings" in name else "head"
 
 
 class Traced:
-    """Gradients of a step that also note its loss terms, cosines and gradient norms, before any clipping.
+    """Gradients of a step that also record its loss terms, cosine similarities and gradient norms, before clipping.
 
-    Nothing here waits for the device. What lies inside a recorded step arrives by a buffer that the recording writes.
+    Nothing here synchronises with the device. Values inside a recorded step arrive through a buffer.
     """
 
     def __init__(self, inner: Gradients, network: method.DennNetwork) -> None:
@@ -51,11 +51,11 @@ class Traced:
         self.gain = next(i for i, weight in enumerate(self.parameters) if weight is gain)
         self.steps: list[Tensor] = []
         self.norms: list[Tensor] = []
-        self.dissect: Callable[[Tensor, float], None] | None = None  # what to do with the rows of a spike
+        self.dissect: Callable[[Tensor, float], None] | None = None  # called with the rows of a spike
         self.usual: list[float] = []
 
     def __call__(self, rows: Tensor) -> Tensor:
-        """Compute the gradients and note them."""
+        """Compute and record the gradients."""
         loss = self.inner(rows)
         norms = torch.stack(torch._foreach_norm([weight.grad for weight in self.parameters]))
         both = torch.stack([loss.float(), norms.norm(), norms[self.gain]])
@@ -66,14 +66,14 @@ class Traced:
         return loss
 
     def _look_for_spike(self, rows: Tensor, norm: float) -> None:
-        """Hand the rows of a gradient far longer than the last fifty on, while the weights are still the same."""
+        """Pass on the rows of a gradient far longer than the last fifty, before the weights change."""
         if self.dissect and len(self.usual) == 50 and norm > SPIKE * sorted(self.usual)[25]:
             self.dissect(rows, norm)
         self.usual = [*self.usual[-49:], norm]
 
     @contextmanager
     def watching(self, loss: str) -> Iterator[None]:
-        """Note what the contrastive loss sees while the block lasts."""
+        """Record the input of the contrastive loss within the block."""
         inner = method.CONTRASTS[loss]
 
         def noted(similarity: Tensor, labels: Tensor, temperature: float) -> Tensor:
@@ -92,7 +92,7 @@ class Traced:
             method.CONTRASTS[loss] = inner
 
     def take(self) -> Numbers:
-        """Return the traces since the last call, one list a quantity, and the gradient norms by part."""
+        """Return the traces since the last call, one list per quantity, and the gradient norms by part."""
         steps, norms = torch.stack(self.steps).cpu(), torch.stack(self.norms).cpu()
         self.steps, self.norms = [], []
         trace = {name: steps[:, i].tolist() for i, name in enumerate(STEP)}
@@ -131,10 +131,10 @@ def _spikes(norms: Tensor, parts: dict[str, Tensor]) -> list[Numbers]:
 
 
 def anatomy(network: method.DennNetwork, ids: Tensor, starts: Tensor, labels: Tensor) -> Numbers:
-    """Find the document and the token that a batch's gradient comes from: in float32, by torch's operations.
+    """Find the document and the token behind a batch's gradient, in float32 with torch's operations.
 
-    Gradients are those with respect to the sums that enter each layer's second LayerNorm, without dropout; the
-    gradient of the weights comes once without and three times with dropout.
+    Gradients are with respect to the inputs of each layer's second LayerNorm, without dropout; the gradient of the
+    weights is computed once without and three times with dropout.
     """
     layout = Layout.at(starts, len(ids), network.encoder.max_length)
     weights = [weight for weight in network.parameters() if weight.requires_grad]
@@ -197,7 +197,7 @@ def anatomy(network: method.DennNetwork, ids: Tensor, starts: Tensor, labels: Te
 
 
 def _by_document(values: Tensor, layout: Layout) -> Tensor:
-    """Add (T,) values up to one for each document."""
+    """Sum (T,) values per document."""
     out = torch.zeros(len(layout.starts) - 1, device=values.device)
     return out.index_add_(0, layout.document, values)
 
@@ -224,7 +224,7 @@ def spread(embeddings: Tensor) -> Numbers:
 
 @contextmanager
 def reference(encoder: TransformerEncoder) -> Iterator[None]:
-    """Run the encoder in float32 by torch's operations; the bias that recorded steps read stays where it is."""
+    """Run the encoder in float32 with torch's operations; the bias used by recorded steps keeps its address."""
     bias, precision, states = encoder._bias, encoder.precision, encoder.__dict__.pop("states", None)
     encoder.precision = "float32"
     try:
@@ -270,9 +270,9 @@ def _largest_logit(qkv: Tensor, layout: Layout, heads: int, bias: Tensor | None)
 
 
 def errors(network: method.DennNetwork, ids: Tensor, layout: Layout, labels: Tensor) -> Numbers:
-    """Compare embeddings and gradients of a pass as it is trained, but without dropout, with float32 and torch.
+    """Compare embeddings and gradients of the training pass, without dropout, with float32 and torch's operations.
 
-    Both are ‖a − b‖/‖b‖; a cosine of the gradients comes with them.
+    Both are ‖a − b‖/‖b‖, with the cosine similarity of the gradients.
     """
     weights = [weight for weight in network.parameters() if weight.requires_grad]
 
@@ -298,7 +298,7 @@ def errors(network: method.DennNetwork, ids: Tensor, layout: Layout, labels: Ten
 
 
 def small_moments(optimiser: torch.optim.Optimizer) -> Numbers:
-    """Return the share of weights whose √v lies below Adam's ε."""
+    """Return the share of weights whose √v is below Adam's ε."""
     below = count = 0
     for group in optimiser.param_groups:
         for weight in group["params"]:
@@ -310,7 +310,7 @@ def small_moments(optimiser: torch.optim.Optimizer) -> Numbers:
 
 
 def pack_all(tokens: Tokens, device: torch.device) -> tuple[Tensor, Layout]:
-    """Lay all texts out in one pass."""
+    """Pack all texts into one pass."""
     return tokens.to(device).pack(torch.arange(len(tokens)))
 
 

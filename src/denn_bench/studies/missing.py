@@ -1,4 +1,4 @@
-r"""AAPD: what the documents that the reconstruction lacks are worth, by taking more of them away.
+r"""AAPD: estimate the value of the documents that the reconstruction lacks by removing more of them.
 
     python -m denn_bench.studies.missing DATA/aapd_recon --out results/aapd-missing.json
     python -m denn_bench.studies.missing DATA/aapd_recon --others 5488 --shares 0.14 1 --recipe FILE.toml \
@@ -7,10 +7,10 @@ r"""AAPD: what the documents that the reconstruction lacks are worth, by taking 
 
 22 % of the test documents have the labels cs.IT and math.IT and no other; 21 % of the official training documents do
 (11,428), and 4 % of the reconstructed ones (1,479). A method, BR unless a recipe names another, is trained with none, a
-quarter, a half and all of those that are there, and with as many other documents taken away in their place, so that
-both the kind and the number of documents can be seen to matter or not.
+quarter, a half and all of the available ones, and with the same number of other documents removed instead. This shows
+whether the kind or the number of documents matters.
 
-With 5,488 of the others, all of the kind are 21 % as in the official part, and 14 % of them are 4 % as in this one.
+With 5,488 of the others, all of the kind are 21 %, as in the official split, and 14 % of them are 4 %, as in this one.
 """
 
 from __future__ import annotations
@@ -40,13 +40,15 @@ SHARES = (0.0, 0.25, 0.5, 1.0)
 
 
 def main() -> None:
-    """Train with every share of the kind, and once without as many documents of other kinds."""
+    """Train with every share of the kind, and once with the same number of other documents removed."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folder", type=Path)
-    parser.add_argument("--recipe", type=Path, help="TOML of the method; BR as it is by default")
-    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="a parameter of the method")
-    parser.add_argument("--shares", type=float, nargs="+", help="of the kind, each a training; 0, ¼, ½, 1")
-    parser.add_argument("--others", type=int, help="how many documents of other kinds, by lot; all of them")
+    parser.add_argument("--recipe", type=Path, help="recipe file of the method; default: BR")
+    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="parameter of the method")
+    parser.add_argument(
+        "--shares", type=float, nargs="+", help="shares of the kind, one training run each; default: 0, ¼, ½, 1"
+    )
+    parser.add_argument("--others", type=int, help="number of random documents of other kinds; default: all")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=Path)
     arguments = parser.parse_args()
@@ -64,7 +66,7 @@ def main() -> None:
     others = [document for document in corpus.train if set(document.labels) != KIND]
     if arguments.others is not None:
         if not 0 < arguments.others <= len(others):
-            parser.error(f"got --others {arguments.others}, expected 1 to {len(others)}, as many as there are")
+            parser.error(f"got --others {arguments.others}, expected 1 to {len(others)}")
         others = chance.sample(others, arguments.others)
     parts = []
     for share in arguments.shares or SHARES:
@@ -80,7 +82,7 @@ def main() -> None:
 
 
 def score(corpus: Corpus, settings: dict[str, Any]) -> dict[str, Any]:
-    """Train a method on a corpus and score all test documents, those of the kind, and the others, in per cent."""
+    """Train a method on a corpus and score all test documents, those of the kind, and the others, in percent."""
     of_kind = torch.tensor([set(document.labels) == KIND for document in corpus.test])
     gold = corpus.labels.matrix(corpus.test)
     with (

@@ -1,13 +1,12 @@
-"""Labels that only the datastore knows, against training again: ten labels of a corpus come after the training.
+"""Compare labels that only the datastore knows with retraining: ten labels of a corpus are added after training.
 
 python -m denn_bench.studies.new_labels CORPUS_FOLDER --work FOLDER [--seeds 0 1] [--set key=value …] [--json FILE]
 
-Ten labels are drawn: those with at least 20 training and 10 test documents are sorted by training documents and cut
-into ten groups in that order, and each group gives one. Every training and validation document that carries one of them
-is taken out, DENN is trained on the rest and evaluated on the whole test part; the training documents that were taken
-out are then added to its datastore and it is evaluated again; at last DENN is trained on everything with the same
-settings. A model that lies in the work folder already is not trained again. Every figure is at the thresholds that the
-model finds by itself, and nothing is tuned on test.
+Ten labels are drawn: those with at least 20 training and 10 test documents are sorted by frequency and divided into
+ten groups, and one is drawn from each group. Every training and validation document with one of them is held out. DENN
+is trained on the rest and evaluated on the whole test split; the held-out training documents are then added to its
+datastore, and it is evaluated again; finally DENN is trained on everything with the same settings. Models that exist in
+the work folder are not trained again. Every figure uses the model's own thresholds, and nothing is tuned on test.
 """
 
 from __future__ import annotations
@@ -32,9 +31,9 @@ from denn_bench.machine import commit
 from denn_bench.studies.machine import machine
 
 DRAWN, TRAINED, TESTED = 10, 20, 10  # labels, and the documents that each needs
-SETTINGS: dict[str, Any] = {  # otherwise the recipe's, which are the defaults
+SETTINGS: dict[str, Any] = {  # otherwise the defaults
     "encoder": "minilm",
-    "max_length": 64,  # title and first sentences, so that a training takes minutes on two cores
+    "max_length": 64,  # title and first sentences, so that training takes minutes on two cores
     "epochs": 1,
     "device": "cpu",
 }
@@ -70,19 +69,19 @@ def without(documents: Sequence[Document], labels: Collection[str]) -> list[Docu
 
 
 def trained(corpus: Corpus, folder: Path, settings: dict[str, Any]) -> Path:
-    """Train on a corpus, unless its model lies there already."""
+    """Train on a corpus unless its model exists."""
     if not folder.exists():
         denn.train(corpus, out=folder, **settings).close()
     parameters = read(folder)[0].parameters
     if any(parameters[name] != value for name, value in settings.items()):
-        raise SystemExit(f"{folder} was trained with other settings; give another --work")
+        raise SystemExit(f"{folder} was trained with other settings; choose another --work")
     return folder
 
 
 def judge(
     model: denn.Model, test: Sequence[Document], ten: Collection[str], known: Collection[str], per_label: bool = False
 ) -> dict[str, Any]:
-    """Return micro-F1 in per cent of each kind of labels, and how many texts without the ten get one of them."""
+    """Return micro-F1 in percent of each kind of label, and the share of texts wrongly assigned one of the ten."""
     begun = time.perf_counter()
     predictions = model.predict([document.text for document in test], per_label=per_label, evidence=0)
     given = [set(prediction.labels) for prediction in predictions]
@@ -108,7 +107,7 @@ def judge(
 
 
 def thresholds(model: denn.Model, ten: Collection[str], documents: Sequence[Document]) -> dict[str, float]:
-    """Return the thresholds of the ten labels, which texts of theirs make the model find."""
+    """Return the thresholds of the ten labels, which the model estimates when it predicts their texts."""
     scores = model.scores([document.text for document in documents])
     cuts = model.later_thresholds(scores)["final"].tolist()
     found = dict(zip(scores.names[len(model.labels) :], cuts, strict=True))
@@ -124,7 +123,7 @@ def run(corpus: Corpus, seed: int, work: Path, settings: dict[str, Any]) -> dict
     counts = Counter(label for document in removed for label in document.labels)
     found: dict[str, Any] = {"seed": seed, "documents": {name: counts[name] for name in ten}, "removed": len(removed)}
     reduced = trained(Corpus(kept, valid, name=corpus.name), work / f"reduced-{seed}", settings)
-    with tempfile.TemporaryDirectory() as folder:  # a copy, as the adding changes it
+    with tempfile.TemporaryDirectory() as folder:  # a copy, because adding changes it
         with denn.load(shutil.copytree(reduced, Path(folder) / "model")) as model:
             found["before"] = judge(model, corpus.test, ten, known)
             begun = time.perf_counter()

@@ -1,8 +1,8 @@
-"""What the precision of the encoder does to F1: validation and test documents, in float32 and others.
+"""Effect of the encoder's precision on F1: validation and test documents, in float32 and other precisions.
 
 python -m denn_bench.studies.precision MODEL TEST [--count 2000] [--precision int8 ...] [--json FILE]
 
-The datastore stays as the model keeps it, in the precision of its training; the texts that are asked about change.
+The datastore stays in the precision of training; only the predicted texts change.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from denn_bench.studies.machine import report
 
 
 def f1(model: denn.Model, documents: list[Document]) -> dict[str, float]:
-    """Return micro- and macro-F1 in per cent, at the model's threshold."""
+    """Return micro- and macro-F1 in percent, at the model's threshold."""
     found = model.evaluate(documents).headline
     return {name: round(100 * found[name], 3) for name in ("micro_f1", "macro_f1")}
 

@@ -1,4 +1,4 @@
-"""What each witness costs in prediction: milliseconds per text, all measured in turns.
+"""Cost of each witness in prediction: milliseconds per text, measured alternately.
 
 python -m denn_bench.studies.prediction MODEL TEXTS [--count 512] [--rounds 7] [--out FILE]
 
@@ -20,11 +20,11 @@ from denn.methods.denn import DENN
 from denn.witnesses.texts import Texts
 from denn_bench.studies.machine import report
 
-ALONE = 64  # texts that are scored one by one
+ALONE = 64  # number of texts scored one by one
 
 
 def steps(method: DENN, texts: Sequence[str]) -> dict[str, Callable[[], object]]:
-    """Return what is timed: the encoder, each witness given what the encoder found, the combiner, and everything."""
+    """Return the timed steps: the encoder, each witness given the encoder's output, the combiner, and everything."""
     embeddings = method.embed(texts)
     found = method.search(embeddings, method.parameters.k)
 
@@ -52,7 +52,7 @@ def seconds(work: Callable[[], object]) -> float:
 
 
 def measure(method: DENN, batches: Sequence[Sequence[str]], rounds: int) -> dict[str, Any]:
-    """Return the median milliseconds per text of each step, and how everything compares with the encoder alone."""
+    """Return the median milliseconds per text of each step, and the ratio of everything to the encoder alone."""
     timed = [steps(method, texts) for texts in batches]
     times: list[dict[str, float]] = []
     for _ in range(rounds + 1):

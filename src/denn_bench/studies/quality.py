@@ -1,10 +1,10 @@
-r"""Train DENN on a corpus folder and evaluate it on its test part, beside TF-IDF + linear SVM on the same documents.
+r"""Train DENN on a corpus folder and evaluate it on the test split, compared with TF-IDF + linear SVM.
 
 python -m denn_bench.studies.quality CORPUS_FOLDER --out MODEL [--encoder minilm] [--seed 0] [--set key=value …] \
     [--json FILE]
 
-The folder holds train.jsonl[.zst], test.jsonl[.zst] and perhaps valid.jsonl[.zst]; without one, a tenth of train is
-split off. Thresholds of both systems are tuned on the validation part; the SVM is also shown at its own zero.
+The folder contains train.jsonl[.zst], test.jsonl[.zst] and optionally valid.jsonl[.zst]; by default, 10 % of train is
+split off. Thresholds of both systems are tuned on the validation split; the SVM is also shown at 0, its own threshold.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Notes(Silent):
 
 
 def svm(corpus: denn.Corpus) -> dict[str, dict[str, float]]:
-    """Return the SVM's scores on the test part, at its own zero and at the threshold tuned on validation."""
+    """Return the SVM's scores on the test split, at 0 and at the threshold tuned on validation."""
     texts = [document.text for document in (*corpus.valid, *corpus.test)]
     scores = BR.decision_scores(corpus.train, texts, corpus.labels, jobs=available_cores())
     valid, test = scores[: len(corpus.valid)], scores[len(corpus.valid) :]

@@ -1,10 +1,10 @@
-r"""What labels are worth that `Model.queue` asks for: against texts drawn at random, on the documents of a datastore.
+r"""Value of the labels that `Model.queue` asks for, compared with random texts, on the documents of a datastore.
 
 python -m denn_bench.studies.queue MODEL [--known 400] [--asked 200] [--seeds 10] [--out FILE]
 
-The encoder of the model should have stayed as it is. For every seed a head and neighbours learn from some documents,
-rank others, and learn again with those that they asked for. 300 documents tune the threshold, the rest is the test.
-Scores are the mean of classifier and neighbours. Printed are differences in F1 from two random draws.
+The model's encoder should not be fine-tuned. For every seed, a head and neighbours learn from some documents,
+rank others, and learn again with the requested ones. 300 documents tune the threshold, the rest are for testing.
+Scores are the mean of classifier and neighbours. The output shows differences in F1 from two random draws.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ NEIGHBOURS, TEMPERATURE, EPOCHS, TUNED_ON, POOL = 30, 0.05, 20, 300, 1500
 
 
 def learn(vectors: Tensor, labels: Tensor) -> Callable[[Tensor], tuple[Tensor, Tensor]]:
-    """Learn documents; return what gives (n,L) scores and (n,k) cosines of other vectors."""
+    """Learn documents; return a function for (n,L) scores and (n,k) cosine similarities of other vectors."""
     head = nn.Linear(vectors.shape[1], labels.shape[1])
     nn.init.zeros_(head.weight)
     start_head(head, vectors, labels, EPOCHS, 0)
@@ -45,7 +45,7 @@ def learn(vectors: Tensor, labels: Tensor) -> Callable[[Tensor], tuple[Tensor, T
 
 
 def compare(vectors: Tensor, labels: Tensor, known: int, asked: int, seed: int) -> dict[str, Tensor]:
-    """Return micro-F1 and macro-F1 with each way to ask."""
+    """Return micro-F1 and macro-F1 with each strategy."""
     order = torch.randperm(len(vectors), generator=torch.Generator().manual_seed(seed))
     first, pool, tuned, test = order.split([known, POOL, TUNED_ON, len(order) - known - POOL - TUNED_ON])
 

@@ -1,14 +1,14 @@
-r"""What a refit takes for many documents, and how long its head should learn.
+r"""Cost of a refit with many documents, and the best number of epochs for its head.
 
     python -m denn_bench.studies.refit time demo/model --work FOLDER --out results/refit.json
     python -m denn_bench.studies.refit head demo/model reuters/model --work FOLDER --out results/refit-head.json
 
-`time` adds Debian's tagged packages to copies of the demo's model, then refits each copy. If there are too few
-packages, they are repeated without a fifth of their words, with a vector near that of the whole text: good for times,
-not for scores. `head` learns heads for different numbers of epochs, with everything else
-the same, and scores them on validation documents alone: those that the model keeps, and one in ten of those that were
-added. To the demo's model it adds packages too. The packages of test.jsonl next to a model are never added. Vectors are
-kept in the work folder.
+`time` adds tagged Debian packages to copies of the demo's model, then refits each copy. If there are too few
+packages, they are repeated without 20 % of their words, with a vector near that of the whole text: good enough for
+times, but not for scores. `head` trains heads for different numbers of epochs, with everything else
+equal, and scores them on validation documents only: those that the model keeps, and 10 % of the added ones. It
+also adds packages to the demo's model. The packages of test.jsonl next to a model are never added. Vectors are
+cached in the work folder.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ ADDED_FOR_HEADS = (0, 24_000)
 EPOCHS = (1, 2, 3, 5, 8, 12, 20)
 DROPPED = 0.2  # share of the words of a repeated package
 NEAR = 0.3  # length of the noise added to its vector
-PIECE = 512  # documents that are embedded together
+PIECE = 512  # documents embedded together
 
 
 class Stages(Silent):
@@ -62,14 +62,14 @@ class Stages(Silent):
         self._at = ("loading", time.monotonic(), time.process_time())
 
     def start(self, stage: Stage) -> None:
-        """End a stage and begin the next."""
+        """End a stage and start the next."""
         what, begun, cpu = self._at
         self._at = (stage.what, time.monotonic(), time.process_time())
         self.found[what] = {"seconds": round(self._at[1] - begun, 2), "cpu_seconds": round(self._at[2] - cpu, 2)}
 
 
 def fresh(model: Model, folder: Path) -> list[denn.Document]:
-    """Return the tagged packages that the model does not know, in random order."""
+    """Return the tagged packages that are not in the model, in random order."""
     known = {*model.store.ids(), *(one.id for one in Kept.load(folder / model.card.validation).documents)}
     test = folder.parent / "test.jsonl"
     known |= {one.id for one in read_documents(test)[0]} if test.exists() else set()
@@ -78,7 +78,7 @@ def fresh(model: Model, folder: Path) -> list[denn.Document]:
 
 
 def embedded(model: Model, documents: Sequence[denn.Document], work: Path) -> Tensor:
-    """Return the vectors of documents; those in the work folder are not computed again."""
+    """Return the vectors of documents, cached in the work folder."""
     file = work / "vectors.pt"
     vectors = torch.load(file) if file.exists() else {}
     missing = sorted((one for one in documents if one.id not in vectors), key=lambda one: len(one.text))
@@ -92,7 +92,7 @@ def embedded(model: Model, documents: Sequence[denn.Document], work: Path) -> Te
 
 
 def more(model: Model, folder: Path, count: int, work: Path) -> tuple[list[denn.Document], Tensor]:
-    """Return documents to add: packages, then the same ones altered."""
+    """Return documents to add: packages, then altered copies."""
     documents = fresh(model, folder)[:count]
     vectors = F.normalize(embedded(model, documents, work), dim=1)
     draw, noise, again = random.Random(0), torch.Generator().manual_seed(0), []
@@ -142,7 +142,7 @@ def timed(folder: Path, added: int, work: Path) -> dict[str, Any]:
 
 
 def heads(folder: Path, added: int, epochs: Sequence[int], work: Path) -> dict[str, Any]:
-    """Learn heads for these numbers of epochs; score each on validation documents, alone and in a combination."""
+    """Train heads for these numbers of epochs; score each on validation documents, alone and in a combination."""
     with copied(folder, added, work) as copy, denn.load(copy) as model, tempfile.TemporaryDirectory() as own:
         method, card = cast(DENN, model.method), model.card
         learnt, vectors, judged = refit_documents.divide(

@@ -1,8 +1,8 @@
-"""How the length of the pooled vector and the start of the head decide the start of training.
+"""Effect of the pooled vector's length and the head's initialisation on the start of training.
 
 python -m denn_bench.studies.scale CORPUS_FOLDER --encoder minilm [--documents 10000] [--epochs 1] [--json FILE]
 
-Trains every variant for a short while from the same weights with the same seed and prints validation scores.
+Trains every variant briefly from the same weights with the same seed and prints validation scores.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
 
 
 def main() -> None:
-    """Run the variants and print a row each."""
+    """Run the variants and print one row each."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("corpus", type=Path)
     parser.add_argument("--encoder", default="minilm")

@@ -1,8 +1,8 @@
-"""Photograph the service's page for the docs.
+"""Take screenshots of the service's page for the docs.
 
 python -m denn_bench.studies.screenshots MODEL [--out docs/images]
 
-Works on a copy of the model, as it teaches a document; needs Chromium and the package playwright.
+Works on a copy of the model, because it teaches a document; needs Chromium and the package playwright.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ TEXT = (
 
 @contextmanager
 def served(model: Path) -> Iterator[str]:
-    """Serve a model with writing on; give its address with the key."""
+    """Serve a model with editing enabled, and yield its address with the key."""
     command = [sys.executable, "-m", "denn", "serve", str(model), "--teach", "--port", "0", "--log", "none"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         try:
@@ -49,7 +49,7 @@ def tagged(browser: Browser, address: str, **options: object) -> Page:
 
 
 def main() -> None:
-    """Take the pictures."""
+    """Take the screenshots."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("model", type=Path)
     parser.add_argument("--out", type=Path, default=Path("docs/images"))

@@ -1,4 +1,4 @@
-"""Time the embedded datastore: loading, adding, and searching beside one bare matrix product with top-k."""
+"""Time the embedded datastore: loading, adding, and searching compared with one bare matrix product with top-k."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ import torch
 from denn.stores.embedded.store import EmbeddedStore
 from denn.types import Document
 
-RATIO_GOAL = 1.3  # search, against the bare product
+RATIO_GOAL = 1.3  # search relative to the bare product
 LOAD_GOAL = 2.0  # seconds, warm
 
 
 def seconds(work: Callable[[], object]) -> float:
-    """Return how long one call takes."""
+    """Return the duration of a call."""
     start = time.perf_counter()
     work()
     return time.perf_counter() - start
 
 
 def cpu_name() -> str:
-    """Return the processor's name where the system tells it."""
+    """Return the name of the CPU, if known."""
     info = Path("/proc/cpuinfo")
     names = [line for line in info.read_text().splitlines() if line.startswith("model name")] if info.exists() else []
     return names[0].partition(": ")[2] if names else platform.machine()
@@ -49,12 +49,12 @@ def measure_adds(store: EmbeddedStore, vectors: torch.Tensor, single: int) -> di
 
 
 def measure_search(store: EmbeddedStore, queries: torch.Tensor, matrix: torch.Tensor, k: int, runs: int) -> dict:
-    """Time store and bare product in turns, so that a busy machine slows both alike."""
+    """Time store and bare product alternately, so that a busy machine slows both down."""
     ours, bare = [], []
     for _ in range(runs + 1):
         bare.append(seconds(lambda: torch.topk(queries @ matrix.T, k)))
         ours.append(seconds(lambda: store.search(queries, k)))
-    store_s, bare_s = statistics.median(ours[1:]), statistics.median(bare[1:])  # the first turn warms up
+    store_s, bare_s = statistics.median(ours[1:]), statistics.median(bare[1:])  # the first round is a warm-up
     return {"queries": len(queries), "store_s": store_s, "bare_s": bare_s, "ratio": store_s / bare_s}
 
 
@@ -100,7 +100,7 @@ def show(result: dict) -> None:
 
 
 def main() -> None:
-    """Read the arguments, measure, print, and write JSON where asked."""
+    """Parse the arguments, measure, print, and write JSON if requested."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--documents", type=int, default=53840)
     parser.add_argument("--dimension", type=int, default=768)

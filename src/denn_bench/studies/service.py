@@ -1,11 +1,11 @@
-"""Put a service under load on this machine: throughput and that of the bare model, latency, queue, memory, refit.
+"""Load-test a service on this machine: throughput compared with the bare model, latency, queue, memory, refit.
 
 python -m denn_bench.studies.service MODEL TEXTS.jsonl [--parts throughput latency soak full_queue refit]
     [--seconds 20] [--soak 600] [--out results]
 
-TEXTS has a text in each line, as `denn predict` takes them. The service is `denn serve` in a process of its own; the
-model itself runs in this process, in turns with it and on the same batches. Clients are as many connections that ask,
-wait for the answer and ask again. The part `refit` refits MODEL, so give it a copy. The result goes to
+TEXTS has one text per line, as for `denn predict`. The service is `denn serve` in a separate process; the
+model itself runs in this process, alternately and on the same batches. Each client is a connection that sends a
+request, waits for the response and repeats. The part `refit` refits MODEL, so pass a copy. The result goes to
 OUT/service.json, which keeps parts that are not measured again.
 """
 
@@ -31,12 +31,12 @@ from typing import Any
 import denn
 from denn_bench.studies.machine import report
 
-BATCH = 64  # texts of one request, where throughput is compared
+BATCH = 64  # texts per request in the throughput comparison
 TURNS = 7
 CLIENTS = (1, 8, 64)
 REFITTED = (1, 8)  # clients during a refit
-QUEUE = 32  # texts that may wait where more ask
-EVERY = 5.0  # seconds between two looks at the memory
+QUEUE = 32  # size of the queue in the overload test
+EVERY = 5.0  # seconds between memory readings
 
 
 @dataclass
@@ -48,7 +48,7 @@ class Server:
     key: str  # with write access
 
     def resident(self) -> int:
-        """Return the bytes of memory that it holds."""
+        """Return its memory in bytes."""
         pages = int(Path(f"/proc/{self.pid}/statm").read_text().split()[1])
         return pages * resource.getpagesize()
 
@@ -68,7 +68,7 @@ def serving(model: Path, *options: str) -> Iterator[Server]:
 
 @dataclass
 class Client:
-    """One connection that is kept open."""
+    """One persistent connection."""
 
     port: int
     key: str = ""
@@ -83,7 +83,7 @@ class Client:
         self.writer.close()
 
     async def ask(self, path: str, body: dict[str, Any] | None = None) -> tuple[int, bytes]:
-        """Send a request and read the whole answer."""
+        """Send a request and read the whole response."""
         content = json.dumps(body).encode() if body is not None else b""
         head = f"{'POST' if body is not None else 'GET'} {path} HTTP/1.1\r\nHost: 127.0.0.1\r\n"
         head += f"Authorization: Bearer {self.key}\r\n" if self.key else ""
@@ -102,7 +102,7 @@ class Client:
 async def load(
     port: int, clients: int, seconds: float, texts: list[str], evidence: int = 10, over: asyncio.Event | None = None
 ) -> dict[str, Any]:
-    """Let clients ask for one text after the other, for some seconds or until something is over."""
+    """Run clients that request one text after the other, for some seconds or until an event."""
     begun = time.perf_counter()
 
     async def ask(client: Client, mine: Iterator[str]) -> None:
@@ -129,7 +129,7 @@ async def load(
 
 
 async def batches(port: int, parts: list[list[str]]) -> float:
-    """Return the seconds that three clients take for all batches; the next one waits while two are computed."""
+    """Return the time of three clients for all batches; one waits while two are computed."""
     left = iter(parts)
 
     async def work() -> None:
@@ -144,12 +144,12 @@ async def batches(port: int, parts: list[list[str]]) -> float:
 
 
 def throughput(folder: Path, server: Server, texts: list[str]) -> dict[str, Any]:
-    """Compare the service with the model itself, in turns."""
+    """Compare the service with the model itself, alternately."""
     parts = [texts[i : i + BATCH] for i in range(0, len(texts) - BATCH + 1, BATCH)][:8]
     count = sum(map(len, parts))
     direct, served = [], []
     with denn.load(folder) as model:
-        for _ in range(TURNS + 1):  # the first turn warms up
+        for _ in range(TURNS + 1):  # the first round is a warm-up
             begun = time.perf_counter()
             for part in parts:
                 model.predict(part, evidence=10)
@@ -165,7 +165,7 @@ def throughput(folder: Path, server: Server, texts: list[str]) -> dict[str, Any]
 
 
 async def soak(server: Server, seconds: float, texts: list[str]) -> dict[str, Any]:
-    """Keep 64 clients asking, and watch the memory."""
+    """Run 64 clients, and record the memory."""
     sizes: list[tuple[float, int]] = []
 
     async def watch() -> None:
@@ -177,7 +177,7 @@ async def soak(server: Server, seconds: float, texts: list[str]) -> dict[str, An
     watching = asyncio.create_task(watch())
     found = await load(server.port, 64, seconds, texts)
     watching.cancel()
-    later = [size for moment, size in sizes if moment > seconds / 3]  # caches are filled by then
+    later = [size for moment, size in sizes if moment > seconds / 3]  # caches are full by then
     half = len(later) // 2
     found["memory_mb"] = [round(size / 1e6, 1) for _, size in sizes[:: max(1, len(sizes) // 20)]]
     found["growth_mb"] = (statistics.median(later[half:]) - statistics.median(later[:half])) / 1e6
@@ -185,7 +185,7 @@ async def soak(server: Server, seconds: float, texts: list[str]) -> dict[str, An
 
 
 async def full_queue(server: Server, texts: list[str], limit: int) -> dict[str, Any]:
-    """Ask for more than may wait; watch how many do."""
+    """Send more than fits in the queue, and record its length."""
     most = 0
     done = False
 
@@ -205,7 +205,7 @@ async def full_queue(server: Server, texts: list[str], limit: int) -> dict[str, 
 
 
 async def refit(server: Server, clients: int, seconds: float, texts: list[str]) -> dict[str, Any]:
-    """Measure answers before a refit, then during it and the switch to its model."""
+    """Measure responses before a refit, then during it and the switch to its model."""
     idle, over = await load(server.port, clients, seconds, texts), asyncio.Event()
 
     async def follow() -> dict[str, Any]:
@@ -234,14 +234,14 @@ PARTS: dict[str, Callable[[argparse.Namespace, Server, list[str]], Any]] = {
 
 
 def main() -> None:
-    """Read the arguments, measure and report."""
+    """Parse the arguments, measure and report."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("model", type=Path)
     parser.add_argument("texts", type=Path)
     parser.add_argument("--parts", nargs="+", choices=list(PARTS), default=[part for part in PARTS if part != "refit"])
     parser.add_argument("--seconds", type=float, default=20)
     parser.add_argument("--soak", type=float, default=600)
-    parser.add_argument("--out", type=Path, help="the folder of the result; printed only if not given")
+    parser.add_argument("--out", type=Path, help="folder for the result; default: print only")
     arguments = parser.parse_args()
     lines = arguments.texts.read_text(encoding="utf-8").splitlines()
     texts = [json.loads(line)["text"] for line in lines][:2000]

@@ -1,4 +1,4 @@
-"""Seconds that the stratified split takes, and how far each label's share is off, beside a random split.
+"""Time of the stratified split, and the deviation of each label's share, compared with a random split.
 
 python -m denn_bench.studies.split [--rows 800000] [--labels 103] [--json FILE]
 """
@@ -24,7 +24,7 @@ def main() -> None:
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()
     draw = np.random.default_rng(0)
-    sizes = draw.poisson(2.24, args.rows) + 1  # 3.24 labels a row, as in RCV1-V2
+    sizes = draw.poisson(2.24, args.rows) + 1  # 3.24 labels per row, as in RCV1-V2
     weights = 1 / np.arange(1, args.labels + 1)
     columns = draw.choice(args.labels, int(sizes.sum()), p=weights / weights.sum())
     rows = [np.unique(some).tolist() for some in np.split(columns, sizes.cumsum()[:-1])]

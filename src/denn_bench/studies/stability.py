@@ -1,4 +1,4 @@
-r"""Whether trainings are stable: many of them, with their validations and collapses.
+r"""Stability of training: many runs, with their validations and collapses.
 
     python -m denn_bench.studies.stability run DATA --corpus aapd --encoder mpnet --seeds 0 1 2 3 \
         --out results/stability.jsonl
@@ -6,9 +6,9 @@ r"""Whether trainings are stable: many of them, with their validations and colla
         --out results/stability.jsonl
     python -m denn_bench.studies.stability table results/stability.jsonl
 
-Trains DENN's network by its defaults, or by a recipe, and scores validation and test by the classifier; with
-`--neighbours` also by the nearest training documents, by λ, and by half and half. A line is written when one ends.
-A training whose line is there already is not run again. `--scores FOLDER` keeps the scores of both witnesses for
+Trains DENN's network with its defaults or a recipe, and scores validation and test with the classifier; with
+`--neighbours` also with the nearest training documents, with λ, and with the average. A line is written after each
+run; runs that have a line are not repeated. `--scores FOLDER` saves the scores of both witnesses for
 `denn bench combine`.
 """
 
@@ -47,7 +47,7 @@ KEY = ("corpus", "recipe", "encoder", "settings", "seed")
 def train(
     corpus: Corpus, recipe: str | None, name: str, settings: dict[str, Any], neighbours: bool, kept: Path | None
 ) -> dict[str, Any]:
-    """Train once and return what came of it."""
+    """Train once and return the result."""
     _, written = ("denn", {}) if recipe is None else read_recipe(RECIPES / name / f"{recipe}.toml")
     made = make_recipe("denn", {**written, "checkpoint_seconds": 1e9, **settings})
     method, begun = DENN(made.parameters), time.monotonic()
@@ -90,7 +90,7 @@ def train(
 
 
 def nearest(queries: Tensor, keys: Tensor, k: int, device: torch.device) -> tuple[Tensor, Tensor]:
-    """Return the cosines and the rows of the k nearest keys, nearest first."""
+    """Return the cosine similarities and rows of the k nearest keys, nearest first."""
     keys = F.normalize(keys.to(device), dim=1)
     some = min(k, len(keys))
     starts = range(0, len(queries), 500)
@@ -126,7 +126,7 @@ def run(a: argparse.Namespace) -> None:
 
 
 def table(path: Path) -> None:
-    """Print a line for every setting: runs, collapses, and mean and standard deviation of micro- and macro-F1."""
+    """Print a line per setting: runs, collapses, and mean and standard deviation of micro- and macro-F1."""
     groups: dict[tuple[str, ...], list[dict[str, Any]]] = {}
     for line in path.read_text().splitlines():
         one = json.loads(line)
@@ -155,18 +155,16 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     commands = parser.add_subparsers(dest="command", required=True)
     running = commands.add_parser("run", help="train with some seeds")
-    running.add_argument("data", type=Path, help="folder of all corpora")
+    running.add_argument("data", type=Path, help="folder with all corpora")
     running.add_argument("--corpus", choices=sorted(CORPORA), required=True)
-    running.add_argument("--recipe", help="of the corpus; the defaults where none is named")
-    running.add_argument("--encoder", help="a name or a folder; the recipe's or the default one where none is named")
-    running.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="a parameter of the method")
+    running.add_argument("--recipe", help="recipe of the corpus; default: the method's defaults")
+    running.add_argument("--encoder", help="name or folder; default: the recipe's, or the method's default")
+    running.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="parameter of the method")
     running.add_argument("--seeds", type=int, nargs="+", default=[0])
-    running.add_argument(
-        "--neighbours", action="store_true", help="score by neighbours, by λ, and by half and half too"
-    )
-    running.add_argument("--scores", type=Path, metavar="FOLDER", help="keep the scores of every text here")
+    running.add_argument("--neighbours", action="store_true", help="also score with neighbours, λ and the average")
+    running.add_argument("--scores", type=Path, metavar="FOLDER", help="folder to save the scores of every text in")
     running.add_argument("--out", type=Path, required=True)
-    showing = commands.add_parser("table", help="show what came of all runs")
+    showing = commands.add_parser("table", help="show the results of all runs")
     showing.add_argument("records", type=Path)
     a = parser.parse_args()
     if a.command == "run":

@@ -1,11 +1,11 @@
-"""How long a command takes from the start of its process to its first answer, stage by stage, and its memory.
+"""Time from the start of a command to its first output, stage by stage, and its memory.
 
 python -m denn_bench.studies.start_up MODEL [--rounds 7] [--out results/start-up.json]
 
-`predict` is `denn predict MODEL` with one line on standard input, until the line of the answer is read. `serve` is
-`denn serve MODEL` until GET /health answers 200. `stages` are those of a process that loads the model and predicts one
-text, in order; the first includes Python's own start. All three run in turns, and files are in the page cache from a
-round that is not counted. CPU seconds are those of all threads; on a busy machine they say more than the clock.
+`predict` is `denn predict MODEL` with one line on standard input, until its output is read. `serve` is
+`denn serve MODEL` until GET /health returns 200. `stages` are those of a process that loads the model and predicts one
+text, in order; the first includes Python's own start. All three alternate, after a warm-up round that fills the page
+cache. CPU seconds cover all threads; on a busy machine they are more reliable than wall-clock time.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ print(json.dumps(named))
 
 
 def used(process: subprocess.Popen[str]) -> dict[str, float]:
-    """Return the CPU seconds and the memory that a process has used so far."""
+    """Return the CPU seconds and the memory of a process so far."""
     fields = Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()
     seconds = (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
     return {"cpu_seconds": seconds, "resident_bytes": int(fields[21]) * os.sysconf("SC_PAGE_SIZE")}
@@ -89,7 +89,7 @@ def started(*arguments: str) -> subprocess.Popen[str]:
 
 
 def predict(model: Path) -> dict[str, float]:
-    """Time `denn predict` to its first answer."""
+    """Time `denn predict` until its first output."""
     begun = time.monotonic()
     process = started("predict", str(model), "--quiet")
     process.stdin.write(f"{TEXT}\n")
@@ -102,7 +102,7 @@ def predict(model: Path) -> dict[str, float]:
 
 
 def serve(model: Path) -> dict[str, float]:
-    """Time `denn serve` until it says that it is there, and its memory then."""
+    """Time `denn serve` until it is healthy, and measure its memory."""
     begun = time.monotonic()
     process = started("serve", str(model), "--port", "0", "--log", "none")
     address = re.search(r"http://\S+?/", process.stdout.readline())[0]
@@ -116,7 +116,7 @@ def serve(model: Path) -> dict[str, float]:
 
 
 def answers(address: str) -> bool:
-    """Say whether a service answers with 200."""
+    """Check whether a service returns 200."""
     try:
         with urllib.request.urlopen(address, timeout=10) as answer:
             return answer.status == 200
@@ -125,14 +125,14 @@ def answers(address: str) -> bool:
 
 
 def stages(model: Path) -> dict[str, float]:
-    """Time what a process does until its first prediction."""
+    """Time the stages of a process until its first prediction."""
     command = [sys.executable, "-c", STAGES, str(model), str(time.monotonic()), TEXT]
     ran = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
     return json.loads(ran.stdout)
 
 
 def medians(rounds: list[dict[str, float]]) -> dict[str, Any]:
-    """Return the median of each figure; of the seconds to the answer also the least and the most."""
+    """Return the median of each figure, and the minimum and maximum of the seconds to the output."""
     found = {name: round(statistics.median(one[name] for one in rounds), 3) for name in rounds[0]}
     if "seconds" in found:
         times = [one["seconds"] for one in rounds]

@@ -1,19 +1,19 @@
-r"""How the embedded datastore grows: time, memory, disk and recall from 10⁴ to 10⁷ documents on two cores.
+r"""Scaling of the embedded datastore: time, memory, disk and recall from 10⁴ to 10⁷ documents on two cores.
 
     python -m denn_bench.studies.store_scale run --cache FOLDER --documents 10000 100000 1000000 10000000 \
         --work FOLDER --out results/store-scale.jsonl
     python -m denn_bench.studies.store_scale table results/store-scale.jsonl
 
-Vectors are those of `denn_bench.studies.datastore`, made and added part by part, so that the collection itself takes no
-memory. Every size is measured in a store of its own: documents added per second, time and peak memory of a process that
-builds the index, then, in a process that only opens the store, memory, latencies of single queries and recall of their
-30 nearest against exact search; at last documents added one by one while another thread searches without a pause. A
-line is written after each size; sizes that have a line are not measured again, and a store that an interrupted run
-filled is used again. The table ends with what the last two
-sizes predict for ten times as many documents: each figure grows by the same factor again.
+Vectors are those of `denn_bench.studies.datastore`, created and added part by part, so that the collection itself takes
+no memory. Every size is measured in its own store: documents added per second; time and peak memory of a process that
+builds the index; then, in a process that only opens the store, memory, latencies of single queries and recall of their
+30 nearest against exact search; finally, documents added one by one while another thread searches constantly. A
+line is written after each size; sizes that have a line are not measured again, and a store filled by an interrupted run
+is reused. The table ends with an extrapolation from the last two sizes to ten times as many documents:
+each figure grows by the same factor again.
 
-With --cgroup FOLDER, a memory cgroup with a limit, building and searching run in it, each from an empty page cache
-(needs root). What they read of the files then counts against the limit:
+With --cgroup FOLDER, building and searching run in this memory cgroup with a limit, each from an empty page cache
+(needs root). Cached file pages then count against the limit:
 
     mkdir /sys/fs/cgroup/memory/scale && echo 16G > /sys/fs/cgroup/memory/scale/memory.limit_in_bytes
 """
@@ -48,9 +48,9 @@ from denn_bench.studies.machine import machine
 from denn_bench.studies.vectors import stream
 
 DIMENSION = 384
-QUERIES, FIRST = 500, 100  # measured, and searched before these
-BLOCK = 32_768  # vectors compared with the queries at one time
-ADDED = 200  # documents added one by one while others search
+QUERIES, FIRST = 500, 100  # number of measured queries, and of warm-up queries
+BLOCK = 32_768  # vectors compared with the queries at a time
+ADDED = 200  # documents added one by one during searches
 TABLE = {
     "documents": ("documents", "{:,.0f}"), "p50_ms": ("p50, ms", "{:.1f}"), "p99_ms": ("p99, ms", "{:.1f}"),
     "recall": ("recall", "{:.3f}"), "adds_per_s": ("bulk adds/s", "{:,.0f}"),
@@ -62,7 +62,7 @@ GROWING = ("documents", "p50_ms", "p99_ms", "build_s", "build_gb", "open_s", "me
 
 
 def fill_alone(path: Path, size: int, real: int, data: Path, cache: Path, answer: Any) -> None:
-    """Make a store in a process that does nothing else."""
+    """Create a store in a separate process."""
     parts, _ = stream(size, DIMENSION, real, data, cache, FIRST + QUERIES)
     taken, count = 0.0, 0
     with EmbeddedStore.create(path, DIMENSION, index="exact") as store:
@@ -88,7 +88,7 @@ def least_similarity(path: Path, queries: Tensor) -> Tensor:
 
 
 def enter(cgroup: Path | None) -> int:
-    """Move this process into a memory cgroup and empty the page cache; return the bytes of private memory it holds."""
+    """Move this process into a memory cgroup and empty the page cache; return its private memory in bytes."""
     if cgroup is not None:
         (cgroup / "cgroup.procs").write_text(str(os.getpid()))
         os.sync()
@@ -97,19 +97,19 @@ def enter(cgroup: Path | None) -> int:
 
 
 def private() -> int:
-    """Return the bytes of memory that only this process holds, without pages of mapped files."""
+    """Return the private memory of this process in bytes, without mapped files."""
     lines = Path("/proc/self/status").read_text().splitlines()
     return next(1024 * int(line.split()[1]) for line in lines if line.startswith("RssAnon"))
 
 
 def limit(cgroup: Path) -> float:
-    """Return the limit of a memory cgroup of either version in GiB."""
+    """Return the limit of a memory cgroup, v1 or v2, in GiB."""
     file = next(file for file in (cgroup / "memory.max", cgroup / "memory.limit_in_bytes") if file.exists())
     return int(file.read_text()) / 2**30
 
 
 def build_alone(path: Path, cgroup: Path | None, answer: Any) -> None:
-    """Build the index in a process that does nothing else."""
+    """Build the index in a separate process."""
     import faiss  # noqa: F401 - what it takes is not the store's
 
     before = enter(cgroup)
@@ -122,7 +122,7 @@ def build_alone(path: Path, cgroup: Path | None, answer: Any) -> None:
 
 
 def search_alone(path: Path, queries: Tensor, least: Tensor, cgroup: Path | None, answer: Any) -> None:
-    """Open a store and search it, in a process that does nothing else."""
+    """Open a store and search it in a separate process."""
     import faiss  # noqa: F401 - what it takes is not the store's
 
     before, begun = enter(cgroup), time.perf_counter()
@@ -163,7 +163,7 @@ def alone(work: Any, *arguments: Any) -> dict[str, Any]:
 
 
 def adds_during_searches(path: Path, queries: Tensor) -> float:
-    """Return how many documents a second can be added one by one while a thread searches without a pause."""
+    """Return the rate of single adds per second while a thread searches constantly."""
     ended = threading.Event()
     with EmbeddedStore.open(path) as store:
 
@@ -220,7 +220,7 @@ def run(a: argparse.Namespace) -> None:
 
 
 def table(path: Path) -> str:
-    """Return the sizes as a table, and what the last two predict for ten times as many documents."""
+    """Return the sizes as a table, with an extrapolation to ten times as many documents."""
     rows = sorted((json.loads(line) for line in path.read_text().splitlines()), key=lambda row: row["documents"])
     if len(rows) > 1:
         last, before = rows[-1], rows[-2]
@@ -235,16 +235,16 @@ def table(path: Path) -> str:
 
 
 def main() -> None:
-    """Read the arguments and do what they say."""
+    """Parse the arguments and run."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     commands = parser.add_subparsers(dest="command", required=True)
     running = commands.add_parser("run")
     running.add_argument("--documents", type=int, nargs="+", default=[10_000, 100_000, 1_000_000, 10_000_000])
-    running.add_argument("--data", type=Path, default=Path("../shared/data"), help="a folder with the corpora")
-    running.add_argument("--cache", type=Path, required=True, help="where embeddings are kept between runs")
-    running.add_argument("--real", type=int, default=100_000, help="embeddings of real windows at most")
-    running.add_argument("--work", type=Path, required=True, help="where the stores are made: 4 kB a document")
-    running.add_argument("--cgroup", type=Path, help="the folder of a memory cgroup to build and search in")
+    running.add_argument("--data", type=Path, default=Path("../shared/data"), help="folder with the corpora")
+    running.add_argument("--cache", type=Path, required=True, help="cache folder for embeddings")
+    running.add_argument("--real", type=int, default=100_000, help="maximum number of embeddings of real windows")
+    running.add_argument("--work", type=Path, required=True, help="folder for the stores: 4 kB per document")
+    running.add_argument("--cgroup", type=Path, help="folder of a memory cgroup to build and search in")
     running.add_argument("--keep", action="store_true", help="keep the stores")
     running.add_argument("--out", type=Path, required=True)
     showing = commands.add_parser("table")

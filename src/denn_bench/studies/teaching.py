@@ -1,11 +1,11 @@
-"""Whether the next prediction knows: texts are predicted, taught with their true labels, and predicted again.
+"""Effect of teaching: texts are predicted, taught with their true labels, and predicted again.
 
 python -m denn_bench.studies.teaching MODEL TEST [--count 100] [--seed 0] [--out FILE]
 
-Works on a copy of the model. Every text is taught alone and removed before the next one. It is asked for again as it
-is, written otherwise (line breaks, a typo, without its end) and told otherwise (its second half, its sentences in
-another order, every other sentence). A label moves the wrong way if its score falls though the document has it, or
-rises though it has not.
+Works on a copy of the model. Every text is taught alone and removed before the next one. It is predicted again
+unchanged, with small edits (line breaks, a typo, without its end) and rearranged (its second half, its sentences in
+another order, every other sentence). A label moves the wrong way if its score falls although the document has it, or
+rises although it does not.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ ROUNDING = 1e-6
 
 
 def typo(text: str, draw: random.Random) -> str:
-    """Leave a letter out of a word, double it, or let two change places."""
+    """Delete or double a letter of a word, or swap two."""
     places = [at.start() + 1 for at in re.finditer(r"[^\W\d_]{4}", text)]
     if not places:
         return text
@@ -41,12 +41,12 @@ def typo(text: str, draw: random.Random) -> str:
 
 
 def sentences(text: str) -> list[str]:
-    """Cut a text at the ends of its sentences and lines."""
+    """Split a text into sentences and lines."""
     return [part for part in re.split(r"(?<=[.!?])\s+|\n+", text) if part.strip()]
 
 
 def told_otherwise(choose: Callable[[list[str], random.Random], Sequence[str]]) -> Callable[[str, random.Random], str]:
-    """Return an alteration that chooses among the sentences."""
+    """Return an alteration that selects sentences."""
     return lambda text, draw: " ".join(choose(sentences(text), draw))
 
 
@@ -62,14 +62,14 @@ ALTERED: dict[str, Callable[[str, random.Random], str]] = {
 
 
 class Tally:
-    """What became of the texts of one alteration."""
+    """Results of one alteration."""
 
     def __init__(self) -> None:
         self.texts = self.exact_before = self.exact_after = self.wrong_before = self.wrong_after = 0
         self.moved_wrong_way, self.largest_wrong_move = 0, 0.0
 
     def add(self, gold: Tensor, before: Tensor, after: Tensor, scores_before: Tensor, scores_after: Tensor) -> None:
-        """Take in one text: (L,) labels and decisions, bool, and scores."""
+        """Add one text: (L,) bool labels and decisions, and scores."""
         self.texts += 1
         self.exact_before += int(torch.equal(before, gold))
         self.exact_after += int(torch.equal(after, gold))
@@ -81,7 +81,7 @@ class Tally:
 
 
 def teach(model: Model, documents: Sequence[denn.Document], seed: int) -> dict[str, Any]:
-    """Teach the documents one by one; return what became of each alteration."""
+    """Teach the documents one by one; return the results of each alteration."""
     draw, tallies = random.Random(seed), {name: Tally() for name in ALTERED}
     for number, document in enumerate(documents):
         texts = [alter(document.text, draw) for alter in ALTERED.values()]

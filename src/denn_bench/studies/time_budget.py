@@ -1,10 +1,10 @@
-r"""Whether `denn train --time-budget` is kept: time asked and time taken, on an idle and on a busy machine.
+r"""Whether `denn train --time-budget` is kept: requested and actual time, on an idle and a busy machine.
 
     python -m denn_bench.studies.time_budget DATA/reuters21578 --out results/time-budget-idle.json
     python -m denn_bench.studies.time_budget DATA/reuters21578 --busy 2 --out results/time-budget-busy.json
 
-Trains on some documents with each budget, alone or beside processes that do nothing but count. The times are those of
-the whole command, Python's start included.
+Trains on some documents with each budget, alone or with busy background processes. The times are those of the whole
+command, including Python's start.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ COUNTING = "n = 0\nwhile True: n += 1"
 
 @contextmanager
 def busy(processes: int) -> Iterator[None]:
-    """Keep the cores busy while the block lasts."""
+    """Keep the cores busy within the block."""
     running = [subprocess.Popen([sys.executable, "-c", COUNTING]) for _ in range(processes)]
     try:
         yield
@@ -41,7 +41,7 @@ def busy(processes: int) -> Iterator[None]:
 
 
 def train(corpus: Path, seconds: int, settings: Sequence[str]) -> dict[str, Any]:
-    """Run `denn train` once and say how long it took and what it came to."""
+    """Run `denn train` once and return its time and outcome."""
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "model"
         command = [sys.executable, "-m", "denn", "train", str(corpus), "--out", str(out)]
@@ -69,8 +69,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("data", type=Path, help="folder of Reuters-21578")
     parser.add_argument("--documents", type=int, default=1300)
-    parser.add_argument("--busy", type=int, default=0, help="processes a core that run beside")
-    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="a parameter of the method")
+    parser.add_argument("--busy", type=int, default=0, help="background processes per core")
+    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="parameter of the method")
     parser.add_argument("--out", type=Path, required=True)
     a = parser.parse_args()
     settings = [part for setting in a.set for part in ("--set", setting)]

@@ -1,15 +1,15 @@
-r"""What training fewer layers of the encoder gives on a CPU: validation scores over seconds, side by side.
+r"""Effect of training fewer layers of the encoder on a CPU: validation scores over seconds.
 
     python -m denn_bench.studies.trained_layers run debian --out results/trained-layers.json
     python -m denn_bench.studies.trained_layers run DATA/reuters21578 --out results/trained-layers.json
     python -m denn_bench.studies.trained_layers draw results/trained-layers.json --out docs/figures
 
 Every choice (`all`, or a number of last layers, with a learning rate: `2@4e-4`) trains the demo's network with the
-demo's settings. All of one seed train in one process and take turns, each on a clock of its own. The clocks count
-processor time of one thread, so other work on the machine changes little; two idle cores take about half as long. They
+demo's settings. All choices of a seed alternate in one process, each with its own clock. The clocks count CPU
+time of one thread, so other work on the machine has little effect; two idle cores take about half as long. They
 count the embedding of all documents, the steps, and the embedding of the datastore at the end, for which each choice
-stops in time; validations are not counted. The first pass is made once for all choices. The test part is not read. Runs
-are added to what the file has already.
+stops in time; validations are not counted. The first pass is shared by all choices. The test split is not read. Runs
+are added to those in the file.
 """
 
 from __future__ import annotations
@@ -46,14 +46,14 @@ from denn_bench.figures import STYLE, save
 from denn_bench.studies.machine import report
 
 VALID = 500  # documents
-TURN = 3.0  # seconds that a choice trains before the next one does
+TURN = 3.0  # seconds per turn
 LOOKS = 3  # validations of each
 COLOURS = ("#000000", "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00")
 COLUMNS = ("corpus", "seed", "layers", "learning_rate", "seconds", "steps", "tuned_micro_f1")
 
 
 def read(name: str, documents: int, seed: int) -> Corpus:
-    """Draw documents of a corpus, validation documents among them."""
+    """Sample documents of a corpus, including validation documents."""
     if name == "debian":
         return replace(parts(load_debian(cache_folder() / "debian")[0], documents, seed), test=[])
     drawn = random.Random(seed).sample(list(reuters21578.load(Path(name)).train), documents + VALID)
@@ -89,7 +89,7 @@ class Pass:
 
 
 class Choice:
-    """The training of some layers, with a clock of its own."""
+    """Training of some layers, with its own clock."""
 
     def __init__(self, text: str, corpus: Corpus, seed: int) -> None:
         self.layers, _, rate = text.partition("@")
@@ -104,7 +104,7 @@ class Choice:
         self.steps: list[float] = []  # seconds of each
 
     def start(self, first: Pass, seconds: float) -> None:
-        """Take what the first pass found, and start the head."""
+        """Use the output of the first pass, and initialise the head."""
         t, p = self.training, self.parameters
         self.clock = first.seconds
         self.end = seconds - first.seconds * self.network.encoder.trained_share
@@ -121,18 +121,18 @@ class Choice:
         self.batches = Batches(len(t.train_tokens), p.batch_size, p.seed)
 
     def done(self) -> float:
-        """Return the share of the steps' time that is over."""
+        """Return the elapsed share of the training time."""
         return (self.clock - self.begun) / (self.end - self.begun)
 
     def look(self) -> None:
-        """Validate, beside the clock."""
+        """Validate without counting the time."""
         found = self.training.validate()
         kept = {name: round(found[name], 4) for name in ("micro_f1", "tuned_micro_f1")}
         self.curve.append({"seconds": round(self.clock, 1), "steps": len(self.steps), **kept})
         print(self.layers, self.parameters.learning_rate, self.curve[-1], flush=True)
 
     def turn(self) -> None:
-        """Train for a moment, and validate if it is time to."""
+        """Train for one turn, and validate if it is due."""
         looks, until = int(LOOKS * self.done()), min(self.clock + TURN, self.end)
         while self.clock < until:
             begun, p = time.process_time(), self.parameters
@@ -149,14 +149,14 @@ class Choice:
             self.look()
 
     def combined(self, embeddings: Tensor, stored: Tensor) -> float:
-        """Score the validation documents by classifier and neighbours, the mean of both."""
+        """Score the validation documents by the mean of classifier and neighbours."""
         t = self.training
         return round(
             micro_f1(t.combined(embeddings, self.network.probabilities(embeddings), stored), t.valid_labels), 4
         )
 
     def facts(self) -> dict[str, Any]:
-        """Say what came of it."""
+        """Return the result."""
         p, t, embed = self.parameters, self.training, self.network.encode
         return {
             "layers": self.layers,
@@ -169,7 +169,7 @@ class Choice:
 
 
 def compare(corpus: Corpus, texts: Sequence[str], seed: int, seconds: float) -> list[dict[str, Any]]:
-    """Train all choices of a seed in turns; the first look is at the encoder as it is."""
+    """Train all choices of a seed alternately; the first validation is of the unchanged encoder."""
     choices = [Choice(text, corpus, seed) for text in texts]
     first = Pass(Choice("all", corpus, seed).training)
     for choice in choices:
@@ -187,7 +187,7 @@ def compare(corpus: Corpus, texts: Sequence[str], seed: int, seconds: float) -> 
 
 
 def draw(found: Sequence[dict[str, Any]], out: Path) -> list[Path]:
-    """Draw validation scores over seconds, a panel for each corpus, a line for each choice and seed."""
+    """Draw validation scores over seconds, one panel per corpus, one line per choice and seed."""
     corpora = list(dict.fromkeys(one["corpus"] for one in found))
     colours = dict(zip(dict.fromkeys(map(_label, found)), COLOURS, strict=False))
     with matplotlib.rc_context(STYLE):
@@ -215,14 +215,14 @@ def main() -> None:
     """Run or draw."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     commands = parser.add_subparsers(dest="command", required=True)
-    running = commands.add_parser("run", help="train in turns")
+    running = commands.add_parser("run", help="train alternately")
     running.add_argument("corpus", help="debian, or the folder of Reuters-21578")
     running.add_argument("--choices", nargs="+", default=["all", "3", "2", "1"], metavar="LAYERS[@RATE]")
     running.add_argument("--seeds", type=int, nargs="+", default=[0, 1])
-    running.add_argument("--documents", type=int, default=3000, help="to train on; default: 3000")
-    running.add_argument("--seconds", type=float, default=360.0, help="of each choice's clock; default: 360")
+    running.add_argument("--documents", type=int, default=3000, help="number of training documents; default: 3000")
+    running.add_argument("--seconds", type=float, default=360.0, help="CPU seconds per choice; default: 360")
     running.add_argument("--out", type=Path, required=True)
-    drawing = commands.add_parser("draw", help="draw what was measured")
+    drawing = commands.add_parser("draw", help="draw the results")
     drawing.add_argument("results", type=Path)
     drawing.add_argument("--out", type=Path, default=Path("docs/figures"))
     a = parser.parse_args()

@@ -1,8 +1,8 @@
-"""What a model says of texts unlike its documents: one-line summaries and nonsense, next to ordinary test texts.
+"""Predictions for texts unlike a model's documents: one-line summaries and nonsense, compared with test texts.
 
 python -m denn_bench.studies.unfamiliar MODEL TEST [--count 300] [--out FILE]
 
-TEST holds Debian's packages. A summary is the first line of a text without the name of the package, which stands before
+TEST contains Debian packages. A summary is the first line of a text without the name of the package, which comes before
 ": "; it has the gold labels of the whole text.
 """
 
@@ -65,12 +65,12 @@ def main() -> None:
 
 
 def summary(text: str) -> str:
-    """Return the first line of a text behind the name of its package; nothing if it has no name."""
+    """Return the first line of a text after the name of its package; nothing if it has no name."""
     return text.partition("\n")[0].partition(": ")[2].strip()
 
 
 def figures(documents: Sequence[Document], predictions: Sequence[Prediction]) -> dict[str, Any]:
-    """Compare the number of labels given with the gold ones, and count the texts that are flagged."""
+    """Compare the number of predicted and gold labels, and count the flagged texts."""
     given = mean(len(one.labels) for one in predictions)
     gold = mean(len(document.labels) for document in documents)
     measured = sorted(one.familiarity for one in predictions if one.familiarity is not None)

@@ -1,4 +1,4 @@
-"""Vectors to fill large datastores with: embeddings of windows of real texts, and more made of them."""
+"""Vectors to fill large datastores with: embeddings of windows of real texts, and more derived from them."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from torch import Tensor
 from denn.data.files import iterate_texts
 from denn.encoders.transformer import TransformerEncoder
 
-WORDS = 24  # of a window, about 32 tokens
-PART = 10_000  # windows encoded and cached at one time
-NEAR = 8  # a made vector lies between a real one and one of so many nearest
-LOOK = 20_000  # real vectors among which the nearest are looked for
+WORDS = 24  # per window, about 32 tokens
+PART = 10_000  # windows encoded and cached at a time
+NEAR = 8  # a derived vector lies between a real one and one of this many nearest
+LOOK = 20_000  # real vectors to search for the nearest
 
 
 def windows(data: Path) -> Iterator[str]:
-    """Cut the training texts of all corpora in a folder into windows, the corpora taking turns text by text."""
+    """Split the training texts of all corpora in a folder into windows, alternating between corpora."""
     files = sorted(data.glob("*/train.jsonl*"))
     if not files:
-        raise SystemExit(f"got no */train.jsonl* in {data}. Say where the corpora are with --data.")
+        raise SystemExit(f"{data} has no */train.jsonl*. Set the folder of the corpora with --data.")
     for texts in zip_longest(*(iterate_texts(file) for file in files)):
         for text, _ in filter(None, texts):
             words = text.split()
@@ -32,7 +32,7 @@ def windows(data: Path) -> Iterator[str]:
 
 
 def real(count: int, data: Path, cache: Path) -> Tensor:
-    """Return the (count,384) unit embeddings of the first windows, encoded part by part where the cache ends."""
+    """Return the (count,384) unit embeddings of the first windows; encode those that are not cached."""
     parts, encoder, source, at = [], None, windows(data), 0
     cache.mkdir(parents=True, exist_ok=True)
     for number in range(-(-count // PART)):
@@ -43,7 +43,7 @@ def real(count: int, data: Path, cache: Path) -> Tensor:
             at = (number + 1) * PART
             if len(texts) < PART:
                 raise SystemExit(
-                    f"the corpora in {data} hold {number * PART + len(texts)} windows, {count} were asked."
+                    f"the corpora in {data} have {number * PART + len(texts)} windows, but {count} were requested."
                 )
             vectors = torch.nn.functional.normalize(encoder.encode(encoder.tokenize(texts)))
             np.save(file, vectors.numpy().astype(np.float16))
@@ -53,15 +53,15 @@ def real(count: int, data: Path, cache: Path) -> Tensor:
 
 
 def wide(vectors: Tensor) -> Tensor:
-    """Put each window's embedding beside that of the next one: (n,2d) unit rows."""
+    """Concatenate each window's embedding with that of the next one: (n,2d) unit rows."""
     return torch.nn.functional.normalize(torch.cat([vectors, vectors.roll(-1, 0)], dim=1))
 
 
 def made(vectors: Tensor, count: int, generator: torch.Generator) -> Iterator[Tensor]:
     """Yield `count` unit vectors in parts, each between a real one and a near one, with noise.
 
-    A point at t between two vectors of covariance C has the covariance (1 - 2t(1-t))·C, so that what is made would
-    lie closer together than what is real. The residuals of near pairs have Σ = 2C; noise of t(1-t)·Σ makes up for it.
+    A point at t between two vectors of covariance C has the covariance (1 - 2t(1-t))·C, so derived vectors would
+    be closer together than real ones. The residuals of near pairs have Σ = 2C; noise of t(1-t)·Σ compensates for it.
     """
     look = vectors[torch.randperm(len(vectors), generator=generator)[:LOOK]]
     nearest = torch.cat([(rows @ look.T).topk(min(NEAR + 1, len(look))).indices for rows in vectors.split(1024)])
@@ -83,9 +83,9 @@ def made(vectors: Tensor, count: int, generator: torch.Generator) -> Iterator[Te
 def collection(
     count: int, dimension: int, real_count: int, data: Path, cache: Path, queries: int
 ) -> tuple[Tensor, Tensor]:
-    """Return (count,d) vectors, real ones first and the rest made of them, and real queries that are not among them."""
+    """Return (count,d) vectors, real ones first and the rest derived from them, and real queries not among them."""
     parts, asked = stream(count, dimension, real_count, data, cache, queries)
-    matrix, end = torch.empty(count, dimension), 0  # at once: the largest take a good part of the memory
+    matrix, end = torch.empty(count, dimension), 0  # immediately: the largest take much of the memory
     for part in parts:
         matrix[end : end + len(part)] = part
         end += len(part)
@@ -95,7 +95,7 @@ def collection(
 def stream(
     count: int, dimension: int, real_count: int, data: Path, cache: Path, queries: int
 ) -> tuple[Iterator[Tensor], Tensor]:
-    """Return what `collection` does, its vectors in parts, for collections that are larger than the memory."""
+    """Return the same as `collection`, but the vectors in parts, for collections larger than memory."""
     vectors = real(min(count, real_count) + queries, data, cache)
     if dimension == 2 * vectors.shape[1]:
         vectors = wide(vectors)

@@ -1,9 +1,9 @@
-"""What the witness of words is made of: solvers and kinds of terms side by side, in quality and in time.
+"""Compare solvers and kinds of terms for the witness `words`, in quality and time.
 
 python -m denn_bench.studies.words DATA_FOLDER CORPUS... [--systems NAME...] [--seed 0] [--json results/words.json]
 
-Thresholds are tuned on validation. Processor seconds are those of all threads: on a busy machine they say more than
-the clock. A JSON file that is there keeps the rows of other corpora and systems. Omikuji runs if it is installed.
+Thresholds are tuned on validation. CPU seconds cover all threads; on a busy machine they are more reliable than
+wall-clock time. An existing JSON file keeps the rows of other corpora and systems. Omikuji runs if it is installed.
 """
 
 from __future__ import annotations
@@ -60,11 +60,11 @@ class Problem:
 
 
 Decide = Callable[[Matrix], Any]  # (n,V) rows → (n,L) decision values
-Solver = Callable[[Problem], tuple[Decide, int]]  # → decisions, and how many weights
+Solver = Callable[[Problem], tuple[Decide, int]]  # → decisions, and the number of weights
 
 
 def linear(weights: Any, bias: Any, prune: float = 0.05) -> tuple[Decide, int]:
-    """Decide by (V,L) dense or sparse weights without the small ones."""
+    """Decide with (V,L) dense or sparse weights, without the small ones."""
     from scipy.sparse import csr_matrix
 
     weights = csr_matrix(weights, dtype=np.float32)
@@ -74,7 +74,7 @@ def linear(weights: Any, bias: Any, prune: float = 0.05) -> tuple[Decide, int]:
 
 
 def one_by_one(problem: Problem, choose: Callable[[Any, Any], Any]) -> tuple[Decide, int]:
-    """Learn each label with scikit-learn's LinearSVC from its documents and those that `choose` returns."""
+    """Train each label with scikit-learn's LinearSVC on its documents and those that `choose` returns."""
     import warnings
 
     from scipy.sparse import csr_matrix, vstack
@@ -98,12 +98,12 @@ def one_by_one(problem: Problem, choose: Callable[[Any, Any], Any]) -> tuple[Dec
 
 
 def all_documents(problem: Problem) -> tuple[Decide, int]:
-    """Learn each label from all documents."""
+    """Train each label on all documents."""
     return one_by_one(problem, lambda own, _: np.setdiff1d(np.arange(problem.rows.shape[0]), own))
 
 
 def near_documents(problem: Problem) -> tuple[Decide, int]:
-    """Learn each label from its documents, those nearest to their mean, and a random sample."""
+    """Train each label on its documents, those nearest to their mean, and a random sample."""
     mean = np.asarray(problem.rows.mean(axis=0)).ravel()
 
     def choose(own: Any, random: Any) -> Any:
@@ -117,7 +117,7 @@ def near_documents(problem: Problem) -> tuple[Decide, int]:
 
 
 def within_margin(problem: Problem) -> tuple[Decide, int]:
-    """Learn each label from its documents and those within the margin: the solver of the witness."""
+    """Train each label on its documents and those within the margin: the solver of the witness."""
     learner = Learner(problem.rows, problem.gold, 1.0, NEGATIVES, 0.05, problem.seed, lambda: None)
     found = learner.learn(np.array(problem.labels), lambda done: None)
     return linear(found.weights, found.bias)
@@ -145,7 +145,7 @@ def all_labels(problem: Problem) -> tuple[Decide, int]:
 
 
 def omikuji(problem: Problem) -> tuple[Decide, int]:
-    """Learn three trees of labels with Omikuji; the least score is that of every label it does not return."""
+    """Train three trees of labels with Omikuji; labels that it does not return get the lowest score."""
     import omikuji as package
 
     with tempfile.TemporaryDirectory() as folder:
@@ -167,7 +167,7 @@ def omikuji(problem: Problem) -> tuple[Decide, int]:
 
 
 def omikuji_lines(rows: Matrix, gold: Matrix) -> Iterator[str]:
-    """Write (N,V) rows and (N,L) labels as Omikuji reads them, without the documents that have no terms."""
+    """Write (N,V) rows and (N,L) labels in Omikuji's format, without documents that have no terms."""
     filled, by_row = np.flatnonzero(np.diff(rows.indptr)), gold.tocsr()
     yield f"{len(filled)} {rows.shape[1]} {gold.shape[1]}\n"
     for number in filled:
@@ -192,7 +192,7 @@ SOLVERS: dict[str, tuple[Solver, dict[str, bool]]] = {
 
 
 def load(name: str, data: Path, seed: int) -> Corpus:
-    """Return a corpus with a validation part; `demo` is that of `denn demo`."""
+    """Return a corpus with a validation split; `demo` is that of `denn demo`."""
     from importlib import import_module
 
     from denn.data.corpus import split_documents
@@ -210,7 +210,7 @@ def load(name: str, data: Path, seed: int) -> Corpus:
 
 
 def quality(corpus: Corpus, valid: Any, test: Any, grid: tuple[float, ...] | None) -> dict[str, Any]:
-    """Return F1 in per cent at the threshold tuned on validation."""
+    """Return F1 in percent at the threshold tuned on validation."""
     golds = {name: corpus.labels.matrix(getattr(corpus, name)) for name in ("valid", "test")}
     scores = {"valid": torch.as_tensor(valid).float(), "test": torch.as_tensor(test).float()}
     cut = tune_global(scores["valid"], golds["valid"], grid)
@@ -222,7 +222,7 @@ def quality(corpus: Corpus, valid: Any, test: Any, grid: tuple[float, ...] | Non
 
 
 def measured(work: Callable[[], Any]) -> tuple[Any, dict[str, float]]:
-    """Return what work gives, and its seconds."""
+    """Return the result of a function, and its seconds."""
     clock, cpu = Clock(), time.process_time()
     result = work()
     return result, {"seconds": round(clock.elapsed(), 2), "cpu_seconds": round(time.process_time() - cpu, 3)}
@@ -243,7 +243,7 @@ def solve(corpus: Corpus, name: str, seed: int) -> dict[str, Any]:
 
 
 def witness(corpus: Corpus, seed: int) -> dict[str, Any]:
-    """Measure the witness itself: fitting, scores, files, and milliseconds a text."""
+    """Measure the witness itself: fitting, scores, files, and milliseconds per text."""
     model, facts = measured(
         lambda: Words.learn(corpus.train, corpus.labels, seed=seed, progress=Notes(), seconds_left=lambda: None)
     )

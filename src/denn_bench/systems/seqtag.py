@@ -1,4 +1,4 @@
-"""SeqTag: the labels, read as tokens behind the text, are tagged one after the other as relevant or not.
+"""SeqTag: the labels, read as tokens after the text, are tagged one after the other as relevant or not.
 
 A system of Zhang et al. (LACO), Findings of ACL 2021: a bidirectional LSTM over the labels' states in a fixed order,
 the most frequent first, and a linear-chain conditional random field over their tags.
@@ -24,12 +24,12 @@ from denn_bench.systems.label_tokens import LabelTokens
 
 @dataclass(frozen=True, kw_only=True)
 class SeqTagParameters(TransformerParameters):
-    """Sizes and training; neither was published."""
+    """Sizes and training settings; neither was published."""
 
     hidden: PositiveInt = 384  # of the LSTM, in each direction
-    dropout: Annotated[float, Field(ge=0, lt=1)] = 0.1  # behind the LSTM
+    dropout: Annotated[float, Field(ge=0, lt=1)] = 0.1  # after the LSTM
     learning_rate: PositiveFloat = 5e-5
-    head_learning_rate: PositiveFloat | None = 1e-3  # of LSTM and field
+    head_learning_rate: PositiveFloat | None = 1e-3  # of LSTM and CRF
     layer_decay: Annotated[float, Field(gt=0, le=1)] = 1.0
     optimiser: Literal["adam", "adamw"] = "adamw"
     weight_decay: NonNegativeFloat = 0.01
@@ -37,7 +37,7 @@ class SeqTagParameters(TransformerParameters):
 
 
 class SeqTagNetwork(LabelTokens):
-    """Tags the sequence of labels, 1 for those that belong to the text; a label's score is the marginal of tag 1."""
+    """Tag the sequence of labels, 1 for those that belong to the text; a label's score is the marginal of tag 1."""
 
     def __init__(self, encoder: TransformerEncoder, labels: int, hidden: int, dropout: float) -> None:
         super().__init__(encoder, labels)
@@ -76,5 +76,5 @@ class SeqTag(Neural):
     Parameters = SeqTagParameters
 
     def make(self, encoder: TransformerEncoder, labels: int) -> SeqTagNetwork:
-        """Put LSTM and field on the encoder."""
+        """Add LSTM and CRF to the encoder."""
         return SeqTagNetwork(encoder, labels, self.parameters.hidden, self.parameters.dropout)

@@ -1,4 +1,4 @@
-"""What methods share that write labels one after another: vocabulary, targets, attention, decoder, beam search."""
+"""Shared code of methods that generate label sequences: vocabulary, targets, attention, decoder, beam search."""
 
 from __future__ import annotations
 
@@ -20,27 +20,31 @@ from denn_bench.encoders.recurrent import Recurrent
 from denn_bench.encoders.words import WordEncoder
 from denn_bench.systems.word_parameters import WordParameters
 
-NOTHING = -100  # the target behind a sequence's end, which no loss counts
-AT_ONCE = 2**28  # scores of beams × labels that a pass of inference holds
-MARGIN = 2  # labels that a text may get beyond the longest label set of the training documents
+NOTHING = -100  # target after a sequence's end, ignored by every loss
+AT_ONCE = 2**28  # maximum number of scores of beams × labels in an inference pass
+MARGIN = 2  # labels that a text may get beyond the largest label set in training
 
 Order = Literal["frequent_first", "rare_first"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class SequenceParameters(WordParameters):
-    """Words in, a sequence of labels out; sizes as SGM and those after it had them on AAPD."""
+    """Parameters, with the sizes of SGM and its successors on AAPD."""
 
-    word_width: PositiveInt = 256  # of the labels' vectors too
-    hidden: PositiveInt = 256  # states of each direction of the encoder; the decoder has twice as many
+    word_width: PositiveInt = 256  # also of label vectors
+    hidden: PositiveInt = 256  # hidden units per direction of the encoder; the decoder has twice as many
     encoder_layers: Layers = 2
     decoder_layers: Layers = 1
     dropout: Annotated[float, Field(ge=0, lt=1)] = 0.5  # between layers, before the head
-    word_dropout: Annotated[float, Field(ge=0, lt=1)] | None = None  # of words' vectors; None: the same as dropout
-    order: Order = "frequent_first"  # of a document's labels, by their frequency in the training documents
-    beam: Beam = 5  # sequences kept at each step of decoding
+    word_dropout: Annotated[float, Field(ge=0, lt=1)] | None = (
+        None  # dropout of word vectors; None: the same as dropout
+    )
+    order: Order = "frequent_first"  # order of a document's labels, by training frequency
+    beam: Beam = 5  # number of beams
     length_normalised: bool = False  # rank beams by their log-probability per token
-    max_labels: PositiveInt | None = None  # that a text can get; None: two more than any training document has
+    max_labels: PositiveInt | None = (
+        None  # maximum number of labels per text; None: two more than any training document has
+    )
     batch_size: PositiveInt = 64
     epochs: NonNegativeInt = 20
     schedule: Literal["constant", "linear"] = "constant"
@@ -49,15 +53,15 @@ class SequenceParameters(WordParameters):
 
 
 class Memory(NamedTuple):
-    """What the decoder looks back at."""
+    """The encoded words that the decoder attends to."""
 
     states: Tensor  # (n,T,d) of the words
     real: Tensor  # (n,T) bool: words, not padding
-    keys: Tensor  # (n,T,a) what a query is compared with
+    keys: Tensor  # (n,T,a) keys
 
 
 class AdditiveAttention(nn.Module):
-    """Bahdanau's: c = Σ_i α_i h_i with α = softmax_i(vᵀ tanh(W q + U h_i)) over the real words."""
+    """Bahdanau's attention: c = Σ_i α_i h_i with α = softmax_i(vᵀ tanh(W q + U h_i)) over the real words."""
 
     def __init__(self, query: int, memory: int, width: int) -> None:
         super().__init__()
@@ -71,14 +75,14 @@ class AdditiveAttention(nn.Module):
         return keys
 
     def forward(self, query: Tensor, memory: Memory) -> Tensor:
-        """Return (m,d) contexts of (m,q) queries; m = n·b, the b queries of a text side by side."""
+        """Return (m,d) contexts of (m,q) queries; m = n·b, with the b queries of a text adjacent."""
         asked = self.query(query).view(len(memory.states), -1, 1, memory.keys.shape[2])  # (n,b,1,a)
         scores = self.value(torch.tanh(asked + memory.keys[:, None])).squeeze(3)  # (n,b,T)
         return _mix(scores, memory)
 
 
 class DotAttention(nn.Module):
-    """Luong's, bounded: c = Σ_i α_i h_i with α = softmax_i(tanh(W q)ᵀ h_i) over the real words."""
+    """Luong's attention, bounded: c = Σ_i α_i h_i with α = softmax_i(tanh(W q)ᵀ h_i) over the real words."""
 
     def __init__(self, query: int, memory: int) -> None:
         super().__init__()
@@ -89,7 +93,7 @@ class DotAttention(nn.Module):
         return states
 
     def forward(self, query: Tensor, memory: Memory) -> Tensor:
-        """Return (m,d) contexts of (m,q) queries; m = n·b, the b queries of a text side by side."""
+        """Return (m,d) contexts of (m,q) queries; m = n·b, with the b queries of a text adjacent."""
         asked = torch.tanh(self.query(query)).view(len(memory.states), -1, memory.keys.shape[2])  # (n,b,d)
         return _mix(torch.einsum("nbd,ntd->nbt", asked, memory.keys.to(asked.dtype)), memory)
 
@@ -108,7 +112,7 @@ class Cells(nn.Module):
 
     @property
     def parts(self) -> int:
-        """How many (m,h) tensors a state is: the outputs of all layers, then the cells of an LSTM's."""
+        """Return the number of (m,h) tensors in a state: the outputs of all layers, then the cells of an LSTM."""
         return len(self.cells) * (2 if self.kind == "lstm" else 1)
 
     def forward(self, x: Tensor, state: State) -> tuple[Tensor, State]:
@@ -127,7 +131,7 @@ class Cells(nn.Module):
 
 
 class SequenceNetwork(Network):
-    """Reads words both ways and writes labels, the last one and the words attended to in view.
+    """Read words in both directions and generate labels, given the last label and the attended words.
 
     s_t = cells([g(y_{t−1}); c_{t−1}], s_{t−1}),   c_t = attention(s_t),   z_t = head(tanh(W [s_t; c_t]))
     with g the last label's vector. Tokens are the labels 0 … L−1, then `end`, and `start`, which no step can choose.
@@ -135,7 +139,7 @@ class SequenceNetwork(Network):
 
     encoder: WordEncoder
     longest: Tensor
-    recordable = False  # layers over words end where each text ends
+    recordable = False  # recurrent layers stop at the end of each text
 
     def __init__(
         self, encoder: WordEncoder, labels: int, p: SequenceParameters, kind: Literal["lstm", "gru"],
@@ -155,19 +159,19 @@ class SequenceNetwork(Network):
         self.register_buffer("longest", torch.tensor(0))
 
     def prepare(self, corpus: Corpus) -> None:
-        """Note the longest label set of the training documents."""
+        """Record the largest label set of the training documents."""
         self.longest.fill_(max((len(document.labels) for document in corpus.train), default=0))
 
     def is_sound(self) -> bool:
-        """Say whether label sets are as long as they can be."""
+        """Check whether the maximum number of labels is known."""
         return 0 <= int(self.longest) <= self.labels
 
     def read(self, ids: Tensor, layout: Layout) -> tuple[Memory, State]:
-        """Read packed texts: what the decoder looks back at, and the state that it starts from."""
+        """Encode packed texts: return what the decoder attends to, and its initial state."""
         vectors, real = self.encoder(ids, layout)
         chance = self.p.dropout if self.p.word_dropout is None else self.p.word_dropout
         states, last = self.reader.run(F.dropout(vectors, chance, self.training), layout)
-        if torch.is_autocast_enabled(kind := states.device.type):  # once, not anew in every step of the decoder
+        if torch.is_autocast_enabled(kind := states.device.type):  # once, not in every step of the decoder
             states = states.to(torch.get_autocast_dtype(kind))
         memory = Memory(states, real, self.attention.keys(states))
         state = tuple(part for kind in last for part in _start(kind, self.p.decoder_layers))
@@ -181,7 +185,7 @@ class SequenceNetwork(Network):
     def step(self, last: Tensor, state: State, memory: Memory) -> tuple[Tensor, State]:
         """Take one step of m sequences: (m,) last tokens → (m,L+1) float32 logits, nothing masked, and the new state.
 
-        The state is what the cells keep, then the context; a subclass may append to it.
+        The state consists of the cells' state and the context; a subclass may append to it.
         """
         kept = self.cells.parts
         inputs = torch.cat([self.look_up(last, state), state[kept].to(self.label_vectors.weight.dtype)], 1)
@@ -197,12 +201,12 @@ class SequenceNetwork(Network):
         return logits
 
     def teach(self, targets: Tensor, memory: Memory, state: State) -> Tensor:
-        """Return the (n,S,L+1) logits where every step is told the (n,S) target before it, whatever it would choose."""
+        """Return the (n,S,L+1) logits with teacher forcing on (n,S) targets."""
         last, found = torch.full_like(targets[:, 0], self.start_token), []
         for place in range(targets.shape[1]):
             logits, state = self.step(last, state, memory)
             found.append(logits)
-            last = targets[:, place].clamp(min=0)  # behind the end any label does: no loss counts what follows
+            last = targets[:, place].clamp(min=0)  # after the end, any label will do: no loss counts what follows
         return torch.stack(found, 1)
 
     def loss(self, batch: Batch) -> Tensor:
@@ -211,7 +215,7 @@ class SequenceNetwork(Network):
         return sequence_loss(self.teach(targets, *self.read(batch.ids, batch.layout)), targets)
 
     def beams(self, ids: Tensor, layout: Layout, fusion: Tensor | None = None) -> Beams:
-        """Search the likeliest sequences of packed texts."""
+        """Search for the most likely sequences of packed texts."""
         memory, state = self.read(ids, layout)
         most = min(self.p.max_labels or int(self.longest) + MARGIN, self.labels)
         return beam_search(
@@ -220,16 +224,16 @@ class SequenceNetwork(Network):
         )  # fmt: skip
 
     def infer(self, ids: Tensor, layout: Layout) -> dict[str, Tensor]:
-        """Return the labels' share of the beams' probability, and the labels of the best beam."""
+        """Return each label's share of the beams' probability, and the labels of the best beam."""
         beams = self.beams(ids, layout)
         return {"final": label_marginals(beams, self.labels), "sequence": best_labels(beams, self.labels)}
 
 
 def target_sequences(labels: Tensor, order: Order = "frequent_first", steps: int | None = None) -> Tensor:
-    """Return (n,S): each row's labels of (n,L) in column order or its reverse, then the end L, then nothing, −100.
+    """Return (n,S): each row's labels of (n,L) in column order or its reverse, then the end L, then −100 as padding.
 
-    Columns stand in descending frequency. S is the longest row with its end, which has to be looked up on the device,
-    or the given number of steps, at which longer rows are cut.
+    Columns are in descending frequency. S is the length of the longest row with its end, which requires a device
+    synchronisation, or the given number of steps, at which longer rows are truncated.
     """
     n, width = labels.shape
     counts = labels.sum(1)
@@ -238,7 +242,9 @@ def target_sequences(labels: Tensor, order: Order = "frequent_first", steps: int
     columns = torch.arange(width, device=labels.device).expand(n, width)
     if order == "rare_first":
         labels, columns = labels.flip(1), columns.flip(1)
-    places = torch.where(labels, labels.cumsum(1) - 1, steps).clamp(max=steps)  # the last place is for what is left out
+    places = torch.where(labels, labels.cumsum(1) - 1, steps).clamp(
+        max=steps
+    )  # the last position collects what is left out
     targets = torch.full((n, steps + 1), NOTHING, device=labels.device)
     targets = targets.scatter(1, places, columns).scatter(1, counts.clamp(max=steps)[:, None], width)
     return targets[:, :steps]
@@ -252,9 +258,9 @@ def sequence_loss(logits: Tensor, targets: Tensor) -> Tensor:
 
 
 def _start(last: Tensor, layers: int) -> Sequence[Tensor]:
-    """Join the directions of (layers·2,n,h) last states: `layers` tensors (n,2h), of the encoder's last layers.
+    """Concatenate the directions of (layers·2,n,h) last states: `layers` tensors (n,2h), of the encoder's last layers.
 
-    Zeros where the decoder has more layers than the encoder.
+    Use zeros if the decoder has more layers than the encoder.
     """
     joined = last.view(-1, 2, *last.shape[1:]).transpose(1, 2).flatten(2)  # (layers,n,2h)
     some = list(joined[-layers:])

@@ -1,4 +1,4 @@
-"""SGM (Yang et al., 2018): labels as a sequence, where every step sees the whole distribution of the step before."""
+"""SGM (Yang et al., 2018): labels as a sequence; every step sees the whole distribution of the previous step."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ from denn_bench.systems.sequences import Memory, SequenceNetwork, SequenceParame
 
 @dataclass(frozen=True, kw_only=True)
 class SgmParameters(SequenceParameters):
-    """SGM with global embedding, as the paper had it on AAPD."""
+    """SGM with global embedding, with the paper's settings on AAPD."""
 
     global_embedding: bool = True
-    temperature: PositiveFloat = 1.0  # of the distribution that the global embedding averages by; released code: 0.1
+    temperature: PositiveFloat = 1.0  # of the distribution for the global embedding; released code: 0.1
     beam: Beam = 9
     length_normalised: bool = True
 
 
 class SgmNetwork(SequenceNetwork):
-    """An LSTM decoder that is told the last label and what else the step before held likely.
+    """An LSTM decoder whose input is the last label and what else the previous step considered likely.
 
     g = H ⊙ e + (1 − H) ⊙ ē,   H = sigmoid(W₁ e + W₂ ē),   ē = Σ_k softmax(z_{t−1} / τ)_k e_k
-    with e the last label's vector and z_{t−1} the logits of the step before, zeros at the first: gradients flow through
+    with e the last label's vector and z_{t−1} the logits of the previous step, zeros at first. Gradients flow through
     them, and every beam keeps its own.
     """
 
@@ -41,7 +41,7 @@ class SgmNetwork(SequenceNetwork):
         self.gate_mean = nn.Linear(encoder.width, encoder.width, bias=False)
 
     def read(self, ids: Tensor, layout: Layout) -> tuple[Memory, State]:
-        """Read packed texts; the state ends with the logits of no step, all zero."""
+        """Encode packed texts; the state ends with the logits before the first step, all zero."""
         memory, state = super().read(ids, layout)
         return memory, (*state, state[0].new_zeros(len(state[0]), self.labels + 1, dtype=torch.float32))
 
@@ -61,12 +61,12 @@ class SgmNetwork(SequenceNetwork):
 
 
 class Sgm(Neural):
-    """The row SGM of the paper's tables: with global embedding; without it, the plain sequence model."""
+    """The row SGM of the paper's tables, with global embedding; without it, the plain sequence model."""
 
     Parameters = SgmParameters
 
     def make(self, encoder: WordEncoder, labels: int) -> SequenceNetwork:
-        """Put LSTM layers and an LSTM decoder on the words."""
+        """Add LSTM layers and an LSTM decoder to the words."""
         if self.parameters.global_embedding:
             return SgmNetwork(encoder, labels, self.parameters)
         return SequenceNetwork(encoder, labels, self.parameters, "lstm")

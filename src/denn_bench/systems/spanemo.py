@@ -27,7 +27,7 @@ from denn_bench.systems.label_tokens import check_room, insert, pick, room
 class SpanEmoParameters(TransformerParameters):
     """The settings of the released code."""
 
-    correlation: Annotated[float, Field(ge=0, le=1)] = 0.2  # a: the share of the correlation loss in the whole
+    correlation: Annotated[float, Field(ge=0, le=1)] = 0.2  # a: weight of the correlation loss
     dropout: Annotated[float, Field(ge=0, lt=1)] = 0.1  # between the two maps to a label's logit
     learning_rate: PositiveFloat = 2e-5
     head_learning_rate: PositiveFloat | None = 1e-3
@@ -39,7 +39,7 @@ class SpanEmoParameters(TransformerParameters):
 
 
 class SpanEmoNetwork(Network):
-    """Reads [CLS] names [SEP] text [SEP]; a label's logit comes from the state of its name's first piece."""
+    """Read [CLS] names [SEP] text [SEP]; a label's logit comes from the state of the first subword of its name."""
 
     encoder: TransformerEncoder
     names: Tensor
@@ -51,12 +51,14 @@ class SpanEmoNetwork(Network):
         self.encoder, self.dropout, self.correlation = encoder, dropout, correlation
         self.hidden = nn.Linear(encoder.width, encoder.width)
         self.head = nn.Linear(encoder.width, 1)
-        # As long as can be, whatever the names, so that loading knows its size; −1 behind the last piece.
+        # The maximum length, whatever the names, so that loading knows its size; −1 after the last subword.
         self.register_buffer("names", torch.full((encoder.max_length,), -1))
-        self.register_buffer("places", torch.zeros(labels, dtype=torch.int64))  # of first pieces, [CLS] at 0
+        self.register_buffer(
+            "places", torch.zeros(labels, dtype=torch.int64)
+        )  # positions of first subwords, [CLS] at 0
 
     def prepare(self, corpus: Corpus) -> None:
-        """Cut the labels' names into pieces."""
+        """Tokenise the label names."""
         tokenizer = self.encoder.tokenizer
         tokenizer.no_padding()
         tokenizer.no_truncation()
@@ -69,14 +71,14 @@ class SpanEmoNetwork(Network):
         self.places += 1
 
     def is_sound(self) -> bool:
-        """Say whether the names are tokens that leave room for a text, and every label has a place among them."""
+        """Check that the names leave room for a text, and that every label has a position among them."""
         pieces = int((self.names >= 0).sum())
         tokens = (self.names >= -1) & (self.names < self.encoder.vocabulary)
         places = (self.places >= 1) & (self.places <= pieces)
         return pieces <= room(self.encoder) and bool(tokens.all()) and bool(places.all())
 
     def tokenize(self, texts: Sequence[str]) -> Tokens:
-        """Turn texts into tokens behind the names, cut so that both fit."""
+        """Tokenise texts after the names, truncated so that both fit."""
         names = self.names[self.names >= 0].cpu()
         tokens = self.encoder.tokenize(texts, reserved=len(names) + 1)
         if not texts:
@@ -106,7 +108,7 @@ class SpanEmoNetwork(Network):
 def correlation_loss(probabilities: Tensor, labels: Tensor) -> Tensor:
     """Return the label-correlation loss: (n,L) in [0,1], (n,L) bool → the mean over texts of
 
-        1 / (|Y⁻| |Y⁺|) · Σ over i in Y⁻, j in Y⁺ of exp(p_i − p_j), 0 where the text has no label or every one.
+        1 / (|Y⁻| |Y⁺|) · Σ over i in Y⁻, j in Y⁺ of exp(p_i − p_j), 0 if the text has no labels or all labels.
 
     The double sum is the product of two sums, of exp(p_i) and of exp(−p_j).
     """
@@ -122,6 +124,6 @@ class SpanEmo(Neural):
     Parameters = SpanEmoParameters
 
     def make(self, encoder: TransformerEncoder, labels: int) -> SpanEmoNetwork:
-        """Put the map from states of names to logits on the encoder."""
+        """Add the map from states of names to logits to the encoder."""
         p = self.parameters
         return SpanEmoNetwork(encoder, labels, p.dropout, p.correlation)

@@ -1,4 +1,4 @@
-"""TF-IDF features, what systems read that came before neural networks; their sparse matrices and their threads."""
+"""TF-IDF features for the classic systems, with their sparse matrices and threads."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ WORDS, WEIGHTS = "vocabulary.txt", "idf.safetensors"
 
 @dataclass(frozen=True, kw_only=True)
 class TfidfParameters:
-    """Which terms count, and how much is done at a time."""
+    """Parameters of the terms and threads."""
 
-    min_df: PositiveInt = 2  # training documents that a term must occur in; where there are fewer documents, all
-    bigrams: bool = False  # pairs of neighbouring words too
-    max_features: PositiveInt | None = None  # the most frequent terms only
-    jobs: PositiveInt | None = None  # threads; None: as many as there are cores
+    min_df: PositiveInt = 2  # minimum number of training documents with a term, or all if there are fewer
+    bigrams: bool = False  # also use pairs of adjacent words
+    max_features: PositiveInt | None = None  # use only the most frequent terms
+    jobs: PositiveInt | None = None  # threads; None: one per core
     seed: int = 0
 
 
 class Tfidf:
-    """Terms of lower-cased words with two characters or more; a text is x = z / ‖z‖ with
+    """Terms of lower-cased words with at least two characters; a text is x = z / ‖z‖ with
 
         z_t = (1 + ln c_t) · (1 + ln((1 + N) / (1 + N_t)))
 
@@ -44,14 +44,14 @@ class Tfidf:
 
     @classmethod
     def of(cls, texts: Sequence[str], parameters: TfidfParameters) -> tuple[Self, Matrix]:
-        """Collect the terms of training documents; return their (N,V) float64 rows too."""
+        """Collect the terms of training documents, and also return their (N,V) float64 rows."""
         self = cls(_vectorizer(parameters, min_df=min(parameters.min_df, len(texts))))
         try:
             return self, self.vectorizer.fit_transform(texts)
         except ValueError as error:  # of an empty vocabulary
             raise DataError(
                 f"Got {len(texts)} training documents without a word that {parameters.min_df} of them share, expected "
-                "texts with common words. Use --set min_df=1, or give texts with words of two characters or more."
+                "texts with common words. Use --set min_df=1, or texts with words of at least two characters."
             ) from error
 
     def __call__(self, texts: Sequence[str]) -> Matrix:
@@ -59,13 +59,13 @@ class Tfidf:
         return self.vectorizer.transform(texts)
 
     def save(self, folder: Path) -> None:
-        """Write the terms, one a line in column order, and their weights."""
+        """Save the terms, one per line in column order, and their weights."""
         (folder / WORDS).write_text("\n".join(self.vectorizer.get_feature_names_out()), encoding="utf-8")
         save_file({"idf": self.vectorizer.idf_}, folder / WEIGHTS)
 
     @classmethod
     def load(cls, folder: Path, parameters: TfidfParameters) -> Self:
-        """Read what `save` wrote."""
+        """Load what `save` wrote."""
         found = header(folder / WEIGHTS, BundleError).get("idf", ("", ()))[1]
         terms = read_lines(folder / WORDS, BundleError, found[0] if found else 0)
         weights = read_tensors(folder / WEIGHTS, {"idf": ("F64", (len(terms),))}, BundleError)
@@ -75,7 +75,7 @@ class Tfidf:
 
     @property
     def terms(self) -> int:
-        """The number V of terms."""
+        """Return the number V of terms."""
         return len(self.vectorizer.vocabulary)
 
 
@@ -87,16 +87,16 @@ def _vectorizer(parameters: TfidfParameters, **extra: Any) -> Any:
 
 
 def in_threads(task: Callable[[int], Any], count: int, jobs: int | None) -> Iterator[Any]:
-    """Yield task(0) … task(count − 1) in this order, computed beside each other.
+    """Yield task(0) … task(count − 1) in this order, computed in parallel.
 
-    Threads do: liblinear and scipy let go of the interpreter while they work, and the rows are shared.
+    Threads are enough: liblinear and scipy release the GIL, and the rows are shared.
     """
     with ThreadPoolExecutor(jobs or available_cores()) as pool:
         yield from pool.map(task, range(count))
 
 
 def to_arrays(matrix: Matrix, name: str) -> dict[str, Any]:
-    """Return the arrays of a sparse matrix by names that begin alike, for a file."""
+    """Return the arrays of a sparse matrix under names with a common prefix, for a file."""
     import numpy as np
 
     parts = {f"{name}.{part}": getattr(matrix, part) for part in ("data", "indices", "indptr")}
@@ -104,21 +104,21 @@ def to_arrays(matrix: Matrix, name: str) -> dict[str, Any]:
 
 
 def array_types(name: str, kind: str = "F32") -> dict[str, tuple[str, tuple[int | None, ...]]]:
-    """Return what a file must hold for `from_arrays`, with values of this type."""
+    """Return the arrays that `from_arrays` expects in a file, with values of this type."""
     parts: dict[str, str] = {"data": kind, "indices": "I32", "indptr": "I32"}
     return {f"{name}.{part}": (type_, (None,)) for part, type_ in parts.items()} | {f"{name}.shape": ("I64", (2,))}
 
 
 def from_arrays(arrays: Mapping[str, Tensor], name: str, rows: int | None, columns: int, file: Path) -> Matrix:
-    """Return the sparse matrix that `to_arrays` took apart, which must have this shape; None: any number of rows."""
+    """Return the sparse matrix saved by `to_arrays` after checking its shape; None allows any number of rows."""
     from scipy.sparse import csr_matrix
 
     data, indices, indptr, shape = (arrays[f"{name}.{part}"].numpy() for part in ("data", "indices", "indptr", "shape"))
     if shape[1] != columns or rows not in (None, shape[0]) or len(indptr) - 1 != shape[0]:
-        raise BundleError(f"{file}: the matrix {name!r} is not of the size of the terms and labels. {REMEDY}")
+        raise BundleError(f"{file}: the size of the matrix {name!r} does not match the terms and labels. {REMEDY}")
     try:
         matrix = csr_matrix((data, indices, indptr), shape=tuple(shape.tolist()))
-        matrix.check_format(full_check=True)  # columns within the shape, or the product reads beyond its memory
+        matrix.check_format(full_check=True)  # a column outside the shape would read out of bounds
     except ValueError as error:
         raise BundleError(f"{file}: the matrix {name!r} is damaged ({first_line(error)}). {REMEDY}") from error
     return matrix

@@ -15,13 +15,13 @@ from denn_bench.encoders.words import WordEncoder
 
 @dataclass(frozen=True, kw_only=True)
 class WordParameters(NeuralParameters):
-    """Words with vectors that are trained with the rest."""
+    """Parameters of word vectors, which are trained with the rest."""
 
     max_length: Length = 320  # words
     vocabulary: PositiveInt = 30_000  # the most frequent words of the training documents
     word_width: PositiveInt = 300
-    word_spread: PositiveFloat = 0.1  # standard deviation of vectors that start at random
-    word_vectors: str | None = None  # a GloVe or word2vec text file that the words' vectors start from
+    word_spread: PositiveFloat = 0.1  # standard deviation of randomly initialised vectors
+    word_vectors: str | None = None  # GloVe or word2vec text file to initialise the word vectors
 
     def new_encoder(self, corpus: Corpus) -> WordEncoder:
         """Collect the words of the training documents."""
