@@ -1,16 +1,19 @@
 """`denn predict`: a line for each text, in order, as soon as its batch is done."""
 
+import csv
 import json
 import os
 import subprocess
 import sys
 from types import SimpleNamespace
 
+import pyarrow.parquet as pq
 import pytest
 
 import denn
 from denn.cli import main
-from denn.cli.predict import as_row
+from denn.cli.prediction_files import as_row
+from denn.data.corpus import read_documents
 from denn.types import Prediction
 
 pytestmark = pytest.mark.slow  # whole commands on models
@@ -151,3 +154,91 @@ def test_int8_that_a_model_cannot_use_is_a_sentence(run, dummy):
     ran = run("predict", dummy, "--precision", "int8", stdin=b"x\n")
     assert (ran.code, ran.out) == (2, "")
     assert ran.err == ("denn: int8 cannot be used: the method 'dummy' does not support it. Use --precision auto.\n")
+
+
+def tables(folder, suffix):
+    path = folder / f"out{suffix}"
+    if suffix == ".parquet":
+        return pq.read_table(path).to_pylist()
+    return list(
+        csv.DictReader(path.read_text(encoding="utf-8").splitlines(), delimiter="\t" if suffix == ".tsv" else ",")
+    )
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".tsv", ".parquet"])
+def test_an_extension_gives_a_table_of_the_same_predictions(run, tiny_model, tiny_corpus, files, tmp_path, suffix):
+    ran = run("predict", tiny_model, files / "test.jsonl", "--output", tmp_path / f"out{suffix}")
+    assert (ran.code, ran.out, ran.err) == (0, "", "")
+    rows, expected = tables(tmp_path, suffix), run("predict", tiny_model, files / "test.jsonl").rows
+    assert [(row["id"], row["text"]) for row in rows] == [(one.id, one.text) for one in tiny_corpus.test]
+    for row, one in zip(rows, expected, strict=True):
+        labels = row["labels"] if suffix == ".parquet" else list(filter(None, row["labels"].split("|")))
+        scores = row["scores"] if suffix == ".parquet" else [float(cell) for cell in row["scores"].split("|") if cell]
+        assert labels == one["labels"]
+        assert [round(score, 4) for score in scores] == [one["scores"][label] for label in labels]
+        assert str(row["unfamiliar"] or "").lower() == str(one.get("unfamiliar", "")).lower()
+    assert not list(tmp_path.glob("*.part"))
+    assert run("evaluate", tiny_model, tmp_path / f"out{suffix}").code == 0  # denn reads what it writes
+
+
+def test_a_table_survives_labels_that_look_like_separators_and_formulas(run, tmp_path):
+    labels = ["a|b", "c,d", "=1+1", "[x]", "plain"]
+    corpus = denn.Corpus([denn.Document("x", tuple(labels)), denn.Document("y", ("plain",))], name="odd")
+    denn.train(corpus, out=tmp_path / "model", method="dummy").close()
+    out = tmp_path / "out.csv"
+    stdin = b'{"text": "=HYPERLINK(1)", "id": "-2"}\n{"text": "two\\nlines, \\"quoted\\""}\n'
+    assert run("predict", tmp_path / "model", "--output", out, "--threshold", 0, stdin=stdin).code == 0
+    cells = list(csv.reader(out.read_text(encoding="utf-8").splitlines(keepends=True)))
+    assert cells[1][:2] == ["-2", "'=HYPERLINK(1)"]
+    read, _ = read_documents(out)
+    assert [document.text for document in read] == ["=HYPERLINK(1)", 'two\nlines, "quoted"']
+    assert [set(document.labels) for document in read] == [set(labels)] * 2
+
+
+def test_a_table_has_names_if_there_is_a_vocabulary(run, named_model, tmp_path):
+    for suffix in (".csv", ".parquet"):
+        assert run("predict", named_model, "--output", tmp_path / f"out{suffix}", stdin=b"referee goal coach").code == 0
+        (row,) = tables(tmp_path, suffix)
+        assert "sport" in row["names"] and "http://example.org/0" in row["labels"]
+        assert read_documents(tmp_path / f"out{suffix}")[0][0].labels[0] == "http://example.org/0"
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".parquet"])
+def test_a_table_holds_what_was_answered_before_a_bad_row(run, tiny_model, tmp_path, suffix):
+    ran = run("predict", tiny_model, "--output", tmp_path / f"out{suffix}", stdin=b'{"text": "goal"}\n{"text": 7}\n')
+    assert ran.code == 2 and "line 2: the text is a number" in ran.err
+    (tmp_path / f"out{suffix}.part").rename(tmp_path / f"out{suffix}")
+    assert [row["text"] for row in tables(tmp_path, suffix)] == ["goal"]
+
+
+def test_a_table_has_no_room_for_evidence(run, tmp_path):
+    ran = run("predict", "no model", "--evidence", "--output", tmp_path / "out.csv", stdin=b"x")
+    assert ran.code == 2 and ".csv has no room for --evidence" in " ".join(ran.err.split())
+
+
+TABLE = 'id,"text"\n7,"goal, match"\n8,referee\n'
+
+
+@pytest.mark.parametrize("mark", [",", "\t"])
+def test_a_table_on_standard_input_is_told_by_its_header(run, tiny_model, mark):
+    ran = run(
+        "predict",
+        tiny_model,
+        stdin=TABLE.replace(",", mark, 1).replace("7,", f"7{mark}").replace("8,", f"8{mark}").encode(),
+    )
+    assert [row["id"] for row in ran.rows] == ["7", "8"]
+    assert f"is read as {'CSV' if mark == ',' else 'TSV'}, as its first line names the column 'text'" in ran.err
+    assert [row["id"] for row in run("predict", tiny_model, "--input-format", "csv", stdin=TABLE.encode()).rows] == [
+        "7",
+        "8",
+    ]
+
+
+def test_lines_stay_lines_if_they_are_meant_or_no_header(run, tiny_model, tmp_path):
+    assert len(run("predict", tiny_model, "--input-format", "lines", stdin=TABLE.encode()).rows) == 3
+    assert len(run("predict", tiny_model, stdin=b"a text, with labels\ntext\n").rows) == 2
+    assert len(run("predict", tiny_model, "--input-format", "csv", stdin=b"text\ngoal\n").rows) == 1
+    (tmp_path / "export.dat").write_text(TABLE)
+    assert len(run("predict", tiny_model, tmp_path / "export.dat", "--input-format", "csv").rows) == 2
+    assert run("predict", tiny_model, tmp_path / "export.dat").code == 2
+    assert run("predict", tiny_model, "--input-format", "csv", stdin=b"body\nx\n").code == 2

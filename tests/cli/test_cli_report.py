@@ -26,6 +26,25 @@ def test_a_page_for_a_file(run, tiny_model, files, tmp_path):
     assert list(tmp_path.iterdir()) == [page]
 
 
+@pytest.mark.parametrize("which", ["named_model", "dummy"])
+def test_the_numbers_of_a_page_as_json(run, which, files, tmp_path, request):
+    model, numbers = request.getfixturevalue(which), tmp_path / "report.json"
+    ran = run("report", model, files / "test.jsonl", "--out", tmp_path / "page.html", "--json", numbers)
+    assert ran.code == 0
+    found = json.loads(numbers.read_text(encoding="utf-8"))
+    evaluated = json.loads(run("evaluate", model, files / "test.jsonl", "--json").out)
+    assert found["evaluation"]["micro_f1"] == pytest.approx(evaluated["micro_f1"])
+    assert found["evaluation"]["per_label"] == evaluated["per_label"]
+    assert found["measured_on"] == "test.jsonl" and len(found["curves"]["final"]) > 10
+    assert set(found["train_counts"]) == {row["label"] for row in evaluated["per_label"]}
+    assert found["errors"][0]["document"]["text"]
+    if which == "dummy":
+        assert found["neighbourhood"] is None and "names" not in found
+    else:
+        assert found["names"]["http://example.org/0"] == "sport"
+        assert found["neighbourhood"]["map"]["labels"] and found["neighbourhood"]["sweep"]["k"]
+
+
 def warned(ran):
     return [line for line in ran.err.splitlines() if line.startswith("warning: ")]
 

@@ -141,6 +141,13 @@ DataDir = Annotated[
     Path | None,
     typer.Option(envvar="DENN_DATA", help="Folder of the known corpora, one subfolder each."),
 ]
+InputFormat = Annotated[
+    Literal["lines", "csv", "tsv"] | None,
+    typer.Option(
+        help="Format of standard input or of a file without a known extension; lines: texts or JSON objects.  "
+        "[default: csv or tsv if the first line names the text column, else lines]"
+    ),
+]
 TextColumn = Annotated[str, typer.Option(help="Column that holds the texts.")]
 LabelsColumn = Annotated[str, typer.Option(help="Column that holds the labels.")]
 LabelColumns = Annotated[

@@ -31,6 +31,10 @@ def report(
         ),
     ] = None,
     out: Annotated[Path, typer.Option(metavar="FILE", help="The page to write.")] = Path("report.html"),
+    as_json: Annotated[
+        Path | None,
+        typer.Option("--json", metavar="FILE", help="Also write all numbers of the page as one JSON object."),
+    ] = None,
     data_dir: DataDir = None,
     *,
     reading: Reading,
@@ -39,14 +43,17 @@ def report(
 ) -> None:
     """Write one HTML page on a model: scores, curves, labels, errors and their neighbours."""
     from denn.cli import show
-    from denn.cli.output import check_file
+    from denn.cli.output import check_file, writing
     from denn.cli.progress import watching
     from denn.errors import ConfigError
     from denn.model import load
     from denn.registry import CORPORA
+    from denn.report.numbers import findings_json
     from denn.report.page import warnings, write
+    from denn.strict_json import dumps
 
     check_file(out, "--out", make_folder=True)
+    check_file(as_json, "--json")
     with show.interruptible(f"interrupted; {out} is as it was"), load(model) as loaded:
         if corpus in CORPORA and not Path(corpus).is_file():
             whole = open_corpus(corpus, data_dir, reading, valid)
@@ -60,6 +67,10 @@ def report(
             name = Path(corpus).name
         with watching() as progress:
             found = write(out, loaded, name, documents, tuning, progress)
+        if as_json is not None:
+            with writing(as_json) as file:
+                numbers = findings_json(found, loaded.card, name, loaded.vocabulary)
+                file.write(dumps(numbers, "The report", ensure_ascii=False).encode() + b"\n")
     for sentence in warnings(found):
         log.warning(sentence)
     headline = found.evaluation.headline

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import csv
 import json
+import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import chain
 from pathlib import Path
 from typing import IO
 
@@ -14,6 +16,8 @@ from denn.data.parquet import parquet_rows
 from denn.data.rows import Columns, Row, Rows, Table, describe, missing, parse_id, parse_text
 from denn.data.spreadsheets import is_ours, restore
 from denn.errors import DataError
+
+log = logging.getLogger(__name__)
 
 
 def read_table(path: str | Path, columns: Columns) -> Table:
@@ -35,21 +39,30 @@ def _open(path: str | Path, columns: Columns, formats: dict[str, _Format]) -> Ta
 
 
 def iterate_texts(
-    source: str | Path | IO[str] | IO[bytes], *, text_column: str = "text", id_column: str = "id"
+    source: str | Path | IO[str] | IO[bytes],
+    *,
+    text_column: str = "text",
+    id_column: str = "id",
+    format: str | None = None,
 ) -> Iterator[tuple[str, str | None]]:
     """Yield (text, id or None) from a file or a stream in constant memory.
 
     In a stream, a .txt file or a file without extension, a line that starts with { is a JSON object, and any other
-    line is a text. A blank line is an empty text, but is skipped after a JSON object, as in .jsonl files.
+    line is a text. A blank line is an empty text, but is skipped after a JSON object, as in .jsonl files. A stream
+    whose first line is a header with the text column is CSV or TSV. `format` ("lines", "csv" or "tsv") decides on
+    streams and on files of unknown extension.
     """
     columns = Columns(text_column, id=id_column, needs_labels=False)
     if isinstance(source, str | Path):
-        table = _open(source, columns, FORMATS | TEXT_FORMATS)
+        known = FORMATS | TEXT_FORMATS
+        if format is not None and _suffix(Path(source)) not in FORMATS:
+            known = {_suffix(Path(source)): _BY_NAME[format]}
+        table = _open(source, columns, known)
     else:
         # Reading the bytes below a text stream keeps U+2028 and lone carriage returns inside their line.
         lines = getattr(source, "buffer", source)
         name = str(getattr(source, "name", "the stream"))
-        table = Table(name, "line", _text_rows(read_lines(lines, name), columns))
+        table = Table(name, "line", _stream_rows(read_lines(lines, name), name, columns, format))
     for number, row in table.rows:
         try:
             if isinstance(row, DataError):
@@ -67,10 +80,15 @@ def read_text(row: Mapping[str, object], columns: Columns) -> tuple[str, str | N
 
 
 def _format(path: Path, formats: dict[str, _Format]) -> _Format:
-    suffix = (path.with_suffix("") if path.suffix.lower() in COMPRESSIONS else path).suffix.lower()
+    suffix = _suffix(path)
     if suffix not in formats:
         raise DataError(f"{path}: unknown extension {suffix!r}; expected {_known(formats)}.")
     return formats[suffix]
+
+
+def _suffix(path: Path) -> str:
+    """Return the extension of a file without that of its compression."""
+    return (path.with_suffix("") if path.suffix.lower() in COMPRESSIONS else path).suffix.lower()
 
 
 def _known(formats: Iterable[str]) -> str:
@@ -123,44 +141,67 @@ def _text_rows(stream: Iterable[str | bytes], columns: Columns) -> Rows:
             yield number, _json_row(text)
 
 
+def _stream_rows(lines: Iterator[str | bytes], name: str, columns: Columns, format: str | None) -> Rows:
+    """Yield the rows of a stream; without a format its first line tells a table by the name of the text column."""
+    first = next(lines, None)
+    if first is None:
+        return
+    if format is None:
+        header = (first if isinstance(first, str) else first.decode(errors="replace")).rstrip("\r\n")
+        fields = {kind: header.replace('"', "").split(mark) for kind, mark in (("csv", ","), ("tsv", "\t"))}
+        tables = (kind for kind, names in fields.items() if columns.text in names and len(names) > 1)
+        format = next(tables, "lines")
+        if format != "lines":
+            log.info(f"{name} is read as {format.upper()}, as its first line names the column {columns.text!r}")
+    lines = chain([first], lines)
+    if format == "lines":
+        yield from _text_rows(lines, columns)
+    else:
+        yield from _table_rows(lines, name, columns, "," if format == "csv" else "\t")
+
+
 def _text_file_rows(path: Path, columns: Columns) -> Rows:
     with open_bytes(path) as stream:
         yield from _text_rows(read_lines(stream, path), columns)
 
 
 def _csv_rows(path: Path, columns: Columns, delimiter: str = ",") -> Rows:
-    csv.field_size_limit(LONGEST_ROW)  # the csv module's own limit is 131,072 characters
     with open_bytes(path) as stream:
-        record = _Record(path, stream)
-        reader = csv.reader(record.lines(), delimiter=delimiter, strict=True)
+        yield from _table_rows(read_lines(stream, path), str(path), columns, delimiter)
+
+
+def _table_rows(lines: Iterable[str | bytes], name: str, columns: Columns, delimiter: str) -> Rows:
+    csv.field_size_limit(LONGEST_ROW)  # the csv module's own limit is 131,072 characters
+    record = _Record(name, lines)
+    reader = csv.reader(record.lines(), delimiter=delimiter, strict=True)
+    try:
+        header = next(reader)
+    except (StopIteration, csv.Error) as error:
+        got = "the file is empty" if isinstance(error, StopIteration) else f"not well-formed CSV ({error})"
+        raise DataError(f"{name}: {got}; expected a header line with column names.") from None
+    if isinstance(wrong := _csv_row(header, header), DataError):
+        raise DataError(f"{name}, line 1: {wrong}.")
+    ours = is_ours(header)
+    header = list(map(restore, header)) if ours else header
+    columns.among(header, name)
+    while True:
+        number = record.start(reader.line_num + 1)
         try:
-            header = next(reader)
-        except (StopIteration, csv.Error) as error:
-            got = "the file is empty" if isinstance(error, StopIteration) else f"not well-formed CSV ({error})"
-            raise DataError(f"{path}: {got}; expected a header line with column names.") from None
-        if isinstance(wrong := _csv_row(header, header), DataError):
-            raise DataError(f"{path}, line 1: {wrong}.")
-        ours = is_ours(header)
-        header = list(map(restore, header)) if ours else header
-        columns.among(header, str(path))
-        while True:
-            number = record.start(reader.line_num + 1)
-            try:
-                fields = next(reader)
-            except StopIteration:
-                return
-            except csv.Error as error:
-                yield number, DataError(f"not well-formed CSV ({error})")
-                fields = []
-            if fields:
-                yield number, _csv_row(header, list(map(restore, fields)) if ours else fields)
+            fields = next(reader)
+        except StopIteration:
+            return
+        except csv.Error as error:
+            yield number, DataError(f"not well-formed CSV ({error})")
+            fields = []
+        if fields:
+            yield number, _csv_row(header, list(map(restore, fields)) if ours else fields)
 
 
 class _Record:
     """The lines of the current CSV record, limited in size so that an unclosed quote does not swallow the file."""
 
-    def __init__(self, path: Path, stream: Iterable[bytes]) -> None:
-        self._path, self._stream = path, stream
+    def __init__(self, name: str, lines: Iterable[str | bytes]) -> None:
+        self._name, self._lines = name, lines
         self.start(1)
 
     def start(self, number: int) -> int:
@@ -170,12 +211,12 @@ class _Record:
 
     def lines(self) -> Iterator[str]:
         """Yield lines with lone surrogates for bytes that are not UTF-8, so that one bad row does not hide others."""
-        for line in read_lines(self._stream, self._path):
+        for line in self._lines:
             self._size += len(line)
             if self._size > LONGEST_ROW:
-                place = f"{self._path}, line {self._number}"
+                place = f"{self._name}, line {self._number}"
                 raise DataError(f"{place}: {TOO_LONG}. Check for a quote that is never closed.")
-            yield line.decode(errors="surrogateescape")
+            yield line if isinstance(line, str) else line.decode(errors="surrogateescape")
 
 
 def _csv_row(header: list[str], fields: list[str]) -> Row:
@@ -205,3 +246,4 @@ FORMATS: dict[str, _Format] = {
     ".parquet": (parquet_rows, "row"),
 }
 TEXT_FORMATS: dict[str, _Format] = {".txt": (_text_file_rows, "line"), "": (_text_file_rows, "line")}
+_BY_NAME: dict[str, _Format] = {"lines": TEXT_FORMATS[".txt"], "csv": FORMATS[".csv"], "tsv": FORMATS[".tsv"]}
