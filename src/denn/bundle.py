@@ -23,6 +23,7 @@ from denn.errors import BundleError, TrainingError
 from denn.strict_json import dumps, not_finite
 from denn.types import LabelSpace
 from denn.untrusted import MOST_LARGE_JSON, MOST_TEXT, REMEDY, first_line, header, read_lines, read_object
+from denn.wording import counted
 
 log = logging.getLogger(__name__)
 
@@ -233,7 +234,8 @@ def glance(folder: Path) -> tuple[str, str]:
         trained, created = Trained.model_validate(card.corpus), datetime.fromisoformat(card.created)
     except (BundleError, ValueError):  # includes pydantic's
         return "damaged or from another version", ""
-    return f"{_shown(card.method)}, {len(trained.label_counts)} labels, {created:%Y-%m-%d}", trained.name
+    labels = counted(len(trained.label_counts), "label")
+    return f"{_shown(card.method)}, {labels}, {created:%Y-%m-%d}", trained.name
 
 
 def read_labels(folder: Path) -> LabelSpace:

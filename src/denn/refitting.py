@@ -28,6 +28,7 @@ from denn.refit_documents import check_enough, divide, kept_documents, labels_of
 from denn.types import Calibrated, Corpus, Document, LabelSpace, Stage
 from denn.validation import FOLDER, Kept, changing, with_folder
 from denn.witnesses.texts import Texts
+from denn.wording import counted
 
 ESTIMATING = 10.0  # seconds for thresholds of labels that the current model has not learnt
 
@@ -231,8 +232,9 @@ def _columns(values: Tensor, names: Sequence[str], wanted: Sequence[str]) -> Ten
 def describe(facts: Mapping[str, object]) -> str:
     """Describe what a refit learnt from, and how it compares with the previous model."""
     before, after, error = (100 * float(str(facts[name])) for name in ("before", "after", "standard_error"))
+    labels, documents, held_out = (int(str(facts[name])) for name in ("labels", "documents", "held_out"))
     return (
-        f"Learnt {facts['labels']:,} labels from {facts['documents']:,} documents. On {facts['held_out']:,} held-out "
-        f"documents: {str(facts['metric']).replace('_', ' ')} {before:.1f} before and {after:.1f} now (standard error "
-        f"of the difference: {error:.1f})."
+        f"Learnt {counted(labels, 'label')} from {counted(documents, 'document')}. On "
+        f"{counted(held_out, 'held-out document')}: {str(facts['metric']).replace('_', ' ')} {before:.1f} before and "
+        f"{after:.1f} now (standard error of the difference: {error:.1f})."
     )

@@ -18,6 +18,7 @@ from denn.locks import alone
 from denn.stores.address import ELSEWHERE, FILE
 from denn.stores.embedded.sqlite import version
 from denn.types import Corpus, Document, LabelSpace, Scores
+from denn.wording import counted
 
 
 def check_corpus(corpus: Corpus) -> None:
@@ -99,8 +100,8 @@ def why_poor(scores: Scores, documents: Sequence[Document], counts: Mapping[str,
         return None
     given = "most frequent label" if k == 1 else f"{k} most frequent labels"
     return (
-        f"The model was not written: its micro F1 is {100 * own:.1f} on {len(documents)} validation documents, and "
-        f"always predicting the {given} gets {100 * constant:.1f}. Run the same command with more epochs or time, or "
-        "with --restart and a lower learning rate, more documents per label or --method br. Use --allow-poor to write "
-        "the model anyway."
+        f"The model was not written: its micro F1 is {100 * own:.1f} on "
+        f"{counted(len(documents), 'validation document')}, and always predicting the {given} gets "
+        f"{100 * constant:.1f}. Run the same command with more epochs or time, or with --restart and a lower learning "
+        "rate, more documents per label or --method br. Use --allow-poor to write the model anyway."
     )

@@ -1,4 +1,4 @@
-"""denn as an estimator of scikit-learn: texts and labels in, labels out in the form that `fit` got."""
+"""denn as a scikit-learn estimator: texts and labels in, labels out in the same form as `fit` got them."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ from denn.types import Corpus, Document, LabelSpace, Scores
 
 Form = Literal["lists", "dense", "sparse"]  # of labels: lists of strings, or an indicator matrix
 
-SHARED_MEMORY = "*-shm"  # SQLite's; it is made again where the database is opened
+SHARED_MEMORY = "*-shm"  # SQLite's, created again when the database is opened
 
 
 class InputError(DataError, ValueError):
-    """Texts or labels are not what they should be; scikit-learn expects a ValueError."""
+    """Texts or labels are invalid; scikit-learn expects a ValueError."""
 
 
 class DennClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
@@ -99,7 +99,7 @@ class DennClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # s
             model = train(
                 Corpus(*parts, labels=LabelSpace(names)),
                 out=folder / "model",
-                allow_poor=True,  # as scikit-learn's estimators: whoever scores it will see
+                allow_poor=True,  # like other scikit-learn estimators; scoring will show it
                 encoder=self.encoder,
                 time_budget=self.time_budget,
                 combination=self.combination,
@@ -116,7 +116,7 @@ class DennClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # s
         return self
 
     def predict(self, X: Iterable[str]) -> Any:
-        """Label texts, in the form that `fit` got: lists of names, or an indicator matrix."""
+        """Predict labels in the form that `fit` got: lists of names, or an indicator matrix."""
         scores = self._scores(X)
         thresholds = self.model_.decision_thresholds(scores, self.threshold)
         chosen = decide(scores.final, thresholds, self.min_labels)[:, : len(self.classes_)].numpy()
@@ -129,7 +129,7 @@ class DennClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # s
         return self._scores(X).final[:, : len(self.classes_)].double().numpy()
 
     def score(self, X: Iterable[str], y: Any, sample_weight: Any = None) -> float:
-        """Return the share of texts whose labels are all right, as classifiers of scikit-learn do."""
+        """Return the share of texts whose labels are all correct, as scikit-learn's classifiers do."""
         if self._form != "lists":
             return float(super().score(X, y, sample_weight))
         right = [set(own) == set(other) for own, other in zip(self.predict(X), y, strict=True)]
@@ -147,7 +147,7 @@ class DennClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # s
         bundle.replace(beside, target)
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return what pickle keeps: of a model the files of its folder, so that it loads elsewhere."""
+        """Return the state for pickle, with the files of the model's folder, so that it loads elsewhere."""
         state = dict(super().__getstate__())
         if "model_" in state:
             files = (path for path in self._folder.rglob("*") if path.is_file() and not path.match(SHARED_MEMORY))
@@ -178,14 +178,14 @@ class DennClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # s
         return self.model_.scores(_texts(X))
 
     def _seed(self) -> int:
-        """Return the seed: the number given, or one drawn from the generator given."""
+        """Return the seed: the given number, or one drawn from the given generator."""
         if isinstance(self.random_state, int | np.integer):
             return int(self.random_state)
         return int(check_random_state(self.random_state).randint(2**31 - 1))
 
 
 def _with_folder(model: Model, folder: Path) -> Model:
-    """Let a temporary folder go with its model, at the end of the program at the latest."""
+    """Delete a temporary folder with its model, at the latest when the program ends."""
     weakref.finalize(model, _discard, model.method.store, folder)
     return model
 
@@ -197,7 +197,7 @@ def _discard(store: Datastore | None, folder: Path) -> None:
 
 
 def _texts(X: Iterable[str]) -> list[str]:
-    """Check texts; the first that is none is named by its number."""
+    """Check texts; the error gives the number of the first one that is not a text."""
     if isinstance(X, str) or not isinstance(X, Iterable):
         raise InputError(f"Got {type(X).__name__}, expected a list of texts.")
     texts = list(X)
@@ -212,7 +212,7 @@ def _texts(X: Iterable[str]) -> list[str]:
 
 
 def _read_labels(y: Any) -> tuple[Sequence[Sequence[int]], NDArray[Any], Form]:
-    """Return the label columns of each text, the labels in column order, and the form that they came in."""
+    """Return the label columns of each text, the labels in column order, and their original form."""
     if y is None:
         raise InputError("DennClassifier requires y to be passed, but the target y is None.")
     is_sparse, is_frame = sparse.issparse(y), hasattr(y, "columns")
@@ -225,13 +225,13 @@ def _read_labels(y: Any) -> tuple[Sequence[Sequence[int]], NDArray[Any], Form]:
 
 
 def _is_lists(rows: Sequence[Any]) -> bool:
-    """Tell lists of label names from the rows of an indicator matrix."""
+    """Return whether labels are lists of names rather than rows of an indicator matrix."""
     kinds = (list, tuple, set, frozenset)
     return all(isinstance(row, kinds) and all(isinstance(label, str) for label in row) for row in rows)
 
 
 def _columns_of(indicators: Any) -> tuple[list[list[int]], int]:
-    """Return the columns of each row that are 1, and the number of columns; anything but 0 and 1 is an error."""
+    """Return the columns that are 1 in each row, and the number of columns; anything but 0 and 1 is an error."""
     if indicators.ndim == 2 and indicators.dtype.kind in "biuf":
         matrix = sparse.csr_array(indicators, copy=True)
         matrix.eliminate_zeros()

@@ -119,7 +119,7 @@ class Corpus:
     test: Sequence[Document] = ()
     labels: LabelSpace = field(default=LabelSpace(()))
     name: str = "corpus"
-    vocabulary: Vocabulary = field(default=Vocabulary(), repr=False)  # names of labels, which are its ids
+    vocabulary: Vocabulary = field(default=Vocabulary(), repr=False)  # names of the labels, which are its ids
 
     def __post_init__(self) -> None:
         if not len(self.labels):

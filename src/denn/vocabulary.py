@@ -1,4 +1,4 @@
-"""A label vocabulary: what the ids of labels are called. Ids are stored and predicted, names are shown."""
+"""A label vocabulary: names for the ids of labels. Ids are stored and predicted, names are shown."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class VocabularyEntry:
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """Labels by id. An empty vocabulary gives every label its own text as a name."""
+    """Labels by id. In an empty vocabulary, every label is its own name."""
 
     entries: tuple[VocabularyEntry, ...] = ()
 
@@ -54,16 +54,16 @@ class Vocabulary:
         return label if entry is None else entry.name
 
     def description(self, label: str) -> str:
-        """Return what a label means, if the vocabulary says so."""
+        """Return the description of a label, or an empty string."""
         entry = self._entry.get(label)
         return "" if entry is None else entry.description
 
     def names(self, labels: Iterable[str]) -> dict[str, str]:
-        """Return the names of those of the labels that are in the vocabulary, by their ids."""
+        """Return the names of the labels that are in the vocabulary, by id."""
         return {label: self._entry[label].name for label in labels if label in self._entry}
 
     def id(self, label: str) -> str:
-        """Return the id of a label that is given by its id or its name; one that is neither stays as it is."""
+        """Return the id of a label that is given by id or name; an unknown label is returned unchanged."""
         found = () if label in self._entry else self._ids.get(label, ())
         if len(found) > 1:
             raise DataError(
@@ -73,5 +73,5 @@ class Vocabulary:
         return found[0] if found else label
 
     def ids(self, labels: Iterable[str]) -> tuple[str, ...]:
-        """Return the ids of labels that are given by ids or names, each once."""
+        """Return the ids of labels that are given by id or name, each once."""
         return tuple(dict.fromkeys(map(self.id, labels)))

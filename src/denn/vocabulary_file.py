@@ -31,7 +31,7 @@ def write_vocabulary(folder: Path, vocabulary: Vocabulary) -> None:
 
 
 def read_vocabulary(folder: Path, files: Collection[str]) -> Vocabulary:
-    """Read the vocabulary of a model; it is empty if that is not among the files of the bundle."""
+    """Read the vocabulary of a model; it is empty if the bundle has no such file."""
     if FILE not in files:
         return Vocabulary()
     content = read_json(folder / FILE, BundleError, MOST_LARGE_JSON)

@@ -101,7 +101,7 @@ def test_what_is_wrong_with_a_file_is_one_sentence(tmp_path, name, content, said
 
 
 def test_a_source_that_is_no_file_is_refused(tmp_path, monkeypatch):
-    with pytest.raises(DataError, match="there is no such file"):
+    with pytest.raises(DataError, match="no such file"):
         read_vocabulary(tmp_path / "none.csv")
     with pytest.raises(DataError, match=r"got a number \(7\) as a vocabulary"):
         read_vocabulary(7)
@@ -141,7 +141,7 @@ def test_a_corpus_may_use_ids_and_names_and_holds_ids(caplog):
 
 def test_a_vocabulary_that_knows_no_label_is_refused():
     with pytest.raises(
-        DataError, match=r"no label of the corpus is in the vocabulary.*'cats', … Labels are to be ids such as 'c1'"
+        DataError, match=r"no label of the corpus is in the vocabulary.*'cats', … Labels must be ids such as 'c1'"
     ):
         denn.read_corpus([("a", ["cats"])], valid=[("a", ["cats"])], vocabulary={"c1": "gatos"})
     with pytest.raises(DataError, match="is the name of 2"):

@@ -1,4 +1,4 @@
-"""Vocabularies from files: CSV, TSV, JSON and SKOS; and the labels of documents as ids of a vocabulary."""
+"""Read vocabularies from CSV, TSV, JSON and SKOS files, and turn the labels of documents into their ids."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ Given = tuple[object, object, object]  # id, name, description
 def read_vocabulary(source: object, *, language: str | None = None) -> Vocabulary:
     """Read the ids, names and descriptions of labels from a file or a mapping of ids to names.
 
-    A CSV or TSV file has the columns id and name, and perhaps description; Annif's columns uri and label_en and its TSV
+    A CSV or TSV file has the columns id, name and optionally description; Annif's columns uri and label_en and its TSV
     files without a header are read as well. A JSON file maps ids to names, or lists objects with these fields. SKOS is
-    read from Turtle (.ttl), N-Triples (.nt) and RDF/XML (.rdf, .xml). Of several languages, English is taken unless
-    another one is given.
+    read from Turtle (.ttl), N-Triples (.nt) and RDF/XML (.rdf, .xml). If there are several languages, English is the
+    default.
     """
     if isinstance(source, Vocabulary):
         return source
@@ -44,7 +44,7 @@ def read_vocabulary(source: object, *, language: str | None = None) -> Vocabular
         raise DataError(f"got {describe(source)} as a vocabulary, expected a file or a mapping of ids to names.")
     path = Path(source)
     if not path.is_file():
-        raise DataError(f"{path}: there is no such file. Check the path of the vocabulary.")
+        raise DataError(f"{path}: no such file. Check the path of the vocabulary.")
     suffix = (path.with_suffix("") if path.suffix.lower() in COMPRESSIONS else path).suffix.lower()
     if suffix not in FORMATS:
         raise DataError(f"{path}: unknown extension {suffix!r} of a vocabulary, expected {', '.join(FORMATS)}.")
@@ -52,7 +52,7 @@ def read_vocabulary(source: object, *, language: str | None = None) -> Vocabular
 
 
 def with_vocabulary(corpus: Corpus, vocabulary: Vocabulary) -> Corpus:
-    """Return the corpus with a vocabulary, and with ids of it as labels."""
+    """Return the corpus with a vocabulary, and with its ids as labels."""
     if not vocabulary:
         return corpus
     parts = [with_ids(part, vocabulary) for part in (corpus.train, corpus.valid, corpus.test)]
@@ -68,20 +68,20 @@ def with_ids(documents: Sequence[Document], vocabulary: Vocabulary) -> Sequence[
 
 
 def check_known(documents: Iterable[Document], vocabulary: Vocabulary) -> None:
-    """Warn of labels that are not in the vocabulary; refuse one that knows no label at all."""
+    """Warn of labels that are not in the vocabulary; raise a DataError if none of them is."""
     labels = dict.fromkeys(label for document in documents for label in document.labels)
     if unknown := [label for label in labels if label not in vocabulary]:
         shown = ", ".join(map(short, unknown[:SHOWN]))
         if len(unknown) == len(labels):
             raise DataError(
-                f"no label of the corpus is in the vocabulary, neither by id nor by name: {shown}, … Labels are to be "
+                f"no label of the corpus is in the vocabulary, neither by id nor by name: {shown}, … Labels must be "
                 f"ids such as {short(vocabulary.entries[0].id)} or names such as {short(vocabulary.entries[0].name)}."
             )
         log.warning(f"{counted(len(unknown), 'label')} not in the vocabulary, kept without a name: {shown}")
 
 
 def _vocabulary(rows: Iterable[Given], source: str) -> Vocabulary:
-    """Check entries: ids are labels, each once; an entry without a name is called by its id."""
+    """Check entries: ids must be valid labels and unique; the id is also the name of an entry without one."""
     entries: dict[str, VocabularyEntry] = {}
     for number, (id, name, description) in enumerate(rows, 1):
         try:
@@ -101,7 +101,7 @@ def _vocabulary(rows: Iterable[Given], source: str) -> Vocabulary:
 
 
 def _line(value: object, what: str) -> str:
-    """Return a value on one line; nothing is an empty one."""
+    """Return a value on one line; None becomes an empty string."""
     if value is not None and not isinstance(value, str):
         raise DataError(f"the {what} is {describe(value)}, expected a string")
     return " ".join((value or "").replace("\0", " ").encode(errors="replace").decode().split())
@@ -129,7 +129,7 @@ def _csv(path: Path, language: str | None, delimiter: str = ",") -> Iterator[Giv
 
 
 def _of_languages(columns: Sequence[str], language: str | None) -> list[str]:
-    """Return Annif's columns of names, that of the wanted language first."""
+    """Return Annif's name columns, with the requested language first."""
     found = [column for column in columns if column.startswith("label_")]
     return sorted(found, key=lambda column: column != f"label_{language or LANGUAGE}")
 
@@ -163,7 +163,7 @@ def _json(path: Path, language: str | None) -> Iterator[Given]:
 
 
 def _skos(format: str) -> Callable[[Path, str | None], Iterator[Given]]:
-    """Return a reader of concepts in a format of RDF; JSON-LD is not among them, as it may fetch other files."""
+    """Return a reader of concepts in an RDF format; JSON-LD is not supported, because it may fetch other files."""
 
     def read(path: Path, language: str | None) -> Iterator[Given]:
         try:
@@ -188,7 +188,7 @@ def _skos(format: str) -> Callable[[Path, str | None], Iterator[Given]]:
 
 
 def _in_language(graph: Any, concept: Any, properties: Sequence[Any], language: str | None) -> str:
-    """Return a text of a concept: in the wanted language, else in none, else in the first by its code."""
+    """Return a text of a concept: in the requested language, else without a language, else in the first by its code."""
     for property in properties:
         texts = [text for text in graph.objects(concept, property) if hasattr(text, "language")]
         wanted = language or LANGUAGE

@@ -1,4 +1,4 @@
-"""What a folder of sentence-transformers says around its transformer: modules, pooling, length, lower case.
+"""Read the settings of a sentence-transformers folder: modules, pooling, length and lower case.
 
 Folders without these files, as transformers writes them, are read as well.
 """
@@ -21,22 +21,22 @@ Pooling = Literal["mean", "cls"]
 MODULES, POOLING, LENGTH = "modules.json", "1_Pooling", "sentence_bert_config.json"
 LENGTHS = "sentence_*_config.json"  # earlier versions named the file after the architecture
 IGNORED = {"Normalize", "Dropout"}  # similarity is the cosine anyway, and dropout ends with training
-MOST_TOKENS = 10**6  # a larger number stands for no limit
+MOST_TOKENS = 10**6  # a larger number means no limit
 EARLIER = {"pooling_mode_mean_tokens": "mean", "pooling_mode_cls_token": "cls"}
 
 
 @dataclass(frozen=True)
 class SentenceFolder:
-    """Where the transformer of an encoder is, and how it is used."""
+    """The location of an encoder's transformer, and its settings."""
 
     transformer: Path  # configuration, weights and tokenizer
     pooling: Pooling
-    max_length: int | None  # tokens that it was made for
-    lower_case: bool  # of all texts, whatever the tokenizer does
+    max_length: int | None  # maximum number of tokens, if it has a limit
+    lower_case: bool  # whether to lower-case all texts, whatever the tokenizer does
 
 
 def read_folder(folder: Path, pooling: Pooling | None = None) -> SentenceFolder:
-    """Read an encoder's folder; modules that denn does not run are refused, as is other pooling unless one is given."""
+    """Read an encoder's folder; reject unsupported modules, and unsupported pooling unless `pooling` is given."""
     modules = _modules(folder)
     transformer = folder / modules.get("Transformer", "")
     settings = next((read_object(file, EncoderError) for file in sorted(transformer.glob(LENGTHS))), {})
@@ -54,7 +54,7 @@ def read_folder(folder: Path, pooling: Pooling | None = None) -> SentenceFolder:
 
 
 def default_pooling(folder: Path, part: str = POOLING) -> Pooling:
-    """Return how the encoder was trained to pool; `cls` if nothing says so."""
+    """Return the pooling that the encoder was trained with; `cls` if it is not specified."""
     file = folder / part / "config.json"
     if not file.exists():
         return "cls"
@@ -72,13 +72,13 @@ def default_pooling(folder: Path, part: str = POOLING) -> Pooling:
 
 
 def _modules(folder: Path) -> dict[str, str]:
-    """Return the modules by their kind, with the folder of each; none for a folder that transformers wrote."""
+    """Return the folder of each module by its kind; none for a folder that transformers wrote."""
     file = folder / MODULES
     if not file.is_file():
         return {}
     content = read_json(file, EncoderError)
     if not isinstance(content, list) or not all(isinstance(part, dict) for part in content):
-        raise EncoderError(f"{file} is damaged: expected a list of modules. Fetch the encoder again.")
+        raise EncoderError(f"{file} is damaged: expected a list of modules. Download the encoder again.")
     found: dict[str, str] = {}
     for part in content:
         kind, path = str(part.get("type", "")).rpartition(".")[2], _inside(file, part)
@@ -89,20 +89,20 @@ def _modules(folder: Path) -> dict[str, str]:
             )
         found[kind] = path
     if "Transformer" not in found:
-        raise EncoderError(f"{file} names no Transformer. Fetch the encoder again.")
+        raise EncoderError(f"{file} names no Transformer. Download the encoder again.")
     return found
 
 
 def _inside(file: Path, part: Mapping[str, Any]) -> str:
-    """Return a module's folder, which is the encoder's own or one directly in it."""
+    """Return a module's folder, which must be the encoder's own or a direct subfolder."""
     path = part.get("path", "")
     if not isinstance(path, str) or path in (".", "..") or Path(path).name != path or "\\" in path:
-        raise EncoderError(f"{file} names a module outside its folder. Fetch the encoder again.")
+        raise EncoderError(f"{file} names a module outside its folder. Download the encoder again.")
     return path
 
 
 def _warn_of_prompt(folder: Path) -> None:
-    """Say so if sentence-transformers would put a prompt before every text."""
+    """Log a warning if sentence-transformers would put a prompt before every text."""
     file = folder / "config_sentence_transformers.json"
     name = read_object(file, EncoderError).get("default_prompt_name") if file.is_file() else None
     if isinstance(name, str):

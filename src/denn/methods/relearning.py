@@ -17,6 +17,7 @@ from denn.registry import WITNESSES, lookup
 from denn.training.head import BATCH, epoch_seconds
 from denn.types import Corpus, Document, Stage
 from denn.witnesses.texts import Texts
+from denn.wording import counted
 
 EPOCHS = 5  # of the head, chosen on validation documents: results/refit-head.json
 LEAST_STEPS = 60  # of the head, if there are few documents
@@ -45,8 +46,8 @@ def relearn(method: DENN, corpus: Corpus, vectors: Tensor, progress: Progress, c
         witness = lookup(WITNESSES, name, "witness").fit(corpus, new, progress, WITNESS_SHARE * clock.left())
         if witness is None:
             raise TrainingError(
-                f"The witness {name} could not learn from {len(vectors):,} documents in the given time. The model was "
-                "not changed; refit with more time."
+                f"The witness {name} could not learn from {counted(len(vectors), 'document')} in the given time. The "
+                "model was not changed; refit with more time."
             )
         new.witnesses[name] = witness
     return new

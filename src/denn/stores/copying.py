@@ -9,6 +9,7 @@ import torch
 from denn.errors import StoreError
 from denn.protocols import Datastore, Progress
 from denn.types import Stage
+from denn.wording import counted
 
 BATCH = 4096  # documents stored per change
 SOURCE = "copy"  # source of these changes in the copy's history
@@ -20,7 +21,8 @@ def copy(source: Datastore, target: Datastore, progress: Progress) -> int:
     The history and the list of forgotten ids are not copied.
     """
     if len(target):
-        raise StoreError(f"the target datastore contains {len(target)} documents, expected none. Choose another.")
+        found = counted(len(target), "document")
+        raise StoreError(f"the target datastore contains {found}, expected none. Choose another.")
     if source.dimension != target.dimension:
         raise StoreError(f"the target datastore has dimension {target.dimension}, expected {source.dimension}.")
     total = len(source)

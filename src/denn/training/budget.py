@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 from denn.clock import Clock
 from denn.errors import FineTuningError, TrainingError
+from denn.wording import counted
 
 STEP_PASSES = 3.5  # duration of a training step, in inference passes over its tokens
 ENOUGH_STEPS = 500  # with fewer, the head should first train on embeddings of the pre-trained encoder
@@ -127,7 +128,7 @@ def head_alone(work: Work, clock: Clock) -> Scope:
     share = work.share_embedded_once(left)
     if share * work.documents < min(FEWEST_DOCUMENTS, work.documents):
         least = MARGIN * work.embedding() + work.after_embedding()
-        raise _too_short(clock, least, f"to read {work.documents} documents and write a model")
+        raise _too_short(clock, least, f"to read {counted(work.documents, 'document')} and write a model")
     return Scope(work.head_epochs, frozen=True, share=share)
 
 

@@ -60,7 +60,7 @@ def change(
         except OperationalError as error:
             if not lost(error):
                 raise
-        link.mend()
+        link.repair()
         try:
             return attempt()
         except OperationalError as error:

@@ -103,7 +103,7 @@ SELECT set_config('search_path', concat_ws(', ', quote_ident(%(schema)s), (
          WHERE extname = 'vector')), false),
        set_config('default_transaction_read_only', %(read_only)s, false),
        set_config('hnsw.iterative_scan', 'relaxed_order', false),
-       set_config('random_page_cost', '1.1', false), -- else the index is passed over for a scan that takes longer
+       set_config('random_page_cost', '1.1', false), -- otherwise the planner prefers a slower scan
        set_config('jit', 'off', false)               -- compiling a search takes longer than running it
 """
 
@@ -155,7 +155,7 @@ class Link:
         with self._pool.connection() as connection:
             yield connection
 
-    def mend(self) -> None:
+    def repair(self) -> None:
         """Replace lost connections."""
         self._pool.check()
 
@@ -168,7 +168,7 @@ class Link:
             except OperationalError as error:
                 if not lost(error):
                     raise
-            self.mend()
+            self.repair()
             with self._pool.connection() as connection:
                 return work(connection)
 
