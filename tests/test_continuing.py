@@ -136,3 +136,11 @@ def test_what_cannot_be_continued_is_refused(tiny_model, tiny_corpus, more, tmp_
     with pytest.raises(denn.DennError, match="no such folder"):
         denn.train(more, out=tmp_path / "new", continue_from=tmp_path / "nowhere")
     assert [path.name for path in tmp_path.iterdir()] == ["dummy"]
+
+
+def test_a_refitted_model_is_continued_with_a_new_head(tiny_model, tiny_corpus, tmp_path):
+    refitted = shutil.copytree(tiny_model, tmp_path / "refitted")
+    denn.refit(refitted, force=True).close()
+    with denn.train(tiny_corpus, out=tmp_path / "new", continue_from=refitted, effort="quick") as model:
+        assert model.labels.names == tiny_corpus.labels.names
+        assert model.evaluate(tiny_corpus.test).headline["micro_f1"] > 0.6

@@ -32,6 +32,7 @@ from denn.cli.store_options import (
     chosen,
     ids_of,
     opened,
+    vocabulary_of,
     whose,
 )
 
@@ -237,14 +238,15 @@ def info(
     if as_json:
         typer.echo(json.dumps(facts | {"label_counts": counts}))
         return
-    say = console().print
+    say, called = console().print, vocabulary_of(model).name
     say(f"{facts['documents']} documents, {facts['labels']} labels, {facts['bytes'] / 1e6:.1f} MB on the disk")
     said = {key: value for key, value in facts.items() if key not in SAID and value is not None}
     say(f"A store of the kind {facts['kind']}: " + ", ".join(f"{key} {value}" for key, value in said.items()))
     if facts["new_labels"]:
-        say(f"Labels that came after the {'refit' if learnt else 'training'}: {_some(facts['new_labels'])}")
+        new = _some([*map(called, facts["new_labels"])])
+        say(f"Labels that came after the {'refit' if learnt else 'training'}: {new}")
     common = sorted(counts, key=lambda name: -counts[name])
-    say(f"Most frequent: {_some([f'{name} ({counts[name]})' for name in common])}")
+    say(f"Most frequent: {_some([f'{called(name)} ({counts[name]})' for name in common])}")
 
 
 SAID = ("kind", "documents", "labels", "bytes", "new_labels")

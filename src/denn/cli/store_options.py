@@ -15,6 +15,7 @@ import typer
 if TYPE_CHECKING:
     from denn.protocols import Datastore
     from denn.types import Where, Which
+    from denn.vocabulary import Vocabulary
 
 MANY = 1000  # documents, above which a command asks before it changes them
 SHARE = 0.1  # of the datastore, likewise
@@ -77,15 +78,19 @@ def chosen(
     return described
 
 
-def ids_of(model: str, labels: Sequence[str] | None) -> tuple[str, ...]:
-    """Return the ids of labels that are given by ids or names of the model's vocabulary, if it has one."""
+def vocabulary_of(model: str) -> Vocabulary:
+    """Return the vocabulary of a model, an empty one if it has none or if this is the address of a datastore."""
     from denn.bundle import read_card
+    from denn.vocabulary import Vocabulary
     from denn.vocabulary_file import read_vocabulary
 
     folder = Path(model)
-    if not labels or not (folder / "bundle.json").is_file():
-        return tuple(labels or ())
-    return read_vocabulary(folder, read_card(folder).digests).ids(labels)
+    return read_vocabulary(folder, read_card(folder).digests) if (folder / "bundle.json").is_file() else Vocabulary()
+
+
+def ids_of(model: str, labels: Sequence[str] | None) -> tuple[str, ...]:
+    """Return the ids of labels that are given by ids or names."""
+    return vocabulary_of(model).ids(labels) if labels else ()
 
 
 def agreed(store: Datastore, which: Which, verb: str, *, yes: bool, named: bool) -> list[str]:
