@@ -28,13 +28,13 @@ HERE = Path(__file__).parent
 
 
 @pytest.fixture(scope="module")
-def models(tiny_model, tiny_corpus, tiny_settings, tmp_path_factory) -> list[Path]:
-    """Folders of a DENN model, of one on TF-IDF and of a network of words."""
+def models(named_model, tiny_corpus, tmp_path_factory) -> list[Path]:
+    """Folders of a DENN model with a vocabulary, of one on TF-IDF and of a network of words."""
     folder = tmp_path_factory.mktemp("others")
     denn.train(tiny_corpus, method="br", out=folder / "br", min_df=1, jobs=1).close()
     settings = {"device": "cpu", "epochs": 1, "word_width": 32, "max_length": 40, "allow_poor": True}
     denn.train(tiny_corpus, method="leam", out=folder / "leam", **settings).close()
-    return [tiny_model, folder / "br", folder / "leam"]
+    return [named_model, folder / "br", folder / "leam"]
 
 
 def test_every_damaged_model_loads_or_is_refused_in_a_sentence(models, tmp_path):
