@@ -42,7 +42,7 @@ def test_processes_that_hammer_a_lock_never_hold_it_at_once(tmp_path):
     ends = [(worker.communicate(timeout=600), worker.returncode) for worker in workers]
     assert not [error for (_, error), code in ends if code]
     counts = [[int(count) for count in out.split()] for (out, _), _ in ends]
-    assert sum(taken for taken, _ in counts) > 100
+    assert sum(taken for taken, _ in counts) > 20
     assert sum(refused for _, refused in counts) > 0, "nobody ever met another"
     assert not list(tmp_path.iterdir())
 

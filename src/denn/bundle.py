@@ -20,6 +20,7 @@ from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt, ValidationErr
 from denn import __version__
 from denn.durable import sync, sync_all
 from denn.errors import BundleError, TrainingError
+from denn.machine import memory
 from denn.strict_json import dumps, not_finite
 from denn.types import LabelSpace
 from denn.untrusted import MOST_LARGE_JSON, MOST_TEXT, REMEDY, first_line, header, read_lines, read_object
@@ -282,9 +283,9 @@ def _leads_inside(link: Path, top: Path) -> bool:
 
 def _check_digests(folder: Path, card: Card, found: Mapping[str, int], known: Mapping[str, str]) -> None:
     """Compare every file with its recorded digest; refuse a bundle that is larger than memory."""
-    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    if (size := sum(found.get(name, 0) for name in card.digests)) > memory:
-        raise BundleError(f"{folder} has {size:,} bytes, more than this machine's memory of {memory:,} bytes.")
+    size, most = sum(found.get(name, 0) for name in card.digests), memory()
+    if most is not None and size > most:
+        raise BundleError(f"{folder} has {size:,} bytes, more than this machine's memory of {most:,} bytes.")
     for name, expected in card.digests.items():
         if name not in found:  # rejects paths that lead out of the folder, too
             raise BundleError(f"{folder}: {_shown(name)} is missing. {REMEDY}")

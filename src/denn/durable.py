@@ -5,10 +5,14 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+WINDOWS = os.name == "nt"
+
 
 def sync(path: Path) -> None:
-    """Flush a file's content, or the names in a folder, to disk."""
-    descriptor = os.open(path, os.O_RDONLY)
+    """Flush a file's content, or the names in a folder, to disk; Windows cannot flush a folder."""
+    if WINDOWS and path.is_dir():
+        return
+    descriptor = os.open(path, os.O_RDWR if WINDOWS else os.O_RDONLY)  # Windows flushes only writable files
     try:
         os.fsync(descriptor)
     finally:

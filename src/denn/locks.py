@@ -1,46 +1,34 @@
-"""Locks between processes: files that the kernel unlocks when their holder ends, for whatever reason."""
+"""Locks between processes: files that the system unlocks when their holder ends, for whatever reason."""
 
 from __future__ import annotations
 
-import fcntl
-import os
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
+
+from filelock import FileLock, Timeout, has_fcntl
 
 
 @contextmanager
-def alone(path: Path) -> Iterator[int | None]:
-    """Try to lock this file without waiting, and yield its descriptor; None if another process holds the lock.
+def alone(path: Path) -> Iterator[tuple[int, ...] | None]:
+    """Try to lock this file without waiting, and yield its descriptors; None if another process holds the lock.
 
-    A process that inherits the descriptor holds the lock as well.
-
-    The holder removes the file before unlocking it. A process that opened the file before that and locks it afterwards
-    holds the lock of a file without a name, which excludes nobody, so it tries again.
+    A process that inherits the descriptors holds the lock as well. On Windows, locks cannot be inherited, so there are
+    none.
     """
-    descriptor = _lock(path)
-    if descriptor is None:
+    path.parent.stat()  # raises if it is gone; FileLock would create it
+    held: list[int] = []
+    lent: dict[str, Any] = {"on_acquired": held.append} if has_fcntl else {}
+    lock = FileLock(path, timeout=0, thread_local=False, **lent)
+    try:
+        lock.acquire()
+    except Timeout:
         yield None
         return
     try:
-        yield descriptor
+        yield tuple(held)
     finally:
-        path.unlink(missing_ok=True)
-        os.close(descriptor)
-
-
-def _lock(path: Path) -> int | None:
-    """Lock the file that has this name now and return its descriptor; None if another process holds it."""
-    while True:
-        with ExitStack() as unless_locked:
-            descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
-            unless_locked.callback(os.close, descriptor)
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                if os.path.samestat(os.fstat(descriptor), path.stat()):
-                    unless_locked.pop_all()
-                    return descriptor
-            except BlockingIOError:
-                return None
-            except FileNotFoundError:
-                pass  # the holder removed it after it was opened here
+        with suppress(PermissionError):  # on Windows, filelock removes it after unlocking
+            path.unlink(missing_ok=True)  # a process that locks it afterwards notices and tries again
+        lock.release()

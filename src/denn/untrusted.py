@@ -74,7 +74,8 @@ def header(path: Path, error: type[DennError]) -> dict[str, tuple[str, Shape]]:
     if not path.is_file():
         raise error(f"{path} is missing or not a regular file. {REMEDY}")
     facts = path.stat()
-    if facts.st_size > HOLES and 0 < facts.st_blocks * 512 < facts.st_size // 8:  # 0: the file system does not say
+    on_disk = 512 * getattr(facts, "st_blocks", 0)  # 0: the file system does not say
+    if facts.st_size > HOLES and 0 < on_disk < facts.st_size // 8:
         raise error(f"{path} is damaged: most of its {facts.st_size:,} bytes are not on disk. {REMEDY}")
     try:
         with path.open("rb") as start:

@@ -73,8 +73,8 @@ def digests_of(ids: Iterable[str]) -> Tensor:
 
 
 @contextmanager
-def changing(folder: Path) -> Iterator[int]:
-    """Keep training runs and other refits away from a model while its files change; yield the lock's descriptor."""
+def changing(folder: Path) -> Iterator[tuple[int, ...]]:
+    """Keep training runs and other refits away from a model while its files change; yield the lock's descriptors."""
     folder = folder.resolve()
     with ExitStack() as held:
         try:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import platform
-import resource
 import subprocess
 import time
 from pathlib import Path
@@ -14,6 +13,7 @@ from typing import Any
 import torch
 
 import denn
+from denn.machine import memory
 
 REPEATS = {"cuda": 30, "cpu": 4}  # number of timed products (median), and of warm-up products before them
 SIZES = {"cuda": 8192, "cpu": 2048}
@@ -33,7 +33,7 @@ def machine() -> dict[str, Any]:
         "cpu": _cpu(),
         "instructions": [name for name, asked in INSTRUCTIONS.items() if getattr(torch.cpu, asked)()],
         "cores": os.cpu_count(),
-        "memory": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
+        "memory": memory(),
         "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
         "os": f"{platform.system()} {platform.machine()}",
     }
@@ -74,6 +74,8 @@ def peak_memory() -> int:
     """Return the peak memory in bytes: of the GPU if there is one, otherwise of the process."""
     if torch.cuda.is_available():
         return int(torch.cuda.max_memory_allocated())
+    import resource  # not on Windows
+
     return 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import fcntl
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+
+from filelock import FileLock
 
 from denn.protocols import Progress
 from denn.types import Stage
@@ -39,10 +40,9 @@ class Turns:
         if self.path is None:
             yield
             return
-        with self.path.open("w") as file:
-            self.progress.start(Stage("waiting for another run"))
-            begun = time.monotonic()
-            fcntl.flock(file, fcntl.LOCK_EX)
+        self.progress.start(Stage("waiting for another run"))
+        begun = time.monotonic()
+        with FileLock(self.path):
             self.waited += time.monotonic() - begun
             yield
 

@@ -42,7 +42,7 @@ def whose(by: str | None) -> str:
         return by
     try:
         return getpass.getuser()
-    except (OSError, KeyError):  # a user without a name, as in some containers
+    except (OSError, KeyError, ImportError):  # a user without a name, as in some containers
         return ""
 
 

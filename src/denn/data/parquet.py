@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
-import signal
 import subprocess
 import sys
 import tempfile
@@ -17,10 +17,13 @@ from denn.data.compressed import COMPRESSIONS, LONGEST_ROW, PIECE, ROW_COST, TOO
 from denn.data.rows import Columns, Row, Rows, is_pattern
 from denn.errors import DataError
 
+log = logging.getLogger(__name__)
+
 DECODER = Path(__file__).with_name("parquet_decoder.py")
 MEMORY = 3 << 29  # bytes that the decoder may use
 SECONDS = 60  # of the decoder's processor time, plus one second per MiB
 BIGGEST_COPY = 4 << 30  # bytes of a compressed file, which is decompressed to disk
+OUT_OF_TIME = 24  # SIGXCPU, which Windows lacks
 HEADER = 1 << 24  # bytes of the decoder's first line
 # One arena and the system's own allocator reserve no more addresses than they use.
 ENVIRONMENT = {"ARROW_DEFAULT_MEMORY_POOL": "system", "MALLOC_ARENA_MAX": "1", "OMP_NUM_THREADS": "1"}
@@ -29,6 +32,8 @@ ENVIRONMENT = {"ARROW_DEFAULT_MEMORY_POOL": "system", "MALLOC_ARENA_MAX": "1", "
 def parquet_rows(path: Path, columns: Columns) -> Rows:
     """Yield the rows of a Parquet file, which may itself be compressed."""
     pyarrow = arrow("Reading Parquet files")
+    if not _has_limits():
+        log.warning("%s: this system sets no limits for reading Parquet. Read only files that you trust.", path)
     with open_bytes(path) as stream, _seekable(path, stream) as file, _decoding(file, columns) as decoder:
         said = cast(IO[bytes], decoder.stdout)
         try:
@@ -37,6 +42,15 @@ def parquet_rows(path: Path, columns: Columns) -> Rows:
         except (pyarrow.ArrowException, OSError, ValueError):
             said.close()  # the decoder has stopped early, or now will
         _check_end(path, decoder)
+
+
+def _has_limits() -> bool:
+    """Say whether this system limits what a process may use."""
+    try:
+        import resource  # noqa: F401
+    except ImportError:
+        return False
+    return True
 
 
 def _rows(path: Path, columns: Columns, header: dict[str, Any], said: IO[bytes]) -> Iterator[Row]:
@@ -109,7 +123,7 @@ def _check_end(path: Path, decoder: subprocess.Popen[bytes]) -> None:
     code = decoder.wait()
     if code == 2:
         raise DataError(f"{path}: {complaint}.")
-    if code == -signal.SIGXCPU:
+    if code == -OUT_OF_TIME:
         raise DataError(f"{path}: decoding takes too long for a file of this size. Write it again with pyarrow.")
     if code:
         raise DataError(f"{path}: not a Parquet file, or truncated or damaged.")

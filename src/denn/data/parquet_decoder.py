@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-import resource
 import sys
 from collections.abc import Iterator
 from contextlib import suppress
@@ -23,9 +22,9 @@ MOST_COLUMNS = 10_000
 def main() -> None:
     """Decode the file, or explain why it cannot be decoded."""
     order = json.loads(sys.argv[1])
-    limit(resource.RLIMIT_CORE, 0)
-    limit(resource.RLIMIT_CPU, order["seconds"])
-    limit(resource.RLIMIT_AS, order["memory"])
+    limit("RLIMIT_CORE", 0)
+    limit("RLIMIT_CPU", order["seconds"])
+    limit("RLIMIT_AS", order["memory"])
     import pyarrow
 
     try:
@@ -36,10 +35,15 @@ def main() -> None:
         complain(f"not a Parquet file, or truncated or damaged ({(str(error).splitlines() or ['?'])[0][:200]})")
 
 
-def limit(what: int, most: int) -> None:
-    """Limit a resource of this process, unless the existing limit is lower."""
+def limit(name: str, most: int) -> None:
+    """Limit a resource of this process, unless the existing limit is lower or the system cannot."""
+    try:
+        import resource
+    except ImportError:  # on Windows; parquet.py warns about it
+        return
+    what = getattr(resource, name)
     hard = resource.getrlimit(what)[1]
-    with suppress(ValueError, OSError):  # not every system limits everything
+    with suppress(ValueError, OSError):
         resource.setrlimit(what, (most if hard == resource.RLIM_INFINITY else min(most, hard), hard))
 
 

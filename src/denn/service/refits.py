@@ -6,7 +6,6 @@ import asyncio
 import json
 import logging
 import os
-import signal
 import sys
 from collections.abc import Mapping
 from contextlib import ExitStack, suppress
@@ -103,7 +102,7 @@ class Refits:
         try:
             held = lock.enter_context(changing(_folder(model)))
         except BundleError as error:
-            held, failure = -1, str(error)
+            held, failure = (), str(error)
         self._tried = (learnt_until(model.card), changed)
         self._last = Refit("running", stage="starting", started=_now(), by=by)
         log.info("refit started", extra={"facts": {"by": by, "force": force}})
@@ -153,7 +152,7 @@ class Refits:
             except Exception:  # a fault of our own: it is told, and the next look may go better
                 log.exception("the changes since the last refit could not be counted")
 
-    async def _run(self, lock: ExitStack, held: int, force: bool) -> None:
+    async def _run(self, lock: ExitStack, held: tuple[int, ...], force: bool) -> None:
         """Run a refit in a process, switch to what it learnt, and remember how it ended."""
         before = self._engine.model.card.refitted
         try:
@@ -178,7 +177,7 @@ class Refits:
         facts = {"by": begun.by, "sentence": sentence, **{name: said[name] for name in LOGGED if said.get(name)}}
         log.log(logging.WARNING if state == "failed" else logging.INFO, f"refit {state}", extra={"facts": facts})
 
-    async def _watched(self, lock: int, force: bool) -> dict[str, Any]:
+    async def _watched(self, lock: tuple[int, ...], force: bool) -> dict[str, Any]:
         """Run the process, show its progress, and return the last thing it said; it ends with this task."""
         model = self._engine.model
         process = await asyncio.create_subprocess_exec(
@@ -187,7 +186,7 @@ class Refits:
             str(force),
             model.card.created,
             self._address,
-            pass_fds=(lock,),
+            pass_fds=lock,
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,
@@ -253,7 +252,7 @@ def _ended(said: Mapping[str, Any]) -> tuple[State, str]:
 
 def _early(code: int) -> str:
     """Say that a process ended without a result."""
-    if code == -signal.SIGKILL:
+    if code == -9:  # SIGKILL, which Windows lacks
         return "The process of the refit was killed; memory may be short."
     return f"The process of the refit ended early (exit status {code}). The log has more."
 

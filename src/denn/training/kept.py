@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 import shutil
-import sys
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,6 +15,7 @@ from torch import Tensor
 from denn.encoders.layout import Layout
 from denn.encoders.tokens import Tokens
 from denn.encoders.transformer import TransformerEncoder
+from denn.machine import memory
 
 IN_MEMORY = 2**30  # maximum bytes of states; more go to a file in the training folder
 SPARE = 2**30  # bytes that a file leaves free on its disk, for the model
@@ -101,15 +102,17 @@ def _room(shape: tuple[int, int], folder: Path) -> Tensor:
     file = folder / "states.part"
     try:
         with file.open("wb") as opened:
-            if sys.platform == "linux":
+            if hasattr(os, "posix_fallocate"):
                 os.posix_fallocate(opened.fileno(), 0, count * BYTES)  # raises on a full disk, instead of a later crash
             else:
                 opened.truncate(count * BYTES)
         return torch.from_file(str(file), shared=True, size=count, dtype=torch.float16).view(shape)
     finally:
-        file.unlink(missing_ok=True)
+        with suppress(PermissionError):  # Windows cannot delete a mapped file; the folder is deleted later
+            file.unlink(missing_ok=True)
 
 
 def _memory() -> int:
     """Return how many bytes of states may stay in memory: at most an eighth of the machine's."""
-    return min(IN_MEMORY, os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 8)
+    here = memory()
+    return IN_MEMORY if here is None else min(IN_MEMORY, here // 8)

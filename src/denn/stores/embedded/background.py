@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import sys
 import threading
 from collections.abc import Callable
+
+from denn.machine import step_back
 
 NICENESS = 10  # of building; without it, concurrent searches took twice as long
 
@@ -33,7 +34,7 @@ class Work:
 
     def _run(self, task: Callable[[], None]) -> None:
         if sys.platform == "linux":  # threads have their own niceness here, so searches go first
-            os.nice(NICENESS)
+            step_back(NICENESS)
         task()
 
     def wait(self) -> None:
