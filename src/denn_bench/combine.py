@@ -54,8 +54,8 @@ def read_run(path: Path) -> Run:
     """Read both parts of a run; if it has no words, add those of words-CORPUS-SEED, or of seed 0."""
     run = _read_parts(path)
     corpus, seed = run["valid"].corpus, run["valid"].seed
-    beside = (path.parent / f"{WORDS}-{corpus}-{number}" for number in (seed, 0))
-    added = next((other for other in beside if other.is_dir()), None)
+    candidates = (path.parent / f"{WORDS}-{corpus}-{number}" for number in (seed, 0))
+    added = next((other for other in candidates if other.is_dir()), None)
     if added is None or WORDS in run["valid"].parts:
         return run
     others = _read_parts(added)

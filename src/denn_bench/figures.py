@@ -19,7 +19,7 @@ from denn_bench.result import Result
 FIGURES = {  # name → what it shows
     "k": "F1 against the number of neighbours",
     "gamma": "F1 against γ",
-    "datastore": "F1 against the share of the training part in the datastore",
+    "datastore": "F1 against the share of the training split in the datastore",
     "groups": "F1 of labels by frequency group, BERT and DENN",
     "frequency": "F1 of each label against its training frequency",
     "schedule": "validation score over the steps of training",
@@ -97,7 +97,7 @@ def _plain(cell: object) -> object:
 
 
 def _write(path: Path, content: bytes) -> Path:
-    beside = path.with_name(path.name + ".part")
-    beside.write_bytes(content)
-    beside.replace(path)
+    temporary = path.with_name(path.name + ".part")
+    temporary.write_bytes(content)
+    temporary.replace(path)
     return path

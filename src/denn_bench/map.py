@@ -33,9 +33,9 @@ def run(model: Path, corpus: Corpus, out: Path, seed: int = 0) -> dict[str, Any]
         found = embedding_map(loaded.method, corpus, seed=seed)
     found |= {"created": datetime.now(UTC).isoformat(timespec="seconds"), "commit": commit(), "machine": machine()}
     out.parent.mkdir(parents=True, exist_ok=True)
-    beside = out.with_name(out.name + ".part")
-    beside.write_text(dumps(found, f"The map {out}", ensure_ascii=False) + "\n", encoding="utf-8")
-    beside.replace(out)
+    temporary = out.with_name(out.name + ".part")
+    temporary.write_text(dumps(found, f"The map {out}", ensure_ascii=False) + "\n", encoding="utf-8")
+    temporary.replace(out)
     return found
 
 

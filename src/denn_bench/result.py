@@ -50,7 +50,7 @@ class Result:
         return float(found)
 
     def f1(self, part: str, threshold: str) -> tuple[float, float]:
-        """Return micro- and macro-F1 on the test part."""
+        """Return micro- and macro-F1 on the test split."""
         return self.metric(part, threshold, "micro_f1"), self.metric(part, threshold, "macro_f1")
 
     def decisions(self, part: str) -> Tensor:

@@ -267,6 +267,6 @@ def describe(run: Run, corpus: Corpus, checksum: str) -> dict[str, Any]:
 def write(path: Path, data: Mapping[str, Any]) -> None:
     """Write JSON atomically, one line per key."""
     lines = [dumps({key: value}, f"The result {path}", ensure_ascii=False)[1:-1] for key, value in data.items()]
-    beside = path.with_name(path.name + ".part")
-    beside.write_text("{\n" + ",\n".join(lines) + "\n}\n", encoding="utf-8")
-    beside.replace(path)
+    temporary = path.with_name(path.name + ".part")
+    temporary.write_text("{\n" + ",\n".join(lines) + "\n}\n", encoding="utf-8")
+    temporary.replace(path)

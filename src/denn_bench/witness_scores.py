@@ -62,10 +62,10 @@ class WitnessScores:
             arrays[name + LOGIT] = torch.logit(best.values).half().numpy()
             arrays[name + LABEL] = best.indices.int().numpy()
         path.parent.mkdir(parents=True, exist_ok=True)
-        beside = path.with_name(path.name + ".part")
-        with beside.open("wb") as file:
+        temporary = path.with_name(path.name + ".part")
+        with temporary.open("wb") as file:
             np.savez_compressed(file, **arrays)
-        beside.replace(path)
+        temporary.replace(path)
 
     @classmethod
     def load(cls, path: Path) -> Self:

@@ -1,1 +1,1 @@
-"""denn beside what users would pick instead: same documents, same cores, same time, each in its own environment."""
+"""Compare denn with other tools: same documents, same cores, same time, each tool in its own environment."""

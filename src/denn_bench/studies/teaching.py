@@ -45,7 +45,7 @@ def sentences(text: str) -> list[str]:
     return [part for part in re.split(r"(?<=[.!?])\s+|\n+", text) if part.strip()]
 
 
-def told_otherwise(choose: Callable[[list[str], random.Random], Sequence[str]]) -> Callable[[str, random.Random], str]:
+def rearranged(choose: Callable[[list[str], random.Random], Sequence[str]]) -> Callable[[str, random.Random], str]:
     """Return an alteration that selects sentences."""
     return lambda text, draw: " ".join(choose(sentences(text), draw))
 
@@ -55,9 +55,9 @@ ALTERED: dict[str, Callable[[str, random.Random], str]] = {
     "other line breaks": lambda text, _: " ".join(text.split()),
     "a typo": typo,
     "without the last fifth": lambda text, _: text[: -max(1, len(text) // 5)],
-    "second half": told_otherwise(lambda parts, _: parts[len(parts) // 2 :]),
-    "sentences in another order": told_otherwise(lambda parts, draw: draw.sample(parts, len(parts))),
-    "every other sentence": told_otherwise(lambda parts, _: parts[::2]),
+    "second half": rearranged(lambda parts, _: parts[len(parts) // 2 :]),
+    "sentences in another order": rearranged(lambda parts, draw: draw.sample(parts, len(parts))),
+    "every other sentence": rearranged(lambda parts, _: parts[::2]),
 }
 
 

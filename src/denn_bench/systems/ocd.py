@@ -117,8 +117,8 @@ class OcdNetwork(SequenceNetwork):
         loss = optimal_completion_loss(logits, tokens, batch.labels)
         if self.logistic is None:
             return loss
-        beside = F.binary_cross_entropy_with_logits(self.logistic(memory), batch.labels.float())
-        return loss + self.p.logistic_weight * beside
+        logistic_loss = F.binary_cross_entropy_with_logits(self.logistic(memory), batch.labels.float())
+        return loss + self.p.logistic_weight * logistic_loss
 
     def infer(self, ids: Tensor, layout: Layout) -> dict[str, Tensor]:
         """Return the labels' shares of the beams' probability, the best beam's labels, and the logistic scores."""

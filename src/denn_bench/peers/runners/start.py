@@ -85,9 +85,9 @@ def end_with_parent(parent: int) -> None:
 
 def write(path: Path, value: dict[str, Any]) -> None:
     """Write JSON atomically."""
-    beside = path.with_suffix(".part")
-    beside.write_text(json.dumps(value), encoding="utf-8")
-    beside.replace(path)
+    temporary = path.with_suffix(".part")
+    temporary.write_text(json.dumps(value), encoding="utf-8")
+    temporary.replace(path)
 
 
 if __name__ == "__main__":
