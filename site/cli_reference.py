@@ -50,11 +50,13 @@ def _row(shown: str, text: str) -> str:
     required = "*required*" if "required" in facts else ""
     others = [fact for fact in facts if fact != "required" and not fact.startswith("default: ")]
     note = f" ({', '.join(others)})" if others else ""
-    return f"| {_code(shown)} | {_words(description + note)} | {required or _code(default)} |"
+    names = " ".join(_code(word) for word in shown.split(" "))
+    return f"| {names} | {_words(description + note)} | {required or _code(default)} |"
 
 
 def _code(text: str) -> str:
-    return f"`{text}`".replace("|", "\\|") if text else ""
+    text, comma = text.rstrip(","), "," * text.endswith(",")
+    return f"`{text}`{comma}".replace("|", "\\|") if text else ""
 
 
 def _words(text: str) -> str:

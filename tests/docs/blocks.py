@@ -17,7 +17,8 @@ from pathlib import Path
 from forked import commands
 
 BLOCK = re.compile(
-    r"^( *)(?:<!-- not run: (?P<reason>.+?) -->\n+ *)?```(?P<kind>sh|python)\n(?P<code>.*?)^\1```$"
+    r"^( *)(?:<!-- (?:not run: (?P<reason>.+?)|exit code (?P<code_of_exit>\d)) -->\n+ *)?"
+    r"```(?P<kind>sh|python)\n(?P<code>.*?)^\1```$"
     r"(?:\n\n\1```text\n(?P<output>.*?)^\1```$)?",
     re.M | re.S,
 )
@@ -32,6 +33,7 @@ class Block:
     kind: str
     code: str
     reason: str | None
+    exit_code: int = 0  # that it is to end with
 
 
 def blocks_of(text: str) -> list[Block]:
@@ -43,7 +45,13 @@ def blocks_of(text: str) -> list[Block]:
 
 def _block(match: re.Match) -> Block:
     code = re.sub(f"^{match[1]}", "", match["code"], flags=re.M)
-    return Block(match.string.count("\n", 0, match.start("code")) + 1, match["kind"], code, match["reason"])
+    return Block(
+        match.string.count("\n", 0, match.start("code")) + 1,
+        match["kind"],
+        code,
+        match["reason"],
+        int(match["code_of_exit"] or 0),
+    )
 
 
 def run_shell(code: str, environment: dict[str, str], folder: Path) -> subprocess.CompletedProcess:
@@ -79,11 +87,11 @@ def write_outputs(page: Path, folder: Path) -> None:
             else:
                 ran = run_shell(block.code, environment, folder)
                 output = ran.stdout
-                assert ran.returncode == 0, f"line {block.line}:\n{block.code}\n{output}"
+                assert ran.returncode == block.exit_code, f"line {block.line}:\n{block.code}\n{output}"
             old = match["output"]
             if old is None:
                 return match[0]
-            lines = [f"{line.rstrip()}\n" for line in output.splitlines()]
+            lines = [f"{line.rstrip()}\n" for line in output.replace(f"{folder.resolve()}/", "").splitlines()]
             count = len(old.splitlines()) - 1
             if old.startswith(CUT):
                 lines = [CUT, *lines[-count:]]
