@@ -388,5 +388,5 @@ def test_a_corpus_may_be_anything_that_can_be_read(tiny_corpus, brief, tmp_path)
     rows = [{"text": d.text, "labels": list(d.labels)} for d in tiny_corpus.train]
     with denn.train(pd.DataFrame(rows), out=tmp_path / "model", **brief) as model:
         assert (model.card.corpus["train"], model.card.corpus["valid"]) == (54, 6)
-    with pytest.raises(DataError, match="got int, expected a path, a pandas or polars DataFrame"):
+    with pytest.raises(DataError, match="got int; expected a path, a pandas or polars DataFrame"):
         denn.train(3, out=tmp_path / "other")

@@ -289,7 +289,7 @@ def test_a_label_that_leaves_the_datastore_after_a_refit(model):
 def test_a_cancelled_refit_changes_nothing(model):
     teach(model, taught(20))
     files = content(model)
-    for stage in ("reading the datastore", "training the head", "hearing", "comparing", "writing"):
+    for stage in ("reading the datastore", "training the head", "scoring", "comparing", "writing"):
 
         def cancel():
             raise KeyboardInterrupt

@@ -246,7 +246,7 @@ def test_a_store_that_does_not_fit_is_not_used(run, model, tmp_path):
 
     EmbeddedStore.create(tmp_path / "narrow.sqlite", 3).close()
     ran = run("store", "use", model, tmp_path / "narrow.sqlite")
-    assert ran.code == 2 and "width 3" in ran.err
+    assert ran.code == 2 and "dimension 3" in ran.err
     with EmbeddedStore.open(model / "store" / "store.sqlite") as own:
         EmbeddedStore.create(tmp_path / "others.sqlite", own.dimension, ["other"]).close()
     ran = run("store", "use", model, tmp_path / "others.sqlite")

@@ -365,7 +365,7 @@ def test_documents_that_are_cut_are_counted(tiny_corpus, tiny_settings, tmp_path
     with denn.train(tiny_corpus, out=tmp_path / "m", progress=Heard(), **settings) as model:
         long = sum(len(document.text.split()) > 6 for document in tiny_corpus.train)
         assert model.card.training["documents_cut"] == long > 0
-        assert f"{long} of 60 documents to 8 tokens" in notes
+        assert f"cutting {long} of 60 documents to 8 tokens" in notes
 
 
 def test_devices():

@@ -215,7 +215,7 @@ def test_export_is_of_one_moment_and_gives_its_connection_back(store):
     first, _ = next(parts)
     store.remove(["d", "a"])
     assert [document.id for documents in (first, next(parts)[0]) for document in documents] == ["a", "b", "c", "d"]
-    with pytest.raises(StoreError, match="at least one"):
+    with pytest.raises(StoreError, match="at least 1"):
         next(store.export(0))
 
 
