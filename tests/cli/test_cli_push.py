@@ -7,7 +7,7 @@ import pytest
 pytestmark = pytest.mark.slow
 
 
-def test_push_asks_before_it_uploads_and_others_read_the_name(run, hub, tiny_model):
+def test_push_asks_before_it_uploads_and_others_read_the_name(run, hub, tiny_model, files, tmp_path):
     asked = run("push", tiny_model, "ann/topics")
     assert asked.code == 2 and not hub.requests
     assert "uploads the texts and labels of 60 stored and 60 validation documents" in asked.err
@@ -20,6 +20,8 @@ def test_push_asks_before_it_uploads_and_others_read_the_name(run, hub, tiny_mod
     assert "60" in run("store", "info", "ann/topics@v1").out
     missing = run("predict", "ann/topics", stdin=b"x")
     assert missing.code == 2 and "is not a denn model: it has no bundle.json" in missing.err
+    other = run("train", files / "train.jsonl", "--from", "ann/none", "--out", tmp_path / "new")
+    assert other.code == 2 and "ann/none is not a folder here, and could not be downloaded from the hub" in other.err
 
 
 def test_a_person_who_declines_uploads_nothing(answer_on_terminal, hub, tiny_model, monkeypatch):

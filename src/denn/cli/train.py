@@ -25,6 +25,7 @@ from denn.cli.options import (
     VocabularyLanguage,
     duration,
     finite,
+    model_folder,
 )
 from denn.cli.sources import Reading, open_corpus, with_reading
 
@@ -48,7 +49,12 @@ def train(
     effort: Effort = None,
     from_model: Annotated[
         Path | None,
-        typer.Option("--from", metavar="MODEL", help="Continue from this model: its weights, labels and settings."),
+        typer.Option(
+            "--from",
+            metavar="MODEL",
+            help="Continue from this model: its weights, labels and settings.",
+            parser=model_folder,
+        ),
     ] = None,
     with_store: Annotated[
         bool, typer.Option("--with-store", help="With --from: also learn from the documents that the model stores.")
