@@ -65,9 +65,9 @@ test: lint types .venv/browser .venv/docs  ## run everything, with coverage
 	$(BIN)/coverage report --include='src/denn/core/*,src/denn_bench/core/*' --fail-under=100
 
 # Takes an hour and needs the demo's model; `make test` runs a small sample of each.
-soak: .venv/dev demo/model  ## run 1,000 kills, thousands of damaged files, ten minutes of load; figures go to results/
+soak: .venv/dev demo/model  ## run 1,000 kills, thousands of damaged files, the real Annif, ten minutes of load; figures go to results/
 	DENN_SOAK=$(CURDIR)/results DENN_KILLS=1000 DENN_MUTATIONS=2500 OMP_NUM_THREADS=1 \
-		$(BIN)/python -m pytest -q tests/stores/test_kill.py tests/fuzz
+		$(BIN)/python -m pytest -q tests/stores/test_kill.py tests/fuzz tests/service/test_annif_backend.py
 	$(BIN)/python tests/service/saturation.py demo/model --minutes 10 --out results/saturation.json
 
 demo/model:

@@ -1,6 +1,6 @@
 """A project of the real Annif that gets its suggestions from `denn serve`, through Annif's backend http.
 
-Annif's dependencies conflict with denn's, so it is installed into an environment of its own, once.
+Annif's dependencies conflict with denn's, so it is installed into an environment of its own, once; `make soak` does so.
 """
 
 import os
@@ -72,6 +72,7 @@ def annif(named, tmp_path_factory, names_of_labels):
     return run
 
 
+@pytest.mark.skipif("DENN_SOAK" not in os.environ, reason="installing Annif takes minutes; `make soak` runs this test")
 def test_annif_suggests_and_evaluates_with_a_model_of_denn(annif, tiny_corpus, names_of_labels, tmp_path):
     assert re.search(r"^denn +Suggestions by denn +subjects +en +True +2", annif("list-projects"), re.M)
     first = annif("suggest", "denn", stdin=TEXT).splitlines()[0].split("\t")
