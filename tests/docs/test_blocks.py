@@ -18,6 +18,7 @@ pytestmark = pytest.mark.slow
 DOCS = Path(__file__).parents[2] / "docs"
 TICKETS = DOCS / "tutorials" / "tickets"
 RUN = [
+    "../README.md",
     "index.md",
     "five-minutes.md",
     "coming-from.md",
@@ -44,7 +45,7 @@ def prepared(tmp_path_factory, shell) -> Path:
     shutil.copy(folder / "test.jsonl", folder / "demo" / "test.jsonl")
     shutil.copy(folder / "inbox.jsonl", folder / "new.jsonl")
     names = {label for row in (folder / "train.jsonl").read_text().splitlines() for label in json.loads(row)["labels"]}
-    rows = (f"http://example.org/{number}\t{name}\n" for number, name in enumerate(sorted(names)))
+    rows = (f"http://eurovoc.europa.eu/{number}\t{name}\n" for number, name in enumerate(sorted(names)))
     (folder / "eurovoc.tsv").write_text("id\tname\n" + "".join(rows))
     return folder
 
