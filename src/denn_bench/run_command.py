@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
 
-from denn.cli import mendable
+from denn.cli import user_message
 from denn.cli.progress import watching
 from denn.cli.show import complain, span
 from denn.cli.sources import Reading, open_corpus
@@ -78,7 +78,7 @@ def do_run(run: Run, corpus: Corpus, checksum: str, options: Options) -> None:
 
 def say_failure(name: str, error: Exception) -> str | None:
     """Report why a run failed, and return the message if the user can fix it."""
-    sentence = mendable(error)
+    sentence = user_message(error)
     complain(f"{name} failed: {sentence or f'{type(error).__name__}: {error}'}")
     log.debug("", exc_info=error)
     return sentence

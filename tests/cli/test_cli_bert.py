@@ -21,7 +21,7 @@ def test_train_evaluate_and_predict_without_a_datastore(run, files, tiny_setting
     assert predicted.code == 0
     assert [row["id"] for row in predicted.rows] == [document.id for document in tiny_corpus.test]
     assert all(row["neighbours"] == [] and row["confidence"] is None for row in predicted.rows)
-    sentence = f"denn: {folder} is a model of the method 'bert', which keeps no datastore."
+    sentence = f"denn: {folder} has no datastore, because its method 'bert' does not use one."
     add = ["add", folder, files / "test.jsonl"]
     for command in (add, ["remove", folder, "test-0"], ["relabel", folder, "test-0", "x"], ["info", folder]):
         refused = run("store", *command)

@@ -22,7 +22,7 @@ def test_the_paper_and_what_is_here_stand_side_by_side(run, tmp_path, monkeypatc
     assert ["goemotions", *"----", "2", "1", "1", "2", "1.25", "2"] in lines  # 5 labels and 8 words of 4 documents
     assert ["aapd", "55,840", "54", "2.41", "163", *"------"] in lines
     assert ["rcv1", "804,414", "103", "3.24", "124", *"------"] in lines
-    assert f"reading goemotions in {tmp_path}/goemotions" in ran.err
+    assert f"reading goemotions from {tmp_path}/goemotions" in ran.err
     assert "goemotions: differs from the published corpus: 2 train documents instead of 43,410" in ran.err
     assert "DENN_DATA" in ran.out
     assert max(map(len, ran.out.splitlines())) <= 80
@@ -71,7 +71,7 @@ def test_debian_is_written_as_a_file_to_train_on(run, tmp_path):
     out = tmp_path / "out.jsonl"
     ran = run("data", "get", "debian", "--data-dir", tmp_path, "--out", out)
     assert ran.code == 0
-    assert "30 packages with tags; 30 others have none" in ran.err
+    assert f"Wrote 30 tagged packages to {out}; 30 others have no tags." in ran.err
     assert [json.loads(line) for line in out.read_text(encoding="utf-8").splitlines()] == rows[1::2]
 
 
@@ -82,7 +82,7 @@ def test_debian_is_written_as_a_file_to_train_on(run, tmp_path):
 def test_other_corpora_must_be_put_in_their_place(run, tmp_path, name, files):
     ran = run("data", "get", name, "--data-dir", tmp_path)
     assert ran.code == 2
-    assert f"Put its files into {tmp_path}/{name}: " in ran.err
+    assert f"Put these files into {tmp_path}/{name}: " in ran.err
     assert files in ran.err
 
 

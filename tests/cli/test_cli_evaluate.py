@@ -56,10 +56,10 @@ def test_tables_fit_80_columns_and_show_the_same_numbers(run, tiny_model, files)
     assert tuned[-1] == [f"{100 * found[metric]:.1f}" for metric in metrics]
     assert "Combination: learnt." in ran.out and "Mean λ" not in ran.out
     empty = round(20 * found["empty_predictions"])
-    assert f"{empty} of 20 documents are given no label" in ran.out
+    assert f"Documents without a label at the tuned threshold: {empty} of 20." in ran.out
     count = round(20 * found["unfamiliar"])
     assert f"{count} of 20 documents ({5 * count:.1f} %) are unfamiliar" in " ".join(ran.out.split())
-    assert "unknown to the model" not in ran.out
+    assert "The model does not know" not in ran.out
 
 
 def test_the_mean_of_lambda_is_shown_where_it_decides(tiny_model, tiny_corpus, capsys):
@@ -92,7 +92,7 @@ def test_a_method_without_parts_is_evaluated(run, dummy, files):
 def test_unknown_labels_are_counted(run, dummy, tmp_path):
     (tmp_path / "new.jsonl").write_text('{"text": "x", "labels": ["[/]", "sport", "b"]}\n')
     ran = run("evaluate", dummy, tmp_path / "new.jsonl", "--per-label", tmp_path / "labels.tsv")
-    assert "2 labels here are unknown to the model" in ran.out
+    assert "The model does not know 2 labels used here" in ran.out
     with (tmp_path / "labels.tsv").open(newline="") as file:
         rows = list(csv.DictReader(file, dialect="excel-tab"))
     assert {row["label"]: row["support"] for row in rows if row["support"] != "0"} == {

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import denn
-from denn.cli import mendable
+from denn.cli import user_message
 from denn.errors import ConfigError
 
 pytestmark = pytest.mark.slow
@@ -20,7 +20,7 @@ NOWHERE = "no model"  # loading it would be complained of
 def refused(ran, *said):
     """Check that there was one complaint, and return it."""
     assert ran.code == 2, ran.err
-    assert "fault of denn" not in ran.err and "Traceback" not in ran.err
+    assert "bug in denn" not in ran.err and "Traceback" not in ran.err
     for words in said:
         assert words in " ".join(ran.err.split())
     return ran.err
@@ -41,16 +41,16 @@ def test_an_output_that_cannot_be_written_is_refused_before_any_work(run, files,
     monkeypatch.setenv("DENN_DATA", str(tmp_path / "data"))
     (tmp_path / "file").write_text("x")
     wrong = {
-        ".": "Got the folder .",
-        tmp_path: f"Got the folder {tmp_path}",
+        ".": ". is a folder.",
+        tmp_path: f"{tmp_path} is a folder.",
         tmp_path / "file" / "out": f"{tmp_path / 'file'} is not a folder",
-        "/proc/out": "nothing can be written to the folder /proc",
-        "/dev/full": "Got /dev/full, which is no ordinary file",
-        os.devnull: "no ordinary file",
+        "/proc/out": "the folder /proc is not writable",
+        "/dev/full": "/dev/full is not a regular file",
+        os.devnull: "not a regular file",
         tmp_path / ("n" * 300): "File name too long",
     }
     if command not in ("report", "map"):  # these make the folder
-        wrong[tmp_path / "none" / "out"] = f"there is no folder {tmp_path / 'none'}. Make it"
+        wrong[tmp_path / "none" / "out"] = f"the folder {tmp_path / 'none'} does not exist. Create it"
     for out, said in wrong.items():
         assert NOWHERE not in refused(run(*commands(files, out)[command]), said)
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
@@ -60,7 +60,7 @@ def test_an_output_that_cannot_be_written_is_refused_before_any_work(run, files,
 def test_a_folder_that_cannot_be_written_is_refused_before_any_work(run, tmp_path, monkeypatch, arguments):
     monkeypatch.setattr("denn_bench.run.plan", lambda *_: [])
     option = "--out" if "figure" in arguments else "--results"
-    refused(run("bench", *arguments, option, "/proc/results"), "nothing can be written to the folder /proc")
+    refused(run("bench", *arguments, option, "/proc/results"), "the folder /proc is not writable")
     (tmp_path / "file").write_text("x")
     refused(run("bench", *arguments, option, tmp_path / "file"), "is not a folder")
     assert [path.name for path in tmp_path.iterdir()] == ["file"] and (tmp_path / "file").read_text() == "x"
@@ -80,7 +80,7 @@ def test_a_full_disk_leaves_nothing_under_the_final_name(dummy, files, tmp_path)
         (out := Path(command[-1])).write_text("old")
         done = subprocess.run([sys.executable, "-c", FULL, *map(str, command)], capture_output=True, text=True)
         assert done.returncode == 2
-        assert f"{out} cannot be written: File too large." in done.stderr
+        assert f"Cannot write {out}: File too large." in done.stderr
         assert "Traceback" not in done.stderr
         assert out.read_text() == "old"
 
@@ -183,8 +183,8 @@ def test_memory_that_is_used_up_is_no_fault():
     error = RuntimeError(
         "[enforce fail at alloc_cpu.cpp:121] DefaultCPUAllocator: can't allocate memory: you tried to …"
     )
-    assert mendable(error).startswith("The memory is used up.")
-    assert mendable(RuntimeError("something else")) is None
+    assert user_message(error).startswith("Out of memory.")
+    assert user_message(RuntimeError("something else")) is None
 
 
 def test_labels_of_the_table_are_no_formulas(run, files, tmp_path):

@@ -86,8 +86,8 @@ def test_bash_completion_knows_commands_and_methods():
         (["train", "x.jsonl", "--out", "m", "--recipe", "no.toml"], "no.toml cannot be read"),
         (["train", "x.jsonl", "--out", "m", "--time-budget", "soon"], "such as 90, 90s, 5m or 1h30m"),
         (["train", "x.jsonl"], "--out"),
-        (["predict", "m", "--threshold", "0.5", "--per-label"], "either --threshold or --per-label"),
-        (["store", "remove", "m"], "say which documents"),
+        (["predict", "m", "--threshold", "0.5", "--per-label"], "--threshold or --per-label, not both"),
+        (["store", "remove", "m"], "no documents selected"),
         (["data", "get", "debain"], "Did you mean 'debian'?"),
         (["frobnicate"], "frobnicate"),
     ],
@@ -108,8 +108,8 @@ FAULT = "import denn.cli.show as s; s.table = lambda *_, **__: [][0]; from denn.
 def test_our_own_faults_are_exit_code_1_and_a_traceback_only_when_asked_for(tmp_path):
     done = python(FAULT.format("['data', 'list']"), DENN_DATA=str(tmp_path))
     assert done.returncode == 1
-    assert done.stderr.startswith("denn: This is a fault of denn itself (IndexError: list index out of range)")
-    assert "please report it" in done.stderr
+    assert done.stderr.startswith("denn: This is a bug in denn (IndexError: list index out of range)")
+    assert "Please report it" in done.stderr
     assert "Traceback" not in done.stderr
     done = python(FAULT.format("['data', 'list', '--verbose']"), DENN_DATA=str(tmp_path))
     assert done.returncode == 1
@@ -126,7 +126,7 @@ def test_durations(text, seconds):
 
 @pytest.mark.parametrize("text", ["", "5x", "m", "-3", "1m1h", "5 m"])
 def test_durations_that_are_none(text):
-    with pytest.raises(typer.BadParameter, match="expected a time"):
+    with pytest.raises(typer.BadParameter, match="is not a time"):
         duration(text)
 
 

@@ -47,7 +47,7 @@ def test_from_a_corpus_to_a_table(peers, run, tmp_path):
 
 def test_a_corpus_that_cannot_be_read_does_not_stop_the_others(peers, tmp_path):
     ran = peers("--peers", "svm", "--corpora", "aapd,tiny", "--minutes", "1")
-    assert ran.code == 2 and "aapd: The corpus aapd is not at" in ran.err
+    assert ran.code == 2 and "aapd: The corpus aapd was not found at" in ran.err
     assert "svm on tiny, 1 min, seed 0: micro/macro F1" in ran.err
 
 

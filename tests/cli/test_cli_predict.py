@@ -135,7 +135,7 @@ def test_someone_at_a_terminal_is_told_what_is_expected(run, dummy, monkeypatch,
     with pytest.raises(SystemExit):
         main(["predict", str(dummy)])
     ran = capsys.readouterr()
-    assert "one a line; end with Ctrl-D" in ran.err
+    assert "one per line; end with Ctrl-D" in ran.err
     assert len(ran.out.splitlines()) == 1
 
 
@@ -213,7 +213,7 @@ def test_a_table_holds_what_was_answered_before_a_bad_row(run, tiny_model, tmp_p
 
 def test_a_table_has_no_room_for_evidence(run, tmp_path):
     ran = run("predict", "no model", "--evidence", "--output", tmp_path / "out.csv", stdin=b"x")
-    assert ran.code == 2 and ".csv has no room for --evidence" in " ".join(ran.err.split())
+    assert ran.code == 2 and ".csv files cannot include --evidence" in " ".join(ran.err.split())
 
 
 TABLE = 'id,"text"\n7,"goal, match"\n8,referee\n'

@@ -11,7 +11,7 @@ def test_push_asks_before_it_uploads_and_others_read_the_name(run, hub, tiny_mod
     asked = run("push", tiny_model, "ann/topics")
     assert asked.code == 2 and not hub.requests
     assert "uploads the texts and labels of 60 stored and 60 validation documents" in asked.err
-    assert "Nothing was uploaded: pass --yes" in asked.err
+    assert "Nothing was uploaded. Pass --yes" in asked.err
     done = run("push", tiny_model, "ann/topics", "--yes", "--public", "--license", "mit", "--revision", "v1")
     assert done.code == 0, done.err
     assert f"pushed: {hub.endpoint}/ann/topics/commit/" in done.err and "PUBLIC" in done.err

@@ -59,7 +59,7 @@ def test_too_little_time_changes_nothing(run, folder):
 def test_forget_documents_that_are_kept_for_validation(run, folder, tiny_corpus):
     gone = tiny_corpus.valid[5]
     shown = run("store", "forget", folder, gone.id, "train-1", "--dry-run")
-    assert [row["id"] for row in shown.rows] == ["train-1"] and f"meant too: {gone.id}" in shown.err
+    assert [row["id"] for row in shown.rows] == ["train-1"] and f"Matching validation documents: {gone.id}" in shown.err
     found = run("store", "forget", folder, gone.id, "train-1")
     assert found.code == 0 and "forgot 2 documents; the datastore holds 59" in found.err
     assert gone.text.encode() not in b"".join(path.read_bytes() for path in folder.glob("validation*/*"))

@@ -21,8 +21,8 @@ def test_a_page_for_a_file(run, tiny_model, files, tmp_path):
     assert ran.out == f"{page}: {scores} on 20 texts\n"
     html = page.read_text(encoding="utf-8")
     assert "<h1>DENN on test.jsonl</h1>" in html
-    assert "The combination learnt from the validation texts, so every point uses the model" in html
-    assert "reading texts: 20 documents" in ran.err
+    assert "The combination was fitted to the validation texts, so every point uses the model" in html
+    assert "embedding texts: 20 documents" in ran.err
     assert list(tmp_path.iterdir()) == [page]
 
 
@@ -54,14 +54,14 @@ def test_texts_that_were_learnt_or_tuned_on_are_warned_of(run, tiny_model, files
     ran = run("report", tiny_model, files / "train.jsonl", "--valid", files / "test.jsonl", "--out", page)
     (learnt,) = [line for line in warned(ran) if "datastore contains" in line]
     assert "60 of these 60 documents, so the scores are too good" in learnt
-    assert not any("among the validation texts" in line for line in warned(ran))
+    assert not any("The validation texts include" in line for line in warned(ran))
     mixed = tmp_path / "mixed.jsonl"
     lines = (files / "test.jsonl").read_text().splitlines(keepends=True)
     mixed.write_text("".join(lines[:3]) + (files / "valid.jsonl").read_text())
     ran = run("report", tiny_model, files / "test.jsonl", "--valid", mixed, "--out", page)
-    (tuned,) = [line for line in warned(ran) if "among the validation texts" in line]
-    assert tuned.startswith("warning: 3 of 20 texts found")
-    assert "3 of 20 texts found among the validation texts" in page.read_text(encoding="utf-8")
+    (tuned,) = [line for line in warned(ran) if "The validation texts include" in line]
+    assert tuned.startswith("warning: The validation texts include 3 of 20 texts")
+    assert "The validation texts include 3 of 20 texts" in page.read_text(encoding="utf-8")
     assert not any("datastore contains" in line for line in warned(ran))
 
 
@@ -72,8 +72,8 @@ def test_texts_without_any_label_that_the_model_knows_are_warned_of(run, which, 
     strange.write_text("".join(json.dumps(row) + "\n" for row in rows))
     ran = run("report", request.getfixturevalue(which), strange, "--out", page)
     assert ran.code == 0 and "micro F1 0.0 %" in ran.out
-    assert [line[:58] for line in warned(ran)] == ["warning: No label of these texts is known to the model, so"]
-    assert '<p class="warning">No label of these texts is known' in page.read_text(encoding="utf-8")
+    assert [line[:58] for line in warned(ran)] == ["warning: The model knows none of the labels of these texts"]
+    assert '<p class="warning">The model knows none of the labels of these texts' in page.read_text(encoding="utf-8")
     rows[0]["labels"].append("sport")
     strange.write_text("".join(json.dumps(row) + "\n" for row in rows))
     ran = run("report", request.getfixturevalue(which), strange, "--out", page)
@@ -96,12 +96,12 @@ def test_where_the_page_goes_is_checked_before_any_work(run, files, tmp_path):
         return ran.err
 
     (tmp_path / "file").write_text("x")
-    assert f"Got the folder {tmp_path}, expected a file" in refused(tmp_path)
+    assert f"{tmp_path} is a folder. Give a file" in refused(tmp_path)
     assert f"{tmp_path / 'file'} is not a folder" in refused(tmp_path / "file" / "deep" / "page.html")
-    assert "no ordinary file" in refused(os.devnull)
+    assert "not a regular file" in refused(os.devnull)
     if Path("/proc").is_dir():  # where nobody, not even root, can make a file
-        assert "nothing can be written to the folder /proc" in refused("/proc/page.html")
-        assert "nothing can be written to the folder /proc" in refused("/proc/none/page.html")
+        assert "the folder /proc is not writable" in refused("/proc/page.html")
+        assert "the folder /proc is not writable" in refused("/proc/none/page.html")
 
 
 def test_the_folder_of_the_page_is_made_when_there_is_a_page(run, dummy, files, tmp_path):
@@ -132,7 +132,7 @@ def known(monkeypatch, tiny_corpus, tmp_path):
 def test_a_known_corpus_brings_its_validation_part(run, tiny_model, known, tmp_path):
     page = tmp_path / "page.html"
     assert run("report", tiny_model, "tiny", "--data-dir", known, "--out", page).code == 0
-    assert "The combination learnt from the validation texts" in page.read_text(encoding="utf-8")
+    assert "The combination was fitted to the validation texts" in page.read_text(encoding="utf-8")
     assert run("report", tiny_model, "tiny", "--data-dir", known, "--part", "valid", "--out", page).code == 0
     html = page.read_text(encoding="utf-8")
     assert "<h1>DENN on tiny, valid part</h1>" in html
@@ -147,5 +147,5 @@ def test_what_can_be_mended(run, dummy, files, tmp_path, known):
     ran = run("report", dummy, tmp_path / "bare.jsonl", "--out", page)
     assert ran.code == 2 and "has a label" in ran.err
     ran = run("report", dummy, "tiny", "--data-dir", known, "--valid", files / "valid.jsonl", "--out", page)
-    assert ran.code == 2 and "leave out the options" in ran.err
+    assert ran.code == 2 and "Omit the options for reading a file" in ran.err
     assert not page.exists()

@@ -41,7 +41,7 @@ def test_a_training_ends_with_what_one_wants_to_know(run, files, tmp_path, tiny_
     assert f"threshold {threshold:.2f}" in scores
     facts = card(out)["training"]["combination"]
     assert heard.startswith("Witnesses: classifier") and heard.endswith(f"Combination: learnt. {facts['why']}")
-    assert cut.startswith("0 of 60 documents were cut at 64 tokens")
+    assert cut.startswith("0 of 60 documents exceeded the maximum length of 64 tokens")
     assert following == f"Next: denn predict '{out}' texts.txt --evidence"
 
 
@@ -69,7 +69,7 @@ def test_an_effort_level_is_an_option_and_a_recipe_without_one_means_one_fine_tu
     ran = run(*train, "--effort", "quick", *options(open_settings))
     assert ran.code == 0 and card(out)["parameters"]["effort"] == "quick"
     assert "effort quick: learn from 60 documents without changing the encoder, about " in ran.err
-    assert "The encoder was kept as it is; --effort balanced also fine-tunes it.\n" in ran.err
+    assert "The encoder was not fine-tuned; --effort balanced fine-tunes it.\n" in ran.err
     recipe = tmp_path / "recipe.toml"
     written = "".join(f"{name} = {json.dumps(value)}\n" for name, value in open_settings.items())
     recipe.write_text(f'method = "denn"\n[parameters]\n{written}')
@@ -109,7 +109,7 @@ def test_without_validation_documents_nothing_is_learnt_about_the_witnesses(tiny
         training = {name: fact for name, fact in model.card.training.items() if name != "combination"}
         found = combination_of(model.card.model_copy(update={"training": training}))
     assert found.chosen == "average"
-    assert found.sentence.endswith("There were no validation documents to learn a combination from.")
+    assert found.sentence.endswith("There were no validation documents for learning a combination.")
 
 
 def test_quiet_says_nothing_before_or_after_the_command(run, tmp_path):
@@ -179,9 +179,9 @@ def test_a_known_corpus_is_found_in_the_data_folder(run, tmp_path, monkeypatch):
     train = ["train", "reuters21578", "--method", "dummy", "--out", tmp_path / "model"]
     ran = run(*train)
     assert ran.code == 2
-    assert f"reuters21578 is not at {tmp_path}/reuters21578. Say where its folder is with --data-dir" in ran.err
-    assert "or put its files there: train.jsonl and test.jsonl, or reut2-000.sgm to reut2-021.sgm." in ran.err
-    assert "leave out the options" in run(*train, "--separator", ";").err
+    assert f"reuters21578 was not found at {tmp_path}/reuters21578. Set --data-dir" in ran.err
+    assert "or put these files there: train.jsonl and test.jsonl, or reut2-000.sgm to reut2-021.sgm." in ran.err
+    assert "Omit the options for reading a file" in run(*train, "--separator", ";").err
     (tmp_path / "debian").mkdir()
     rows = ({"id": str(i), "text": f"package {i}", "labels": [f"tag::{i % 2}"]} for i in range(100))
     (tmp_path / "debian" / "debian.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))

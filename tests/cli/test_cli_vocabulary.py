@@ -39,6 +39,6 @@ def test_commands_take_and_show_names(run, files, tmp_path, copied):
     (row,) = run("store", "list", copied, "--label", "seen nowhere").rows
     assert row["id"] == "train-0" and "http://example.org/unseen" in row["labels"]
     said = " ".join(run("store", "info", copied).out.split())
-    assert "Labels that came after the training: seen nowhere" in said and "sport (" in said
+    assert "Labels added since the training: seen nowhere" in said and "sport (" in said
     ran = run("store", "list", copied, "--label", "")
     assert ran.code == 2 and "--label is empty" in ran.err

@@ -87,7 +87,7 @@ def test_the_command_refuses_in_one_line(tiny_model, tmp_path, change):
     )
     assert (ended.returncode, ended.stdout) == (2, "")
     assert len(ended.stderr.splitlines()) == 1, ended.stderr
-    assert "fault of denn" not in ended.stderr
+    assert "bug in denn" not in ended.stderr
     assert not (tmp_path / "canary").exists()
 
 

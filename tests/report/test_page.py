@@ -80,8 +80,8 @@ def page(html):
 
 def test_all_sections_stand_in_order_and_are_linked(page):
     headings = ["Scores", "Witnesses and combination", "Thresholds", "Calibration", "Frequent and rare labels"]
-    headings += ["Labels", "Labels taken for each other", "Other k", "Size of the datastore", "Map"]
-    assert page.headings() == [*headings, "The worst errors"]
+    headings += ["Labels", "Confused labels", "Other values of k", "Datastore size", "Map"]
+    assert page.headings() == [*headings, "Worst errors"]
     ids = {attributes["id"] for _, attributes in page.elements if "id" in attributes}
     assert {attributes["href"].removeprefix("#") for attributes in page.all("a")} <= ids
 
@@ -107,9 +107,9 @@ def test_charts_and_tables_can_be_read_aloud(page):
 
 def test_lambda_and_gamma_have_sections_where_they_decide(lambda_findings):
     page = Page(render(*lambda_findings, "t"))
-    assert [name for name in page.headings() if name in ("Confidence", "Other k and γ")] == [
+    assert [name for name in page.headings() if name in ("Confidence", "Other values of k and γ")] == [
         "Confidence",
-        "Other k and γ",
+        "Other values of k and γ",
     ]
     assert sum(attributes.get("class") == "chart" for attributes in page.all("svg")) == 13
     assert any("Combination: λ (confidence). It was set, not learnt." in text for _, text in page.texts)
@@ -147,22 +147,22 @@ def test_a_method_with_a_datastore_of_its_own_has_all_that_goes_with_it(tiny_cor
     settings = {name: value for name, value in tiny_settings.items() if name != "gamma"}
     with denn.train(tiny_corpus, out=tmp_path / "knn", method="knn", allow_poor=True, **settings) as model:
         page = Page(render(gather(model, tiny_corpus.test, tiny_corpus.valid, Silent()), model.card, "tiny"))
-    assert {"Other k", "Size of the datastore", "Map"} <= set(page.headings())
-    assert {"Witnesses and combination", "Confidence", "Left out"}.isdisjoint(page.headings())
+    assert {"Other values of k", "Datastore size", "Map"} <= set(page.headings())
+    assert {"Witnesses and combination", "Confidence", "Omitted"}.isdisjoint(page.headings())
 
 
 def test_words_that_support_labels_stand_with_the_worst_errors(tiny_findings):
     found, card = tiny_findings
     error = replace(found.errors[0], words={"<i>": ("goal", "red & blue")})
     html = render(replace(found, errors=[error, replace(error, words={})]), card, "t")
-    assert html.count("Words that support a label") == 1
+    assert html.count("Supporting words") == 1
     assert "<dt>&lt;i&gt;</dt><dd>goal, red &amp; blue</dd>" in html
 
 
 def test_facts_at_the_top(page, tiny_encoder):
     facts = dict(zip(*([text for tag, text in page.texts if tag == kind] for kind in ("dt", "dd")), strict=True))
     assert (facts["Method"], facts["Encoder"]) == ("DENN", tiny_encoder.name)
-    assert facts["Trained on"] == "tiny: 60 documents, 60 to validate"
+    assert facts["Trained on"] == "tiny: 60 documents, 60 for validation"
     assert (facts["Labels"], facts["Datastore"]) == ("6", "60 documents")
     assert str(tiny_encoder.parent) not in "".join(text for _, text in page.texts)
 
@@ -187,9 +187,13 @@ def test_the_table_of_scores_is_the_evaluation(html, tiny_model, tiny_corpus):
 @pytest.mark.parametrize(
     ("mean", "reached", "said"),
     [
-        (1.0, 0, "Mean λ is 1.00: the classifier gives no label γ = 0.5 or more in any text, so that"),
-        (0.992, 20, "gives labels γ = 0.5 or more in every text, and the neighbours agree with what it is sure of."),
-        (0.995, 3, "in 17 of 20 texts the classifier gives no label γ = 0.5 or more, so that the neighbours decide"),
+        (1.0, 0, "Mean λ is 1.00: the classifier scores no label at γ = 0.5 or above in any text, so"),
+        (
+            0.992,
+            20,
+            "scores labels at γ = 0.5 or above in every text, and the neighbours agree with its confident labels.",
+        ),
+        (0.995, 3, "in 17 of 20 texts the classifier scores no label at γ = 0.5 or above, so the neighbours decide"),
         (0.99, 0, None),
     ],
 )
@@ -212,7 +216,7 @@ def test_lines_that_coincide_are_said_to(lambda_findings):
 def test_a_page_that_cannot_be_written_leaves_nothing(tiny_model, tiny_corpus, tmp_path):
     page = tmp_path / "page.html"
     (page / "in the way").mkdir(parents=True)
-    with denn.load(tiny_model) as model, pytest.raises(ConfigError, match=r"The page .*page\.html cannot be written: "):
+    with denn.load(tiny_model) as model, pytest.raises(ConfigError, match=r"Cannot write .*page\.html: "):
         write(page, model, "t", tiny_corpus.test, (), Silent())
     assert list(tmp_path.iterdir()) == [page]
 
@@ -220,9 +224,9 @@ def test_a_page_that_cannot_be_written_leaves_nothing(tiny_model, tiny_corpus, t
 def test_a_method_without_datastore_says_what_is_left_out(tiny_corpus, tmp_path):
     with denn.train(tiny_corpus, out=tmp_path / "dummy", method="dummy") as model:
         page = Page(render(gather(model, tiny_corpus.test, tiny_corpus.valid, Silent()), model.card, "tiny"))
-    assert {"Confidence", "Other k and γ", "Size of the datastore", "Map"}.isdisjoint(page.headings())
-    assert page.headings()[-1] == "Left out"
-    assert any("dummy has none, as it keeps no datastore" in text for _, text in page.texts)
+    assert {"Confidence", "Other values of k and γ", "Datastore size", "Map"}.isdisjoint(page.headings())
+    assert page.headings()[-1] == "Omitted"
+    assert any("the method dummy has no datastore" in text for _, text in page.texts)
 
 
 @pytest.fixture(scope="module")
@@ -271,6 +275,6 @@ def test_perfect_predictions_have_no_errors_to_show(tiny_model, tiny_corpus):
         texts = [document.text for document in tiny_corpus.test]
         right = [Document(text, p.labels) for text, p in zip(texts, model.predict(texts), strict=True)]
         html = render(gather(model, right, (), Silent()), model.card, "tiny")
-    assert "Every text has exactly its labels." in html
+    assert "All texts were tagged correctly." in html
     assert "There are no validation texts" in html
     assert "Micro F1 100.0 %" in html

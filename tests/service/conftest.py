@@ -43,7 +43,7 @@ def serving(folder: Path, *options: str, teach: bool = True) -> Iterator[Running
     reading = []
     try:
         greeting = process.stdout.readline()
-        found = re.search(r"at (http://\S+?)/(?:#key=(\S+))?(?:,|$)", greeting.strip())
+        found = re.search(r"at (http://\S+?)/(?:#key=(\S+))?(?: |$)", greeting.strip())
         assert found, greeting + process.stderr.read()
         running = Running(found[1], found[2], folder, process)
         reading.append(threading.Thread(target=lambda: running.log.extend(process.stderr)))

@@ -179,16 +179,16 @@ def test_learn_passes_over_what_lacks_text_or_subjects(service, teacher):
 )
 def test_a_subject_that_nothing_is_known_of_is_refused_with_all_documents(service, teacher, subject):
     documents = [{"text": "a", "subjects": [{"label": "sport"}]}, {"text": "b", "subjects": [subject]}]
-    refused(400, "Send the label, too.", lambda: teacher.learn(PROJECT, documents))
-    refused(400, "Send the label, too.", lambda: teacher.learn(PROJECT, [{"subjects": [subject]}]))
+    refused(400, "Send the label as well.", lambda: teacher.learn(PROJECT, documents))
+    refused(400, "Send the label as well.", lambda: teacher.learn(PROJECT, [{"subjects": [subject]}]))
     assert taught(service) == []
 
 
 def test_learn_needs_the_key(service, client, teacher):
     documents = [{"text": "a", "subjects": [{"label": "sport"}]}]
-    refused(401, "needs a key that may write", lambda: client.learn(PROJECT, documents))
+    refused(401, "A key with write access is required", lambda: client.learn(PROJECT, documents))
     wrong = client_of(service, "denn-write-wrong")
-    refused(401, "needs a key that may write", lambda: wrong.learn(PROJECT, documents))
+    refused(401, "A key with write access is required", lambda: wrong.learn(PROJECT, documents))
     assert taught(service) == []
 
 
@@ -200,7 +200,7 @@ def test_an_unknown_project_is_an_error_that_the_client_knows(client, teacher):
         lambda: teacher.learn("yso-en", []),
     )
     for call in calls:
-        with pytest.raises(ValueError, match=r"Project 'yso-en' not found\. There is one here: 'tiny'"):
+        with pytest.raises(ValueError, match=r"Project 'yso-en' not found\. The only project here is 'tiny'"):
             call()
 
 
@@ -220,8 +220,8 @@ def test_what_is_not_as_expected_is_refused_and_changes_nothing(service, client,
     refused(422, "body.documents.0.text", lambda: client.suggest_batch(PROJECT, [{"document_id": "a"}]))
     refused(422, "body.0.text", lambda: teacher.learn(PROJECT, [{"text": 1}]))
     refused(413, "100,001 characters", lambda: client.suggest(PROJECT, "a" * 100_001))
-    refused(413, "Got 257 texts", lambda: client.suggest_batch(PROJECT, [{"text": "a"}] * 257))
-    refused(413, "Got 257 texts", lambda: teacher.learn(PROJECT, [{"text": "a", "subjects": []}] * 257))
+    refused(413, "The request has 257 texts", lambda: client.suggest_batch(PROJECT, [{"text": "a"}] * 257))
+    refused(413, "The request has 257 texts", lambda: teacher.learn(PROJECT, [{"text": "a", "subjects": []}] * 257))
     long = [{"text": "a", "subjects": [{"label": "b" * 1001}]}]
     refused(400, "1,001 characters", lambda: teacher.learn(PROJECT, long))
     with service.client() as own:
@@ -270,12 +270,12 @@ def test_read_keys_other_uris_and_a_name_that_no_url_could_hold(tiny_model: Path
     keys.write_text(line)
     options = ("--keys", str(keys), "--label-uri", "https://example.org/labels/")
     with serving(folder, *options, teach=False) as running:
-        refused(401, "needs a key", lambda: client_of(running).projects)
+        refused(401, "A key is required", lambda: client_of(running).projects)
         client = client_of(running, key)
         (project,) = client.projects
         assert (project["project_id"], project["name"]) == ("t-v1-2", "Été: v1.2")
         assert client.suggest("t-v1-2", "goal match team", limit=1)[0]["uri"] == "https://example.org/labels/sport"
-        refused(403, "Writing is off", lambda: client.learn("t-v1-2", []))
+        refused(403, "Editing is off", lambda: client.learn("t-v1-2", []))
         (tmp_path / "netrc").write_text(f"machine 127.0.0.1 login denn password {key}")
         monkeypatch.setenv("NETRC", str(tmp_path / "netrc"))
         assert client_of(running).projects == [project]

@@ -17,6 +17,7 @@ from denn.service.keys import Keys, new_key
 from denn.service.labels import OrderedLabels
 from denn.service.probe import Probe
 from denn.types import Document
+from denn.vocabulary import Vocabulary
 
 pytestmark = pytest.mark.slow  # services of their own
 
@@ -115,7 +116,7 @@ def test_what_reads_much_is_refused_where_others_do_and_short_reads_go_on(runnin
         eventually(lambda: sum(running.engine._long_reads.values()) == 2)  # the other waits
         refused, seconds = got(running, path)
         assert refused.status_code == 503 and int(refused.headers["Retry-After"]) >= 1 and seconds < 1
-        assert "Too many others ask for much" in refused.json()["detail"]
+        assert "Too many large reads" in refused.json()["detail"]
         for short in ("/v1/documents/train-1", "/v1/labels?limit=5", "/v1/history", "/v1/model"):
             answer, seconds = got(running, short)
             assert answer.status_code == 200 and seconds < 5, short
@@ -171,7 +172,7 @@ def test_the_service_is_not_ready_without_its_datastore(running, monkeypatch):
         running.engine.probe._failed = True
         answer, _ = got(running, "/ready")
     assert answer.status_code == 503 and answer.headers["Retry-After"] == "5"
-    assert answer.json()["detail"] == "The datastore cannot be used just now. Try again."
+    assert answer.json()["detail"] == "The datastore is unavailable. Try again later."
     assert got(running, "/health")[0].status_code == 200
 
 
@@ -183,7 +184,7 @@ def test_answers_hold_no_more_text_than_they_may(running, monkeypatch):
             client.post("/v1/neighbours", json={**TEXT, "k": 120}),
             client.post("/v1/predict/batch", json={"texts": [TEXT["text"]] * 50}),
         ):
-            assert answer.status_code == 413 and "characters of text. Ask for less." in answer.json()["detail"]
+            assert answer.status_code == 413 and "characters of text. Request less." in answer.json()["detail"]
         assert client.get("/v1/documents", params={"limit": 5}).status_code == 200
         assert client.post("/v1/neighbours", json={**TEXT, "k": 120, "text_characters": 2}).status_code == 200
 
@@ -193,7 +194,7 @@ def test_large_answers_have_a_limit_together(running, monkeypatch):
     object.__setattr__(running.guard._settings, "stream_bytes", 100)  # eight of them: less than the list
     try:
         answer, _ = got(running, "/v1/documents")
-        assert answer.status_code == 503 and "Too many large answers" in answer.json()["detail"]
+        assert answer.status_code == 503 and "Too many large responses" in answer.json()["detail"]
         assert answer.headers["Retry-After"] == "5"
         assert got(running, "/health")[0].status_code == 200
     finally:
@@ -261,11 +262,11 @@ def test_labels_are_put_in_order_once():
 
     names, labels = {"b": 1, "a": 1, "Ä": 3, "c": 2}, OrderedLabels()
     for _ in range(5):
-        assert labels.find(Counted(names), "", "documents") == ["Ä", "c", "a", "b"]
-        assert labels.find(Counted(names), "ä", "name") == ["Ä"]
+        assert labels.find(Counted(names), "", "documents", Vocabulary()) == ["Ä", "c", "a", "b"]
+        assert labels.find(Counted(names), "ä", "name", Vocabulary()) == ["Ä"]
     assert Counted.looks == len(names)
-    assert labels.find(names | {"b": 9}, "", "documents")[0] == "b"
-    assert labels.find({}, "", "name") == []
+    assert labels.find(names | {"b": 9}, "", "documents", Vocabulary())[0] == "b"
+    assert labels.find({}, "", "name", Vocabulary()) == []
 
 
 @pytest.mark.parametrize(

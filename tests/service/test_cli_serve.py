@@ -36,7 +36,7 @@ def test_new_keys():
     key, line = done.stdout.splitlines()
     assert done.returncode == 0 and Keys.parse([line]).find(key).name == "the desk"
     wrong = ran("keys", "new", "admin")
-    assert wrong.returncode == 2 and "expected read or write" in wrong.stderr and not wrong.stdout
+    assert wrong.returncode == 2 and "must be read or write" in wrong.stderr and not wrong.stdout
 
 
 @pytest.mark.slow
@@ -45,17 +45,17 @@ def test_what_a_user_can_mend(folder, tmp_path):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         for options, said in (
-            (["--keys", tmp_path / "keys"], "Key 2 cannot be read"),
-            (["--keys", tmp_path / "nothing"], "Cannot read the keys in"),
-            (["--port", port], f"Cannot listen at 127.0.0.1, port {port}: Address already in use. Try another --port."),
-            (["--host", "no.such.host.invalid"], "Cannot listen at no.such.host.invalid"),
+            (["--keys", tmp_path / "keys"], "Line 2 of the keys is not valid"),
+            (["--keys", tmp_path / "nothing"], "Cannot read the key file"),
+            (["--port", port], f"Cannot listen on 127.0.0.1, port {port}: Address already in use. Try another --port."),
+            (["--host", "no.such.host.invalid"], "Cannot listen on no.such.host.invalid"),
         ):
             done = ran("serve", folder, *options)
             assert done.returncode == 2 and said in " ".join(done.stderr.split()), done.stderr
             assert "Traceback" not in done.stderr and "my-secret" not in done.stderr
     done = ran("serve", tmp_path / "no-model", "--port", "0")
     assert done.returncode == 2 and "no-model" in done.stderr
-    assert "Key 1 cannot be read" in ran("serve", folder, "--port", "0", DENN_KEYS="nonsense").stderr
+    assert "Line 1 of the keys is not valid" in ran("serve", folder, "--port", "0", DENN_KEYS="nonsense").stderr
 
 
 @pytest.mark.slow
@@ -93,7 +93,7 @@ def test_the_greeting_the_command_to_try_and_an_end_by_the_keyboard(serving, fol
             assert client.put("/v1/documents/x", json={"text": "x", "labels": []}).status_code == 403
         running.process.send_signal(signal.SIGINT)
         assert running.process.wait(PATIENCE) in (0, 130, -signal.SIGINT)
-    assert "Traceback" not in "".join(running.log) and "fault of denn" not in "".join(running.log)
+    assert "Traceback" not in "".join(running.log) and "bug in denn" not in "".join(running.log)
 
 
 @pytest.mark.slow

@@ -212,7 +212,7 @@ def test_a_full_queue_says_when_to_come_back(model, gate):
         kept = [soon(engine.predict([text, text], DecisionOptions())) for text in ("one", "two")]
         await until(lambda: engine.waiting == 4)
         for refused in (engine.predict(["three"], DecisionOptions()), engine.embed(["three"])):
-            with pytest.raises(Busy, match="4 texts are waiting, and the limit is 4") as busy:
+            with pytest.raises(Busy, match="The queue is full: 4 of 4 texts") as busy:
                 await refused
             assert int(busy.value.headers["Retry-After"]) >= 1
         gate.release()

@@ -71,9 +71,9 @@ def test_a_line_keeps_only_the_digest():
     key, line = new_key("write", "Jürgen at the desk")
     assert key.startswith("denn-write-") and len(key) > 50 and line == line_of(key, "write", "Jürgen at the desk")
     assert new_key("read") != new_key("read")
-    with pytest.raises(ConfigError, match="'admin', expected read or write"):
+    with pytest.raises(ConfigError, match="must be read or write, not 'admin'"):
         new_key("admin")  # type: ignore[arg-type]
-    with pytest.raises(ConfigError, match="Key 1 cannot be read"):
+    with pytest.raises(ConfigError, match="Line 1 of the keys is not valid"):
         new_key("read", "two\nlines")
 
 
@@ -92,13 +92,15 @@ def test_lines():
      READ_LINE.replace(":", " "), READ_LINE + "x" * 100, READ_LINE.replace("sha256", "md5")],
 )  # fmt: skip
 def test_wrong_lines(line):
-    with pytest.raises(ConfigError, match="Key 2 cannot be read, expected 'read sha256:DIGEST NAME'") as error:
+    with pytest.raises(
+        ConfigError, match=r"Line 2 of the keys is not valid\. Expected 'read sha256:DIGEST NAME'"
+    ) as error:
         Keys.parse(["# mine", line])
     assert READ not in str(error.value) and READ_LINE[12:40] not in str(error.value)  # it may be a key by mistake
 
 
 def test_no_writer_is_named_like_copies_whose_changes_are_not_counted():
-    with pytest.raises(ConfigError, match=f"Key 1 is named '{SOURCE}'"):
+    with pytest.raises(ConfigError, match=f"Line 1 of the keys uses the name '{SOURCE}'"):
         new_key("write", SOURCE)
     assert new_key("read", SOURCE) and new_key("write", f"{SOURCE} of alice")
 
@@ -166,7 +168,7 @@ def test_without_a_key_nothing_else_is(closed, key):
         answers += [client.get("/v1/labels/")]
     for answer in answers:
         assert answer.status_code == 401 and answer.headers["WWW-Authenticate"] == "Bearer"
-        assert answer.json()["detail"] == "This needs a key. Send it as 'Authorization: Bearer KEY'."
+        assert answer.json()["detail"] == "A key is required. Send it as 'Authorization: Bearer KEY'."
     assert len(closed.model.store) == 60
 
 
@@ -191,7 +193,7 @@ def test_a_read_key_reads_and_does_not_write(closed, way):
         for method, path, body in WRITING:
             answer = client.request(method, path, json=body)
             assert answer.status_code == 401 and answer.headers["WWW-Authenticate"] == "Bearer"
-            assert "may write" in answer.json()["detail"]
+            assert "write access" in answer.json()["detail"]
     assert len(closed.model.store) == 60 and len(closed.model.store.history()) == 1
 
 
@@ -209,7 +211,7 @@ def test_writing_is_off_without_a_write_key(bare):
             for method, path, body in WRITING:
                 headers = {"X-API-Key": key} if key else {}
                 answer = client.request(method, path, json=body, headers=headers)
-                assert answer.status_code == 403 and answer.json()["detail"].startswith("Writing is off.")
+                assert answer.status_code == 403 and answer.json()["detail"].startswith("Editing is off.")
     assert len(bare.model.store.history()) == len(bare.model.store.history(id="new")) + 1
 
 

@@ -60,7 +60,7 @@ def test_a_body_is_refused_by_what_it_says_of_its_length(small):
         connection.sendall(b"POST /v1/predict HTTP/1.1\r\nHost: x\r\nContent-Length: 2001\r\n\r\n")  # and nothing more
         answer, problem = answer_of(connection)
     assert answer.status == 413 and answer.headers["Connection"] == "close"
-    assert problem["detail"] == "The body is larger than 2,000 bytes. Send less at a time."
+    assert problem["detail"] == "The body is larger than 2,000 bytes. Split the request."
     assert problem["title"] == "Content Too Large"
 
 
@@ -104,7 +104,7 @@ def test_texts_that_are_too_long_or_too_many(small, gate, method, path, body):
     with small.client(KEY) as client:
         answer = client.request(method, path, json=body)
     assert answer.status_code == 413
-    assert "expected at most" in answer.json()["detail"]
+    assert "at most" in answer.json()["detail"]
     assert gate.batches == [] and len(small.model.store) == before
 
 
@@ -112,7 +112,7 @@ def test_the_longest_of_everything_is_taken(small):
     assert small.post("/v1/predict/batch", {"texts": ["x" * 100] * 5}).status_code == 200
     with small.client() as client:
         lines = client.post("/v1/predict/stream", content=json.dumps({"id": 7, "text": "x" * 101})).text
-    assert "expected at most 100" in json.loads(lines)["error"] and json.loads(lines)["id"] == 7
+    assert "Shorten it to at most 100" in json.loads(lines)["error"] and json.loads(lines)["id"] == 7
 
 
 def test_a_body_that_does_not_come_in_time(folder):
@@ -157,7 +157,7 @@ def test_a_full_queue_refuses_and_recovers(small, gate):
     refused = small.counted("denn_refused_total")
     answer = small.post("/v1/predict", TEXT)
     assert answer.status_code == 503 and int(answer.headers["Retry-After"]) >= 1
-    assert answer.json()["detail"] == "4 texts are waiting, and the limit is 4. Try again later."
+    assert answer.json()["detail"] == "The queue is full: 4 of 4 texts. Try again later."
     with small.client() as client:
         ready = client.get("/ready")
         assert ready.status_code == 503 and "Retry-After" in ready.headers

@@ -24,7 +24,7 @@ from denn.validation import changing, matching
 
 KEY, LINE = new_key("write", "alice")
 PRIVATE = "private"  # a folder whose name nobody is told
-AWAY = "The datastore cannot be used just now. Try again."
+AWAY = "The datastore is unavailable. Try again later."
 FACTS = {
     "time": "2026-11-17T12:00:00+00:00", "seconds": 1.0, "documents": 60, "held_out": 60, "labels": 6, "change": 1,
     "metric": "micro_f1", "before": 0.5, "after": 0.6, "standard_error": 0.01,
@@ -78,7 +78,7 @@ def test_the_process_of_a_refit_ends_well(folder):
 @pytest.mark.slow
 def test_a_model_that_is_not_the_served_one_is_not_refitted(folder):
     said, code = run_child(folder, "2020-02-02T00:00:00+00:00")
-    assert said["kind"] == "told" and "another model than the one that is served" in said["error"] and code == 0
+    assert said["kind"] == "shown" and "another model than the one served" in said["error"] and code == 0
     assert read_card(folder).refitted is None
 
 
@@ -87,7 +87,7 @@ def test_no_room_is_an_error_of_its_own_kind(tmp_path):
         raise OSError(errno.ENOSPC, "No space left on device")
     assert kind_of(caught.value) == "room"
     assert kind_of(UnavailableError("")) == kind_of(StoreError("")) == "datastore"
-    assert kind_of(BundleError("")) == kind_of(OSError()) == "folder" and kind_of(MemoryError()) == "fault"
+    assert kind_of(BundleError("")) == kind_of(OSError()) == "folder" and kind_of(MemoryError()) == "bug"
 
 
 @pytest.mark.slow
@@ -98,7 +98,7 @@ def test_a_reader_is_not_told_where_the_datastore_is(folder, caplog):
     assert PRIVATE in caplog.records[-1].facts["error"]  # which the log is
 
 
-@pytest.mark.parametrize("kind", ["datastore", "room", "folder", "fault"])
+@pytest.mark.parametrize("kind", ["datastore", "room", "folder", "bug"])
 def test_a_reader_is_told_no_places(folder, child, kind):
     child(says(kind=kind, error="The refit cannot write to /private: run the same command again."))
     with serving(folder) as running:
@@ -140,7 +140,7 @@ def test_what_a_process_printed_is_logged_when_it_ends_early(folder, child, capl
 
 def test_a_refit_waits_for_one_of_another_process(folder, child, monkeypatch):
     monkeypatch.setattr(refits, "EVERY", 0.01)
-    child(says(kind="told", error="It came to nothing."))
+    child(says(kind="shown", error="It came to nothing."))
     with serving(folder, refit_every=1) as running, running.client(KEY) as client:
         with changing(folder):
             client.post("/v1/documents", json={"documents": [{"text": "gambit", "labels": ["chess"]}]})

@@ -103,7 +103,7 @@ def test_a_refit_on_request(folder, serving):
         answers = [client.post("/v1/refit") for _ in range(2)]
         assert [one.status_code for one in answers] == [202, 409]
         assert answers[0].json()["state"] == "running" and answers[0].json()["by"] == "teach"
-        assert answers[1].json()["detail"] == "A refit is running already. Wait until it is done, then try again."
+        assert answers[1].json()["detail"] == "A refit is already running. Try again when it is done."
         stages = set()
 
         def ended() -> dict | None:

@@ -200,7 +200,9 @@ def test_the_limit_leaves_descriptors_for_the_rest(monkeypatch):
 
     allowing(1024)
     assert connection_limit(None) == 924 and connection_limit(924) == 924
-    with pytest.raises(ConfigError, match="925 connections need 1,025 file descriptors, and this process may open 1,0"):
+    with pytest.raises(
+        ConfigError, match="925 connections need 1,025 file descriptors, but this process may open only 1,0"
+    ):
         connection_limit(925)
     allowing(1_000_000)
     assert connection_limit(None) == 1000 and connection_limit(5000) == 5000

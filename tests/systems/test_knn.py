@@ -159,7 +159,7 @@ def test_a_report_shows_the_neighbourhood_without_a_confidence(model, tiny_corpu
     assert findings.neighbourhood.sweep["k"] and not findings.neighbourhood.sweep["gamma"]
     assert set(findings.curves) == {"final", "classifier", "neighbours"}
     page = render(findings, model.card, "tiny")
-    assert "Size of the datastore" in page and "γ" not in page.split("Settings:")[0]
+    assert "Datastore size" in page and "γ" not in page.split("Settings:")[0]
 
 
 @pytest.mark.slow

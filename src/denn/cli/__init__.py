@@ -1,4 +1,4 @@
-"""The command line: `main` and how it ends."""
+"""The command line: `main` and its exit codes."""
 
 from __future__ import annotations
 
@@ -16,28 +16,28 @@ if TYPE_CHECKING:
     from denn.stores.trust import UntrustedError
 
 
-begun = time.monotonic()  # of the command, in which Python's own start counts
-COLLECT_AFTER = 100_000  # new objects; after every 700, as Python does it, a tenth of the time of imports goes into it
+begun = time.monotonic()  # start of the command, including Python's own start-up
+COLLECT_AFTER = 100_000  # new objects; Python's default of 700 spends a tenth of the import time on collections
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run a command and exit: 0 done, 2 for what the user can mend, 1 for our own faults, 130 when interrupted."""
+    """Run a command and exit: 0 for success, 2 for errors a user can fix, 1 for bugs in denn, 130 when interrupted."""
     from denn.cli.output import drop_stdout, flush_stdout
     from denn.cli.show import complain, listen
 
     global begun
     begun = time.monotonic() - (time.process_time() if arguments is None else 0.0)
-    if arguments is None:  # the process is ours
+    if arguments is None:  # called as a program, not by a test
         gc.set_threshold(COLLECT_AFTER)
-    sys.excepthook = _fault  # what is caught nowhere is our own fault, and Python then exits with 1
+    sys.excepthook = _bug  # an uncaught error is a bug in denn, and Python exits with 1
     listen()
     try:
         try:
             _run(arguments)
         finally:
-            flush_stdout()  # a full disk is found out here, where it can be said
+            flush_stdout()  # detects a full disk while the error can still be reported
     except (DennError, OSError, MemoryError, RuntimeError) as error:
-        sentence = mendable(error)
+        sentence = user_message(error)
         if sentence is None:
             raise
         drop_stdout()
@@ -46,7 +46,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def _run(arguments: Sequence[str] | None) -> None:
-    """Run a command; again where a person allows the datastore that a model names."""
+    """Run a command, and run it again if the user trusts the datastore that the model names."""
     from denn.cli.app import command
     from denn.stores.trust import UntrustedError
 
@@ -59,7 +59,7 @@ def _run(arguments: Sequence[str] | None) -> None:
 
 
 def _ask_to_trust(error: UntrustedError) -> None:
-    """Let a person at a terminal allow the datastore that a model names; the error stands in any other case."""
+    """Ask at a terminal whether to trust the datastore that a model names; raise the error otherwise."""
     import typer
 
     from denn.stores.trust import trust
@@ -70,27 +70,27 @@ def _ask_to_trust(error: UntrustedError) -> None:
     trust(error.address)
 
 
-def mendable(error: BaseException) -> str | None:
-    """Return the sentence for an error that the user can mend, None for any other."""
+def user_message(error: BaseException) -> str | None:
+    """Return the message for an error that the user can fix, or None for any other error."""
     if isinstance(error, OSError) and error.filename is not None:
         return f"{error.filename}: {error.strerror}."
     if isinstance(error, OSError):
         return f"{error.strerror or error}."
     if isinstance(error, DennError):
         return str(error)
-    # Torch says the second, or on a CPU the third.
-    said = isinstance(error, MemoryError), type(error).__name__ == "OutOfMemoryError", "allocate memory" in str(error)
-    if any(said):
-        return "The memory is used up. Give other parameters, such as --set batch_size=8 or --set max_length=128."
+    # Torch raises the second kind on a GPU and the third on a CPU.
+    signs = isinstance(error, MemoryError), type(error).__name__ == "OutOfMemoryError", "allocate memory" in str(error)
+    if any(signs):
+        return "Out of memory. Try smaller batches or shorter texts: --set batch_size=8 or --set max_length=128."
     return None
 
 
-def _fault(kind: type[BaseException], error: BaseException, where: TracebackType | None) -> None:
-    """Say that the fault is ours, with the traceback where it was asked for."""
+def _bug(kind: type[BaseException], error: BaseException, where: TracebackType | None) -> None:
+    """Report a bug in denn, with the traceback if --verbose was given."""
     from denn.cli.show import complain, is_verbose
 
     if is_verbose():
         traceback.print_exception(kind, error, where)
-    sentence = str(error).split("\n", 1)[0] or "no more is known"
-    more = "" if is_verbose() else ", with what the same command says with --verbose"
-    complain(f"This is a fault of denn itself ({kind.__name__}: {sentence}); please report it{more}.")
+    sentence = str(error).split("\n", 1)[0] or "no message"
+    more = "" if is_verbose() else ", with the output of the same command and --verbose"
+    complain(f"This is a bug in denn ({kind.__name__}: {sentence}). Please report it{more}.")

@@ -1,4 +1,4 @@
-"""All commands of `denn`, wired; each imports what it needs when it runs, so that help comes at once."""
+"""All commands of `denn`. Each imports what it needs when it runs, so that --help is fast."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ app = typer.Typer(rich_markup_mode=None, pretty_exceptions_enable=False, no_args
 
 
 def command(arguments: Sequence[str]) -> Any:
-    """Return what `main` calls; other packages are asked for their commands unless one of denn's own is meant."""
+    """Return the command group; other packages are searched for commands only if the name is not one of denn's own."""
     group: Any = typer.main.get_command(app)
     asked = next((word for word in arguments if not word.startswith("-")), None)
     if asked not in group.commands:
@@ -30,7 +30,7 @@ def command(arguments: Sequence[str]) -> Any:
 
 
 def _added(asked: str | None) -> Mapping[str, Any]:
-    """Return the commands of other packages by name; one that cannot be imported is an error if it is asked for."""
+    """Return the commands of other packages by name; raise if the requested one cannot be imported."""
     added = typer.Typer(rich_markup_mode=None)
     for name in COMMANDS:
         try:
@@ -51,29 +51,32 @@ def _version(asked: bool) -> None:
 @app.callback()
 def denn(
     version: Annotated[
-        bool, typer.Option("--version", help="Say the version and exit.", callback=_version, is_eager=True)
+        bool, typer.Option("--version", help="Show the version and exit.", callback=_version, is_eager=True)
     ] = False,
     quiet: Quiet = False,
     verbose: Verbose = False,
 ) -> None:
-    """Tag documents with several labels each, and show the documents that speak for them."""
+    """Tag documents with multiple labels, and show the evidence for each label."""
 
 
 @app.command()
 def demo(
-    out: Annotated[Path, typer.Option(help="The folder for everything the demo makes.")] = Path("demo"),
-    time_budget: Annotated[str, typer.Option(metavar="TIME", help="For the training: 90s, 5m, 1h30m.")] = "4m",
-    documents: Annotated[int, typer.Option(min=100, help="How many packages to learn from, at most.")] = 3000,
+    out: Annotated[Path, typer.Option(help="Folder for the model and all results of the demo.")] = Path("demo"),
+    time_budget: Annotated[str, typer.Option(metavar="TIME", help="Training time, such as 90s, 5m or 1h30m.")] = "4m",
+    documents: Annotated[int, typer.Option(min=100, help="Maximum number of packages to train on.")] = 3000,
     serve_it: Annotated[
-        bool, typer.Option("--serve", help="Then serve the model, with writing on; at once where it is there.")
+        bool,
+        typer.Option(
+            "--serve", help="Serve the model afterwards with editing enabled; skip training if it already exists."
+        ),
     ] = False,
-    port: Annotated[int, typer.Option(min=0, max=65535, help="For --serve.")] = 8000,
-    seed: Seed = 0,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port for --serve.")] = 8000,
+    seed: Seed = None,
     replace: Replace = False,
     quiet: Quiet = False,
     verbose: Verbose = False,
 ) -> None:
-    """Learn Debian's packages and suggest tags for those without."""
+    """Train on Debian's packages and suggest missing tags."""
     from denn.cli.demo import run
     from denn.cli.show import is_quiet
 

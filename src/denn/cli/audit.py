@@ -1,4 +1,4 @@
-"""`denn audit`: which labels look wrong."""
+"""`denn audit`: find labels that look wrong."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-BEGINNING = 40  # characters of a text in the table
+BEGINNING = 40  # characters of each text shown in the table
 
 
 @with_reading
@@ -28,7 +28,7 @@ def audit(
     model: Model,
     file: Annotated[
         str | None,
-        typer.Argument(metavar="FILE", help="Labelled documents to audit; default: those of the datastore."),
+        typer.Argument(metavar="FILE", help="File of labelled documents to audit; default: the datastore."),
     ] = None,
     count: Annotated[int, typer.Option(min=1, max=10_000, help="Number of documents to list.")] = 100,
     out: Annotated[Path | None, typer.Option(metavar="FILE", help="Output file, written when complete.")] = None,
@@ -37,10 +37,11 @@ def audit(
     quiet: Quiet = False,
     verbose: Verbose = False,
 ) -> None:
-    """Rank documents whose labels look wrong, with labels to add or drop.
+    """Find documents whose labels look wrong.
 
-    Each document is judged without its own labels: stored documents by witnesses that learn again from the others.
-    Shows a table on a terminal; otherwise writes one JSON object per document, on a line each.
+    Ranks documents by suspicion and suggests labels to add or drop. No document is judged by its own labels: stored
+    documents are scored by witnesses refitted on the other documents. Prints a table on a terminal, and JSON lines
+    otherwise, one object per document.
     """
     from denn.cli.output import check_file, writing
     from denn.cli.progress import watching
@@ -62,7 +63,7 @@ def audit(
 
 
 def show(suspects: Sequence[Suspect], vocabulary: Vocabulary) -> None:
-    """Print a table of what looks wrong."""
+    """Print a table of suspicious documents."""
     from denn.cli.show import table
 
     table(
@@ -87,7 +88,7 @@ def _in_words(doubts: Sequence[Doubt], vocabulary: Vocabulary) -> str:
 
 
 def as_row(suspect: Suspect, vocabulary: Vocabulary) -> dict[str, Any]:
-    """Return what is printed of a document."""
+    """Return a suspicious document as a JSON object."""
     document = suspect.document
     doubted = (doubt.label for doubt in (*suspect.add, *suspect.drop))
     names = vocabulary.names(

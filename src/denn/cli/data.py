@@ -1,4 +1,4 @@
-"""`denn data`: the corpora that are known by name."""
+"""`denn data`: list and download the known corpora."""
 
 from __future__ import annotations
 
@@ -16,30 +16,30 @@ if TYPE_CHECKING:
     from denn.data.known import Statistics
 
 log = logging.getLogger(__name__)
-app = typer.Typer(no_args_is_help=True, help="List and fetch the corpora known by name.")
+app = typer.Typer(no_args_is_help=True, help="List and download the known corpora.")
 
 
 @dataclass(frozen=True)
 class Found:
-    """What lies in the folder of a corpus."""
+    """A corpus found on this machine."""
 
     folder: Path
     parts: dict[str, int]
     statistics: Statistics
 
     def as_dict(self) -> dict[str, Any]:
-        """Return plain values."""
+        """Return the fields as one flat dictionary."""
         return {"folder": str(self.folder), **self.parts, **asdict(self.statistics)}
 
 
 @app.command("list")
 def show_list(
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object by name.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object with an entry per corpus.")] = False,
     data_dir: DataDir = None,
     quiet: Quiet = False,
     verbose: Verbose = False,
 ) -> None:
-    """List the known corpora: what the paper says of them, and what is here."""
+    """List the known corpora and their sizes."""
     from denn.cli.show import console, table
     from denn.cli.sources import data_folder
     from denn.data.known import KNOWN
@@ -55,16 +55,16 @@ def show_list(
         }
         typer.echo(json.dumps(rows))
         return
-    headers = ["", "paper:\ndocs", "\nlabels", "per\ndoc", "words\na doc"]
-    headers += ["here:\ntrain", "\nvalid", "\ntest", "\nlabels", "per\ndoc", "words\na doc"]
+    headers = ["", "paper:\ndocs", "\nlabels", "per\ndoc", "words\nper doc"]
+    headers += ["here:\ntrain", "\nvalid", "\ntest", "\nlabels", "per\ndoc", "words\nper doc"]
     table(headers, [[name, *_columns(paper[name]), *_found_columns(found[name])] for name in CORPORA])
     say = console().print
-    say("Words are what blanks separate. `denn data get NAME` says what to put where.")
-    say(f"Each is looked for in a folder of its name in {root} (--data-dir or DENN_DATA).")
+    say("Words are separated by whitespace. `denn data get NAME` shows which files a corpus needs.")
+    say(f"Each corpus is read from a folder with its name in {root} (set by --data-dir or DENN_DATA).")
 
 
 def _find(name: str, root: Path) -> Found | None:
-    """Read a corpus and count; None where it is not there or cannot be read, which is said."""
+    """Read a corpus and count its parts; return None if it is missing, or with a warning if it cannot be read."""
     from denn.data.debian import FILE
     from denn.data.known import PARTS, folder_of
     from denn.data.published import statistics
@@ -72,9 +72,9 @@ def _find(name: str, root: Path) -> Found | None:
     from denn.registry import CORPORA, lookup
 
     folder = folder_of(name, root)
-    if not (folder / FILE if name == "debian" else folder).exists():  # debian would be fetched
+    if not (folder / FILE if name == "debian" else folder).exists():  # reading debian would download it
         return None
-    log.info(f"reading {name} in {folder}")
+    log.info(f"reading {name} from {folder}")
     try:
         corpus = lookup(CORPORA, name, "corpus")(folder)
     except DataError as error:
@@ -98,13 +98,13 @@ def _found_columns(found: Found | None) -> list[str]:
 
 @app.command()
 def get(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="A name from `denn data list`.")],
-    out: Annotated[Path | None, typer.Option(metavar="FILE", help="Where to write it; NAME.jsonl here.")] = None,
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Corpus name from `denn data list`.")],
+    out: Annotated[Path | None, typer.Option(metavar="FILE", help="Output file; default: NAME.jsonl.")] = None,
     data_dir: DataDir = None,
     quiet: Quiet = False,
     verbose: Verbose = False,
 ) -> None:
-    """Write a corpus that can be fetched as one file of JSON lines."""
+    """Download a corpus and write it as JSON lines."""
     from denn.cli.output import check_file, writing
     from denn.cli.sources import data_folder
     from denn.data.debian import load_debian
@@ -115,7 +115,7 @@ def get(
     lookup(CORPORA, name, "corpus")
     folder = folder_of(name, data_folder(data_dir))
     if name != "debian":
-        raise DataError(f"{name} cannot be fetched by denn. Put its files into {folder}: {files_of(name)}.")
+        raise DataError(f"denn cannot download {name}. Put these files into {folder}: {files_of(name)}.")
     path = out or Path(f"{name}.jsonl")
     check_file(path, "--out")
     tagged, untagged = load_debian(folder)
@@ -123,5 +123,5 @@ def get(
         for document in tagged:
             row = {"id": document.id, "text": document.text, "labels": document.labels}
             file.write(json.dumps(row, ensure_ascii=False).encode() + b"\n")
-    log.info(f"{path} has {len(tagged)} packages with tags; {len(untagged)} others have none.")
+    log.info(f"Wrote {len(tagged):,} tagged packages to {path}; {len(untagged):,} others have no tags.")
     log.info(f"Next: denn train {path} --out model --time-budget 5m")

@@ -1,4 +1,4 @@
-"""`denn demo`: learn Debian's tagged packages, measure against a plain system, suggest tags for untagged packages."""
+"""`denn demo`: train on Debian's tagged packages, compare with a baseline, suggest tags for untagged packages."""
 
 from __future__ import annotations
 
@@ -22,20 +22,21 @@ from denn.cli.output import check_folder, writing
 from denn.report.combination import combination_of, system_names
 from denn.strict_json import dumps
 from denn.types import Corpus, Document, Prediction
+from denn.wording import counted
 
 if TYPE_CHECKING:
     from denn.model import Model
 
-Packages = Callable[[], tuple[list[Document], list[Document]]]  # → tagged and untagged documents
+Packages = Callable[[], tuple[list[Document], list[Document]]]  # returns tagged and untagged documents
 
-NAME = "debian"  # of the corpus
-VALID, TEST = 500, 1500  # packages at most
+NAME = "debian"  # the corpus
+VALID, TEST = 500, 1500  # maximum number of packages
 SETTINGS: Mapping[str, Any] = {
     "encoder": "minilm",
-    "max_length": 64,  # name, summary and first sentences tell as much as the whole
+    "max_length": 64,  # name, summary and first sentences are as informative as the whole text
     "embedding_norm": 6.0,
     "head_start": 10,
-    "batch_size": 8,  # many small steps learn more in a short time than few large ones
+    "batch_size": 8,  # in a short run, many small steps learn more than few large ones
     "epochs": 4,
     "schedule": "linear",
     "trained_layers": "auto",
@@ -44,10 +45,10 @@ SETTINGS: Mapping[str, Any] = {
     "alpha": 0.01,
     "vote_temperature": 0.1,
 }
-SUGGESTED, EVIDENCE = 5, 3  # untagged packages shown, and neighbours of each
-SUPPORTING = 3  # words shown for a tag
-WORDS = range(30, 151)  # of a description worth showing
-HELPERS = re.compile(r"^lib|-(data|dbg|dbgsym|dev|doc|docs|l10n)$")  # names of packages that only serve others
+SUGGESTED, EVIDENCE = 5, 3  # number of untagged packages to show, and of neighbours for each
+SUPPORTING = 3  # number of words to show for each tag
+WORDS = range(30, 151)  # length of a description worth showing
+HELPERS = re.compile(r"^lib|-(data|dbg|dbgsym|dev|doc|docs|l10n)$")  # packages that only support other packages
 SVMS = {"SVM at 0": "TF-IDF + SVM, at 0", "SVM tuned": "TF-IDF + SVM, tuned"}
 METRICS = {
     "P": "micro_precision",
@@ -59,23 +60,23 @@ METRICS = {
     "empty": "empty_predictions",
 }
 LEGEND = (
-    "All in per cent, thresholds tuned on the validation packages. P, R: micro precision and recall; macro F1: mean "
-    "over all tags, supp. F1: over those that occur in the test; doc. F1: mean over packages; empty: packages without "
-    "a suggestion."
+    "All values in percent, at thresholds tuned on the validation packages. P, R: micro precision and recall; macro "
+    "F1: mean over all tags; supp. F1: mean over the tags that occur in the test; doc. F1: mean over packages; empty: "
+    "packages without a suggestion."
 )
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """How well each system tags the test packages."""
+    """Scores of each system on the test packages."""
 
     systems: Mapping[str, Mapping[str, float]]  # system → metric → value
-    bands: Mapping[str, Sequence[Mapping[str, Any]]]  # tags by training frequency, for "SVM tuned" and "final"
+    bands: Mapping[str, Sequence[Mapping[str, Any]]]  # tags grouped by training frequency, for "SVM tuned" and "final"
 
 
 @dataclass(frozen=True)
 class Suggestion:
-    """Tags for a package that has none."""
+    """Suggested tags for an untagged package."""
 
     package: str
     description: str  # its first line
@@ -93,11 +94,11 @@ def run(
     packages: Packages | None = None,
     settings: Mapping[str, Any] = SETTINGS,
 ) -> None:
-    """Train on at most `documents` packages for `budget` seconds, and show how good that is and what it is good for.
+    """Train on at most `documents` packages for `budget` seconds, evaluate the model, and suggest tags.
 
-    The model, the packages tested on (`test.jsonl`) and all that is shown (`report.json`) go to `out`. The model of an
-    earlier demo is replaced, any other, and one whose datastore was changed, only with consent. `packages` and
-    `settings` take the place of Debian's packages and of the settings found for them.
+    Writes the model, the test packages (`test.jsonl`) and all numbers shown (`report.json`) to `out`. Replaces the
+    model of an earlier demo without asking, unless its datastore was changed. `packages` and `settings` override
+    Debian's packages and the settings tuned for them.
     """
     from denn.build import Silent, train
     from denn.cli.progress import watching
@@ -120,7 +121,12 @@ def run(
     _show_corpus(corpus, len(tagged), len(untagged))
     out.mkdir(parents=True, exist_ok=True)
     with nullcontext(Silent()) if quiet else watching() as progress:
-        chosen = {**settings, "time_budget": budget, "seed": seed, "allow_poor": True}  # the comparison tells
+        chosen = {
+            **settings,
+            "time_budget": budget,
+            "seed": seed,
+            "allow_poor": True,
+        }  # the comparison shows how good it is
         model = train(corpus, out=out / "model", progress=progress, restart=True, replace=replace, **chosen)
     _write_test(out / "test.jsonl", corpus.test)
     reached("training")
@@ -147,7 +153,7 @@ def _debian() -> tuple[list[Document], list[Document]]:
 
 
 def parts(tagged: Sequence[Document], documents: int, seed: int) -> Corpus:
-    """Draw test, validation and training packages; small corpora give a fifth to the test and a tenth to validation."""
+    """Draw test, validation and training packages; a small corpus gives a fifth to the test, a tenth to validation."""
     drawn = random.Random(seed).sample(list(tagged), len(tagged))
     test = min(TEST, len(drawn) // 5)
     train = test + min(VALID, len(drawn) // 10)
@@ -163,7 +169,7 @@ def _write_test(path: Path, documents: Sequence[Document]) -> None:
 
 
 def compare(model: Model, corpus: Corpus) -> Comparison:
-    """Measure DENN, its parts and a support vector machine on the test packages; all learnt the same ones."""
+    """Evaluate DENN, its parts and a support vector machine, trained on the same packages, on the test packages."""
     from denn.core.metrics import all_scores, frequency_bands
     from denn.evaluation import BAND_EDGES
     from denn.registry import METHODS, lookup
@@ -186,7 +192,7 @@ def compare(model: Model, corpus: Corpus) -> Comparison:
 
 
 def suggest(model: Model, untagged: Sequence[Document], seed: int) -> list[Suggestion]:
-    """Suggest tags for packages drawn from those with a description of some length that do not only serve others."""
+    """Suggest tags for random packages that have a description of some length and do not only support others."""
     worth = [d for d in untagged if len(d.text.split()) in WORDS and not HELPERS.search(str(d.id))]
     drawn = random.Random(seed).sample(worth, min(SUGGESTED, len(worth)))
     predictions = model.predict([document.text for document in drawn], min_labels=1, evidence=EVIDENCE)
@@ -197,18 +203,18 @@ def suggest(model: Model, untagged: Sequence[Document], seed: int) -> list[Sugge
 
 
 def _show_corpus(corpus: Corpus, tagged: int, untagged: int) -> None:
-    """Say what is learnt and where it comes from."""
+    """Print the sizes of the corpus and its parts."""
     show.console().print(
-        f"Debian's packages, from apt's own lists: {tagged:,} with tags, {untagged:,} without. Drawn from the tagged "
-        f"ones: {len(corpus.train):,} to learn from, {len(corpus.valid):,} to tune on, {len(corpus.test):,} to test "
-        f"on; {len(corpus.labels)} tags in all."
+        f"Debian packages from apt's package lists: {tagged:,} tagged, {untagged:,} untagged. Sample of the tagged "
+        f"packages: {len(corpus.train):,} for training, {len(corpus.valid):,} for validation, {len(corpus.test):,} "
+        f"for testing, with {len(corpus.labels):,} different tags."
     )
 
 
 def _show_comparison(comparison: Comparison, names: Mapping[str, str], documents: int) -> None:
-    """Print the systems next to each other, then the tags by their frequency."""
+    """Print the scores of each system, then F1 by tag frequency."""
     say = show.console().print
-    say(f"\nOn {documents:,} packages that no system has seen:")
+    say(f"\nScores on {counted(documents, 'test package')}:")
     rows = [
         [names[system], *(f"{100 * metrics[metric]:.1f}" for metric in METRICS.values())]
         for system, metrics in comparison.systems.items()
@@ -217,8 +223,8 @@ def _show_comparison(comparison: Comparison, names: Mapping[str, str], documents
     say(LEGEND)
     lead = {metric: 100 * lead_over_svm(comparison, metric) for metric in ("micro_f1", "macro_f1")}
     say(
-        f"DENN against the better of the two SVMs: micro F1 {lead['micro_f1']:+.1f}, macro F1 "
-        f"{lead['macro_f1']:+.1f}.\n\nThe tags by the number of packages to learn them from:"
+        f"DENN compared with the better of the two SVMs: micro F1 {lead['micro_f1']:+.1f}, macro F1 "
+        f"{lead['macro_f1']:+.1f} points.\n\nTags by number of training packages:"
     )
     rows = [
         [svm["name"], str(svm["labels"]), str(svm["supported"])]
@@ -227,24 +233,26 @@ def _show_comparison(comparison: Comparison, names: Mapping[str, str], documents
         if svm["labels"]
     ]
     columns = [f"{metric} F1\n{system}" for metric in ("micro", "macro") for system in ("SVM", "DENN")]
-    show.table(["packages", "tags", "of them\ntested", *columns], rows)
+    show.table(["training\npackages", "tags", "in the\ntest", *columns], rows)
 
 
 def lead_over_svm(comparison: Comparison, metric: str) -> float:
-    """Return by how much DENN is ahead of the better of the two support vector machines."""
+    """Return the lead of DENN over the better of the two support vector machines."""
     systems = comparison.systems
     return systems["final"][metric] - max(systems["SVM at 0"][metric], systems["SVM tuned"][metric])
 
 
 def _show_suggestions(suggestions: Sequence[Suggestion], threshold: float) -> None:
-    """Print the tags of each package, what speaks for each, and the nearest tagged packages."""
+    """Print the suggested tags of each package, their evidence, and the nearest tagged packages."""
     say = show.console().print
-    words = "; then the words that support it" if any(one.prediction.words for one in suggestions) else ""
+    words = (
+        " The last column shows words that support the tag." if any(one.prediction.words for one in suggestions) else ""
+    )
     say(
-        f"\nSuggestions for {len(suggestions)} packages without tags, drawn by chance from those with {WORDS[0]} to "
-        f"{WORDS[-1]} words of description, without libraries, documentation and data. Tags that score above "
-        f"{threshold:.2f}, at least one, with the score that each witness gives; ● marks a tag of the neighbour with "
-        f"this number{words}."
+        f"\nSuggestions for {counted(len(suggestions), 'random untagged package')} with descriptions of {WORDS[0]} to "
+        f"{WORDS[-1]} words, excluding libraries, documentation and data. Each package gets the tags that score above "
+        f"{threshold:.2f}, but at least one. The columns show the score of each witness; ● means that the neighbour "
+        f"with this number has the tag.{words}"
     )
     for suggestion in suggestions:
         say(f"\n{suggestion.description}")
@@ -255,7 +263,7 @@ def _show_suggestions(suggestions: Sequence[Suggestion], threshold: float) -> No
 
 
 def _show_tags(prediction: Prediction) -> None:
-    """Print a line for each tag: scores, neighbours and, where a witness names any, words."""
+    """Print a line for each tag: scores, neighbours and any supporting words."""
     parts, words = prediction.parts, prediction.words
     witnesses = list(dict.fromkeys(name for tag in prediction.labels for name in parts.get(tag, {})))
     rows = []
@@ -271,20 +279,20 @@ def _show_tags(prediction: Prediction) -> None:
 
 
 def _show_end(out: Path, seconds: float) -> None:
-    """Say where everything is and what to do next."""
+    """Print where the results are and what to do next."""
     model, test, report = shlex.quote(str(out / "model")), shlex.quote(str(out / "test.jsonl")), out / "report.json"
     say = show.console().print
-    say(f"\nDone in {show.span(seconds)}. The model is in {model}, all numbers are in {report}. Next:")
+    say(f"\nDone in {show.span(seconds)}. The model is in {model}, and all numbers are in {report}. Next:")
     say(f"  echo 'a text editor for the terminal' | denn predict {model} --evidence", soft_wrap=True)
-    say(f"  denn report {model} {test}   # a page on how well it does", soft_wrap=True)
-    say(f"  denn store add {model} yours.jsonl   # more packages and tags, no training", soft_wrap=True)
-    say(f"  denn serve {model} --teach   # a page to tag, teach and browse", soft_wrap=True)
+    say(f"  denn report {model} {test}   # a report as a web page", soft_wrap=True)
+    say(f"  denn store add {model} yours.jsonl   # add packages and tags", soft_wrap=True)
+    say(f"  denn serve {model} --teach   # tag, teach and browse", soft_wrap=True)
 
 
 def _report(
     model: Model, corpus: Corpus, untagged: int, comparison: Comparison, suggestions: Sequence[Suggestion]
 ) -> dict[str, Any]:
-    """Return all that is shown, and what it depends on, as plain values."""
+    """Return all numbers shown, with versions and settings, for report.json."""
     sizes = {name: len(getattr(corpus, name)) for name in ("train", "valid", "test", "labels")}
     return {
         "date": datetime.now(UTC).isoformat(timespec="seconds"),

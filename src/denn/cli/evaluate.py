@@ -1,4 +1,4 @@
-"""`denn evaluate`: how good a model is on labelled documents."""
+"""`denn evaluate`: measure a model on labelled documents."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import typer
 from denn.cli.options import DataDir, MinLabels, Model, Quiet, Verbose
 from denn.cli.sources import Reading, open_documents, with_reading
 from denn.strict_json import dumps
+from denn.wording import counted
 
 if TYPE_CHECKING:
     from denn.evaluation import Evaluation
@@ -23,16 +24,19 @@ log = logging.getLogger(__name__)
 def evaluate(
     model: Model,
     corpus: Annotated[
-        str, typer.Argument(metavar="CORPUS", help="A file, or a name from `denn data list` for its test part.")
+        str,
+        typer.Argument(
+            metavar="CORPUS", help="File of labelled documents, or corpus name from `denn data list` (its test part)."
+        ),
     ],
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the metrics as one JSON object.")] = False,
     stored: Annotated[
         bool,
         typer.Option("--stored", help="The documents are in the datastore; exclude each one from its own evidence."),
     ] = False,
     min_labels: MinLabels = 0,
     per_label: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Write counts and scores of each label, tab-separated.")
+        Path | None, typer.Option(metavar="FILE", help="Write counts and scores of each label to a tab-separated file.")
     ] = None,
     data_dir: DataDir = None,
     *,
@@ -40,7 +44,7 @@ def evaluate(
     quiet: Quiet = False,
     verbose: Verbose = False,
 ) -> None:
-    """Measure a model on labelled documents it has not seen."""
+    """Evaluate a model on labelled documents."""
     from denn.cli import show
     from denn.cli.output import check_file
     from denn.model import load
@@ -48,7 +52,7 @@ def evaluate(
     check_file(per_label, "--per-label")
     with show.interruptible("interrupted"), load(model) as loaded:
         documents = open_documents(corpus, data_dir, reading, "train" if stored else "document")
-        log.info(f"scoring {len(documents)} documents")
+        log.info(f"scoring {counted(len(documents), 'document')}")
         found = loaded.evaluate(documents, stored=stored, min_labels=min_labels)
     if per_label is not None:
         _write_labels(per_label, found, loaded.vocabulary)
@@ -59,7 +63,7 @@ def evaluate(
 
 
 def _write_labels(path: Path, found: Evaluation, vocabulary: Vocabulary) -> None:
-    """Write one line per label, with a header; with its name if there is a vocabulary."""
+    """Write a header and one line per label, with its name if the model has a vocabulary."""
     from denn.cli.output import writing
     from denn.data.spreadsheets import write_table
 

@@ -1,4 +1,4 @@
-"""Options that several commands share, and what their values mean."""
+"""Options that several commands share."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ LONGEST = 10**9  # seconds: 31 years
 
 
 def duration(text: str) -> float:
-    """Return the seconds of "90", "90s", "5m" or "1h30m"."""
+    """Convert "90", "90s", "5m" or "1h30m" to seconds."""
     found = re.fullmatch(r"(?:(\d+)h)?(?:(\d+)m)?(?:(\d+(?:\.\d+)?)s?)?", text)
     if not text or found is None:
-        raise typer.BadParameter(f"got {text!r}, expected a time such as 90, 90s, 5m or 1h30m")
+        raise typer.BadParameter(f"{text!r} is not a time. Give one such as 90, 90s, 5m or 1h30m")
     hours, minutes, seconds = (float(part or 0) for part in found.groups())
     total = 3600 * hours + 60 * minutes + seconds
     if total > LONGEST:
-        raise typer.BadParameter(f"got {text[:20]!r}, expected at most {LONGEST:,} seconds")
+        raise typer.BadParameter(f"{text[:20]!r} is too long. Give at most {LONGEST:,} seconds")
     return total
 
 
 def model_folder(text: str) -> Path:
-    """Return the folder of a model, which is downloaded first if a name on the hub is given."""
+    """Return the folder of a model; download it first if the name is on the hub."""
     from denn.hub import is_hub_name
 
     name, _, revision = text.partition("@")
@@ -41,9 +41,9 @@ def model_folder(text: str) -> Path:
 
 
 def finite(value: float | None) -> float | None:
-    """Refuse infinity and what is not a number, which lie in every range."""
+    """Reject infinity and NaN, which pass every range check."""
     if value is not None and not math.isfinite(value):
-        raise typer.BadParameter(f"got {value}, expected a finite number")
+        raise typer.BadParameter(f"{value} is not a finite number")
     return value
 
 
@@ -103,67 +103,69 @@ Model = Annotated[
     ),
 ]
 Method = Annotated[
-    str | None, typer.Option(help="Method to train.  [default: that of the recipe, or denn]", autocompletion=_methods)
+    str | None, typer.Option(help="Method to train.  [default: the recipe's method, or denn]", autocompletion=_methods)
 ]
 Combination = Annotated[
     str | None,
     typer.Option(
         metavar="[learnt|average|confidence]",
-        help="How to combine the witnesses: learnt on validation documents, their average, or the paper's confidence "
-        "λ.  [default: learnt]",
+        help="How to combine the witnesses: a combination learnt on validation documents, the average, or the paper's "
+        "confidence λ.  [default: learnt]",
         autocompletion=_combiners,
     ),
 ]
 Optimise = Annotated[
     Literal["micro_f1", "macro_f1", "precision_at_k"] | None,
     typer.Option(
-        help="Metric to choose combination and thresholds for; precision_at_k is that of the 5 best labels.  "
-        "[default: micro_f1]"
+        help="Metric to optimise when choosing the combination and the thresholds; precision_at_k is the precision of "
+        "the 5 best labels.  [default: micro_f1]"
     ),
 ]
 Precision = Annotated[
     Literal["auto", "float32", "bfloat16", "int8"],
     typer.Option(
-        help="Number format of the encoder. auto: the fastest here; int8 only if it loses at most 0.1 points of micro "
-        "F1 on the model's validation documents, which is measured once."
+        help="Number format of the encoder. auto picks the fastest on this machine, and int8 only if it costs at most "
+        "0.1 points of micro F1 on the model's validation documents (measured once)."
     ),
 ]
 Effort = Annotated[
     Literal["quick", "balanced", "best"] | None,
     typer.Option(
-        help="quick: keep the encoder as it is; balanced: then fine-tune it, and keep the better model; best: the same "
-        "with a large encoder.  [default: what suits the machine and the time]"
+        help="quick keeps the encoder frozen; balanced also fine-tunes it and keeps the better model; best does the "
+        "same with a large encoder.  [default: depends on the machine and the time budget]"
     ),
 ]
-Replace = Annotated[bool, typer.Option("--replace", help="Replace a model in the output folder without asking.")]
-Seed = Annotated[int | None, typer.Option(callback=_seed, help="Random seed.")]
+Replace = Annotated[
+    bool, typer.Option("--replace", help="Replace an existing model in the output folder without asking.")
+]
+Seed = Annotated[int | None, typer.Option(callback=_seed, help="Random seed; default: 0.")]
 DataDir = Annotated[
     Path | None,
-    typer.Option(envvar="DENN_DATA", help="Folder of the known corpora, one subfolder each."),
+    typer.Option(envvar="DENN_DATA", help="Folder of the known corpora, with one subfolder each."),
 ]
 InputFormat = Annotated[
     Literal["lines", "csv", "tsv"] | None,
     typer.Option(
-        help="Format of standard input or of a file without a known extension; lines: texts or JSON objects.  "
-        "[default: csv or tsv if the first line names the text column, else lines]"
+        help="Format of standard input, or of a file without a known extension; lines: texts or JSON objects.  "
+        "[default: csv or tsv if the first line contains the name of the text column, otherwise lines]"
     ),
 ]
-TextColumn = Annotated[str, typer.Option(help="Column that holds the texts.")]
-LabelsColumn = Annotated[str, typer.Option(help="Column that holds the labels.")]
+TextColumn = Annotated[str, typer.Option(help="Column with the texts.")]
+LabelsColumn = Annotated[str, typer.Option(help="Column with the labels.")]
 LabelColumns = Annotated[
     str | None,
     typer.Option(
         metavar="NAMES",
-        help="Columns of 0 and 1, one per label, instead: 'sports,politics', 'topic_*' for all that begin so, '*' for "
-        "all but text and id.",
+        help="Columns of 0 and 1, one per label, instead of --labels-column: a list such as 'sports,politics', a "
+        "prefix such as 'topic_*', or '*' for all but text and id.",
     ),
 ]
-IdColumn = Annotated[str, typer.Option(help="Column that holds the ids.")]
+IdColumn = Annotated[str, typer.Option(help="Column with the ids.")]
 Vocabulary = Annotated[
     Path | None,
     typer.Option(
         metavar="FILE",
-        help="Names and descriptions of labels by their ids: CSV, TSV, JSON or SKOS (.ttl, .rdf). The corpus may use "
+        help="File with names and descriptions of label ids: CSV, TSV, JSON or SKOS (.ttl, .rdf). The corpus may use "
         "ids or names.",
     ),
 ]

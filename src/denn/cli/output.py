@@ -1,4 +1,4 @@
-"""Where results are written: stdout, or a file that appears when it is complete."""
+"""Write results to stdout, or to a file that appears when it is complete."""
 
 from __future__ import annotations
 
@@ -17,39 +17,38 @@ log = logging.getLogger(__name__)
 
 
 def check_file(path: Path | None, option: str, *, make_folder: bool = False) -> None:
-    """Complain before any work where a file cannot be written; `make_folder`: its folder need not exist yet."""
+    """Raise before any work if a file cannot be written; with `make_folder`, its folder need not exist yet."""
     if path is None:
         return
     if path.is_dir():
-        raise ConfigError(f"Got the folder {path}, expected a file for {option}, such as {path / 'result'}.")
+        raise ConfigError(f"{path} is a folder. Give a file for {option}, such as {path / 'result'}.")
     if path.exists() and not path.is_file():
-        raise ConfigError(f"Got {path}, which is no ordinary file, expected a file for {option}.")
+        raise ConfigError(f"{path} is not a regular file. Give another file for {option}.")
     check_folder(path.parent, option, path, make=make_folder)
 
 
 def check_folder(folder: Path, option: str, path: Path | None = None, *, make: bool = True) -> None:
-    """Complain before any work where nothing can be written to a folder; `make`: it need not exist yet."""
+    """Raise before any work if a folder is not writable; with `make`, it need not exist yet."""
     written = path or folder
     there = next((place for place in (folder, *folder.parents) if place.exists()), folder)
     if not there.is_dir():
-        raise ConfigError(f"{written} cannot be written, as {there} is not a folder. Give another {option}.")
+        raise ConfigError(f"Cannot write {written}: {there} is not a folder. Give another {option}.")
     if there != folder and not make:
         raise ConfigError(
-            f"{written} cannot be written, as there is no folder {folder}. Make it, or give another {option}."
+            f"Cannot write {written}: the folder {folder} does not exist. Create it, or give another {option}."
         )
     try:
         with tempfile.TemporaryFile(dir=there):
             pass
     except OSError as error:
         raise ConfigError(
-            f"{written} cannot be written, as nothing can be written to the folder {there} ({error.strerror}). Give "
-            f"another {option}."
+            f"Cannot write {written}: the folder {there} is not writable ({error.strerror}). Give another {option}."
         ) from error
 
 
 @contextmanager
 def writing(path: Path | None) -> Iterator[IO[bytes]]:
-    """Open stdout, or a file beside the one asked for that takes its place when all went well."""
+    """Open stdout, or a temporary file that is renamed to `path` on success."""
     if path is None:
         try:
             yield sys.stdout.buffer
@@ -57,26 +56,24 @@ def writing(path: Path | None) -> Iterator[IO[bytes]]:
             drop_stdout()
         return
     beside = path.with_name(path.name + ".part")
-    beside.unlink(missing_ok=True)  # a link there must not lead elsewhere
+    beside.unlink(missing_ok=True)  # do not follow a symbolic link
     try:
         with beside.open("xb") as file:
             yield file
             file.flush()
             os.fsync(file.fileno())
     except (DennError, KeyboardInterrupt):
-        log.warning(f"what was written so far is in {beside}")
+        log.warning(f"partial output is in {beside}")
         raise
     except OSError as error:
-        if error.filename is not None:  # another file's
+        if error.filename is not None:  # the error is about another file
             raise
-        raise ConfigError(
-            f"{path} cannot be written: {error.strerror}. What was written so far is in {beside}."
-        ) from error
+        raise ConfigError(f"Cannot write {path}: {error.strerror}. Partial output is in {beside}.") from error
     beside.replace(path)
 
 
 def flush_stdout() -> None:
-    """Write what waits for stdout; that whoever reads it has enough is no error."""
+    """Flush stdout; a reader that closed the pipe is not an error."""
     try:
         sys.stdout.flush()
     except BrokenPipeError:
@@ -84,7 +81,7 @@ def flush_stdout() -> None:
 
 
 def drop_stdout() -> None:
-    """Drop what cannot be written to stdout, as Python would try again when it exits."""
+    """Discard output that stdout does not accept, because Python would try to write it again at exit."""
     try:
         sys.stdout.flush()
     except OSError:

@@ -1,4 +1,4 @@
-"""`denn predict`: texts in, predictions out, in order and in constant memory."""
+"""`denn predict`: tag texts, in input order and constant memory."""
 
 from __future__ import annotations
 
@@ -23,12 +23,16 @@ def predict(
     evidence: Annotated[
         bool, typer.Option("--evidence", help="Add the evidence: similar documents and supporting words.")
     ] = False,
-    neighbours: Annotated[int, typer.Option(min=1, max=10**4, help="Number of similar documents to show.")] = 3,
+    neighbours: Annotated[
+        int, typer.Option(min=1, max=10**4, help="Number of similar documents to show with --evidence.")
+    ] = 3,
     threshold: Annotated[
         float | None,
         typer.Option(min=0, max=1, callback=finite, help="Minimum score for a label; default: the tuned threshold."),
     ] = None,
-    per_label: Annotated[bool, typer.Option("--per-label", help="Use the threshold tuned for each label.")] = False,
+    per_label: Annotated[
+        bool, typer.Option("--per-label", help="Use a separate tuned threshold for each label.")
+    ] = False,
     min_labels: MinLabels = 0,
     precision: Precision = "auto",
     output: Annotated[
@@ -46,12 +50,12 @@ def predict(
 ) -> None:
     """Tag texts and show the evidence.
 
-    Each line is a text, or a JSON object with a "text"; CSV, TSV and Parquet files are read by their extension, and
-    standard input as CSV or TSV if its first line names the text column. Writes one JSON object per text, on a line
-    each, in the order of the input, or a table.
+    Each input line is a text, or a JSON object with a "text". CSV, TSV and Parquet files are recognised by their
+    extension; standard input is read as CSV or TSV if its first line contains the name of the text column. Writes JSON
+    lines or a table, one entry per text, in input order.
     """
     if per_label and threshold is not None:
-        raise typer.BadParameter("give either --threshold or --per-label")
+        raise typer.BadParameter("give --threshold or --per-label, not both")
     from denn.cli.output import check_file, writing
     from denn.cli.prediction_files import check_format, prediction_writer
     from denn.cli.show import interruptible
@@ -62,7 +66,7 @@ def predict(
     check_file(output, "--output")
     check_format(output, evidence)
     if file == "-" and sys.stdin.isatty():
-        log.info("Type or paste texts, one a line; end with Ctrl-D.")
+        log.info("Type or paste texts, one per line; end with Ctrl-D.")
     source = sys.stdin.buffer if file == "-" else file
     rows = iterate_texts(source, text_column=text_column, id_column=id_column, format=input_format)
     texts = TextsBeforeError(rows)
@@ -75,7 +79,7 @@ def predict(
         with prediction_writer(out, output, evidence, bool(loaded.vocabulary)) as write:
             for prediction in decided:
                 write(*texts.waiting.popleft(), prediction)
-                if not texts.waiting:  # all that was read is answered
+                if not texts.waiting:  # every text read so far has its answer
                     out.flush()
         if texts.error is not None:
             raise texts.error

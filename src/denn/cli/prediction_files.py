@@ -1,4 +1,4 @@
-"""Predictions as files: JSON lines, CSV and TSV for spreadsheets, Parquet; row by row, in constant memory."""
+"""Write predictions as JSON lines, CSV, TSV or Parquet, in constant memory."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ if TYPE_CHECKING:
 
 Write = Callable[["str | None", str, "Prediction"], None]  # id, text, prediction
 
-PARTS = re.compile(r"[|;,]|^\[")  # what a reader would split labels at, or take for a list
-ROWS = 1000  # of Parquet that are written together
+PARTS = re.compile(r"[|;,]|^\[")  # a label with one of these could be split, or read as a list
+ROWS = 1000  # per Parquet row group
 
 
 def check_format(output: Path | None, evidence: bool) -> None:
-    """Complain before any work about a table that could not hold the evidence, or cannot be written here."""
+    """Raise before any work if a table cannot include the evidence, or cannot be written here."""
     suffix = "" if output is None else output.suffix.lower()
     if suffix in TABLES and evidence:
-        raise typer.BadParameter(f"{suffix} has no room for --evidence. Use an --output that ends with .jsonl")
+        raise typer.BadParameter(f"{suffix} files cannot include --evidence. Give an --output that ends with .jsonl")
     if suffix == ".parquet":
         from denn.data.compressed import arrow
 
@@ -36,7 +36,7 @@ def check_format(output: Path | None, evidence: bool) -> None:
 def prediction_writer(
     out: IO[bytes], output: Path | None, evidence: bool, names: bool
 ) -> AbstractContextManager[Write]:
-    """Return what writes predictions in the format of the file's extension; `names`: the model has a vocabulary."""
+    """Return a writer for the format of the file's extension; `names` adds a column with the names of labels."""
     table = TABLES.get("" if output is None else output.suffix.lower())
     return _json_lines(out, evidence) if table is None else table(out, names)
 
@@ -50,7 +50,7 @@ def _json_lines(out: IO[bytes], evidence: bool) -> Iterator[Write]:
 
 
 def _separated(separator: str) -> Callable[[IO[bytes], bool], AbstractContextManager[Write]]:
-    """Return a writer of tables that spreadsheets can open, with the columns that the page's files end with."""
+    """Return a writer of tables for spreadsheets, with the same added columns as files of the web page."""
 
     @contextmanager
     def writing(out: IO[bytes], names: bool) -> Iterator[Write]:
@@ -71,7 +71,7 @@ def _separated(separator: str) -> Callable[[IO[bytes], bool], AbstractContextMan
 
 
 def _joined(labels: Sequence[str]) -> str:
-    """Join labels by bars, as denn reads them; as a JSON list if one of them could be split."""
+    """Join labels with bars, as denn reads them, or write a JSON list if one could be split."""
     risky = any(map(PARTS.search, labels))
     return json.dumps(labels, ensure_ascii=False) if risky else "|".join(labels)
 
@@ -102,14 +102,14 @@ def _parquet(out: IO[bytes], names: bool) -> Iterator[Write]:
         try:
             yield write
         finally:
-            flush()  # also before a bad row: what was answered is kept
+            flush()  # also after an error, to keep the predictions so far
 
 
 TABLES = {".csv": _separated(","), ".tsv": _separated("\t"), ".parquet": _parquet}
 
 
 def as_row(id: str | None, prediction: Prediction, evidence: bool) -> dict[str, Any]:
-    """Return what is printed of a prediction."""
+    """Return a prediction as a JSON object."""
     row: dict[str, Any] = {} if id is None else {"id": id}
     row["labels"] = prediction.labels
     row["scores"] = {label: round(score, 4) for label, score in prediction.scores.items()}

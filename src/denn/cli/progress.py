@@ -1,4 +1,4 @@
-"""Progress of long work on stderr: a bar on a terminal, plain lines elsewhere, nothing when it should be quiet."""
+"""Progress on stderr: a bar on a terminal, plain lines elsewhere, nothing with --quiet."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from denn.build import Silent
 from denn.cli.show import console, span
 from denn.types import Stage
+from denn.wording import counted
 
 if TYPE_CHECKING:
     import rich.progress
@@ -23,7 +24,7 @@ log = logging.getLogger(__name__)
 
 @contextmanager
 def watching() -> Iterator[Progress]:
-    """Give the progress that suits where stderr goes."""
+    """Yield a progress display that suits stderr."""
     if not log.isEnabledFor(logging.INFO):
         yield Silent()
     elif not sys.stderr.isatty():
@@ -42,14 +43,16 @@ def watching() -> Iterator[Progress]:
 
 
 class Pace:
-    """How fast one stage goes, and what is left of it."""
+    """Rate and remaining time of one stage."""
 
     def __init__(self, stage: Stage) -> None:
         self.total, self.unit, self.begun = stage.total, stage.unit, time.monotonic()
-        self.first: int | None = None  # done before this process, or at its first report
+        self.first: int | None = (
+            None  # count at the first report: work done before this process does not count for the rate
+        )
 
     def describe(self, done: int, values: dict[str, object]) -> str:
-        """Say rate, loss and time left, as far as they are known."""
+        """Return rate, loss and time left, as far as known."""
         if self.first is None:
             self.first, self.begun = done, time.monotonic()
         seconds = time.monotonic() - self.begun
@@ -64,34 +67,35 @@ class Pace:
 
 
 class Plain:
-    """A line for each stage and each note."""
+    """Progress as a line for each stage and each note."""
 
     def __init__(self) -> None:
         self.pace, self.said = Pace(Stage("")), ""
 
     def start(self, stage: Stage) -> None:
-        """Say what begins."""
+        """Log the start of a stage."""
         self.pace, self.said = Pace(stage), ""
-        log.info(stage.what if stage.total is None else f"{stage.what}: {stage.total:,} {stage.unit}")
+        size = None if stage.total is None else counted(stage.total, stage.unit.removesuffix("s"))
+        log.info(stage.what if size is None else f"{stage.what}: {size}")
 
     def advance(self, done: int, **values: object) -> None:
-        """Remember the pace for the next note, while the stage lasts."""
+        """Remember the pace for the next note of this stage."""
         over = self.pace.total is not None and done >= self.pace.total
         self.said = "" if over else self.pace.describe(done, {**values, "loss": None})
 
     def note(self, message: str) -> None:
-        """Say a line, with the pace."""
+        """Log a message with the pace."""
         log.info(f"{message} ({self.said})" if self.said else message)
 
 
 class Bar:
-    """A bar for the stage that runs; notes stay above it."""
+    """Progress as a bar for the current stage, with notes above it."""
 
     def __init__(self, display: rich.progress.Progress) -> None:
         self.display, self.pace = display, Pace(Stage(""))
 
     def start(self, stage: Stage) -> None:
-        """Put a new bar in the place of the last."""
+        """Replace the bar by one for the new stage."""
         for task in self.display.task_ids:
             self.display.remove_task(task)
         self.pace = Pace(stage)

@@ -1,4 +1,4 @@
-"""`denn push`: a model onto the Hugging Face hub, after a question about its texts."""
+"""`denn push`: upload a model to the Hugging Face hub, after asking about its texts."""
 
 from __future__ import annotations
 
@@ -15,17 +15,18 @@ log = logging.getLogger(__name__)
 
 def push(
     model: Model,
-    name: Annotated[str, typer.Argument(metavar="USER/MODEL", help="Name of the repository on the hub.")],
-    public: Annotated[bool, typer.Option("--public", help="Let everybody read it, its texts included.")] = False,
+    name: Annotated[str, typer.Argument(metavar="USER/MODEL", help="Repository name on the hub.")],
+    public: Annotated[bool, typer.Option("--public", help="Make the repository public, including its texts.")] = False,
     license: Annotated[str | None, typer.Option(help="License for the model card, such as apache-2.0.")] = None,
     revision: Annotated[str | None, typer.Option(help="Branch to push to; created if missing.")] = None,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask before uploading texts.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Upload texts without asking.")] = False,
     quiet: Quiet = False,
     verbose: Verbose = False,
 ) -> None:
-    """Upload a model to the Hugging Face hub, with the texts of its documents.
+    """Upload a model to the Hugging Face hub.
 
-    The repository is private unless --public is given. Log in first with `hf auth login`, or set HF_TOKEN.
+    This uploads the texts of its documents too. The repository is private unless --public is given. Log in first with
+    `hf auth login`, or set HF_TOKEN.
     """
     from denn.errors import HubError
     from denn.hub import client
@@ -36,7 +37,7 @@ def push(
     if not yes:
         sentence = texts_of(model).sentence(name, not public)
         if not sys.stdin.isatty():
-            raise HubError(f"{sentence} Nothing was uploaded: pass --yes to agree.")
+            raise HubError(f"{sentence} Nothing was uploaded. Pass --yes to proceed.")
         if not typer.confirm(f"{sentence}\nContinue?", err=True):
             raise HubError("Nothing was uploaded.")
     log.info(f"pushed: {push_model(model, name, private=not public, license=license, revision=revision)}")

@@ -1,4 +1,4 @@
-"""`denn queue`: which texts to label next."""
+"""`denn queue`: choose the texts to label next."""
 
 from __future__ import annotations
 
@@ -28,10 +28,11 @@ def queue(
     quiet: Quiet = False,
     verbose: Verbose = False,
 ) -> None:
-    """Rank unlabelled texts by how much their labels would teach.
+    """Choose the texts to label next.
 
-    Uncertain texts come first, unfamiliar ones before those like stored documents, and texts like one that is listed
-    already later. Reads the formats of `denn predict`; writes one JSON object per text, on a line each.
+    Ranks unlabelled texts by how much the model would learn from their labels: uncertain and unfamiliar texts come
+    first, and texts similar to one already listed come later. Reads the same formats as `denn predict` and writes JSON
+    lines, one object per text.
     """
     from denn.cli.output import check_file, writing
     from denn.cli.show import interruptible
@@ -51,13 +52,15 @@ def queue(
 
 
 def warn_uncalibrated(corpus: dict[str, Any]) -> None:
-    """Warn if there were no validation documents to compare scores with."""
+    """Warn if the scores are uncalibrated for lack of validation documents."""
     if not corpus["valid"]:
-        log.warning("the model was trained without validation documents: its scores, and so the ranking, are rough")
+        log.warning(
+            "the model was trained without validation documents, so its scores and this ranking are only approximate"
+        )
 
 
 def as_row(found: Queued) -> dict[str, Any]:
-    """Return what is printed of a text."""
+    """Return a ranked text as a JSON object."""
     row: dict[str, Any] = {"rank": found.rank} | ({} if found.id is None else {"id": found.id})
     row |= {"text": found.text, "uncertainty": round(found.uncertainty, 4), "nearness": round(found.nearness, 4)}
     row["labels"] = found.prediction.labels

@@ -1,4 +1,4 @@
-"""`denn refit`: learn from the documents that a model's datastore holds by now."""
+"""`denn refit`: refit a model to the current documents of its datastore."""
 
 from __future__ import annotations
 
@@ -15,27 +15,28 @@ from denn.cli.sources import Reading, read_file, with_reading
 def refit(
     model: Model,
     valid: Annotated[
-        Path | None, typer.Option(help="File to validate on; default: the documents that the model keeps for that.")
+        Path | None, typer.Option(help="Validation file; default: the model's own validation documents.")
     ] = None,
-    force: Annotated[bool, typer.Option("--force", help="Use the refitted model even if it is worse.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Keep the refitted model even if it is worse.")] = False,
     time_budget: Annotated[
-        float | None, typer.Option(parser=duration, metavar="TIME", help="Finish within this time: 90s, 5m or 1h30m.")
+        float | None,
+        typer.Option(parser=duration, metavar="TIME", help="Time limit, such as 90s, 5m or 1h30m; default: none."),
     ] = None,
     *,
     reading: Reading,
     quiet: Quiet = False,
     verbose: Verbose = False,
 ) -> None:
-    """Learn classifier, words, combination and thresholds again from the datastore.
+    """Refit a model to the documents in its datastore.
 
-    Labels that were added later get a classifier and words of their own. The encoder stays as it is, so this takes
-    seconds to minutes. If interrupted, the model stays as it was.
+    Updates classifier, words, combination and thresholds, which then also cover labels added since training. The
+    encoder is not changed, so a refit takes seconds to minutes. If it is interrupted, the model does not change.
     """
     from denn.cli.progress import watching
     from denn.cli.show import interruptible
     from denn.refitting import refit as learn_again
 
-    with interruptible("interrupted; the model is as it was"):
+    with interruptible("interrupted; the model was not changed"):
         documents = None if valid is None else read_file(valid, reading, part="valid")
         with watching() as progress:
             learn_again(model, valid=documents, force=force, time_budget=time_budget, progress=progress).close()

@@ -1,4 +1,4 @@
-"""`denn report`: one HTML page that shows what a model does well and badly."""
+"""`denn report`: write one HTML page on a model's strengths and weaknesses."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import typer
 
 from denn.cli.options import DataDir, Model, Quiet, Verbose
 from denn.cli.sources import Reading, open_corpus, open_documents, read_file, with_reading
+from denn.wording import counted
 
 log = logging.getLogger(__name__)
 
@@ -18,22 +19,20 @@ log = logging.getLogger(__name__)
 def report(
     model: Model,
     corpus: Annotated[
-        str, typer.Argument(metavar="CORPUS", help="A file of labelled documents, or a name from `denn data list`.")
+        str, typer.Argument(metavar="CORPUS", help="File of labelled documents, or corpus name from `denn data list`.")
     ],
-    part: Annotated[
-        Literal["test", "valid"], typer.Option(help="Which part of a corpus known by name to report on.")
-    ] = "test",
+    part: Annotated[Literal["test", "valid"], typer.Option(help="Part of a known corpus to report on.")] = "test",
     valid: Annotated[
         Path | None,
         typer.Option(
             metavar="FILE",
-            help="Documents to tune thresholds on where k and γ are tried; not used if the combination is learnt.",
+            help="Documents for tuning thresholds when trying other k and γ; not used if the combination is learnt.",
         ),
     ] = None,
-    out: Annotated[Path, typer.Option(metavar="FILE", help="The page to write.")] = Path("report.html"),
+    out: Annotated[Path, typer.Option(metavar="FILE", help="Output file.")] = Path("report.html"),
     as_json: Annotated[
         Path | None,
-        typer.Option("--json", metavar="FILE", help="Also write all numbers of the page as one JSON object."),
+        typer.Option("--json", metavar="FILE", help="Also write all numbers of the report to a JSON file."),
     ] = None,
     data_dir: DataDir = None,
     *,
@@ -41,7 +40,10 @@ def report(
     quiet: Quiet = False,
     verbose: Verbose = False,
 ) -> None:
-    """Write one HTML page on a model: scores, curves, labels, errors and their neighbours."""
+    """Write an HTML report on a model.
+
+    The report shows scores, threshold curves, calibration, labels, confusions and the worst errors with their evidence.
+    """
     from denn.cli import show
     from denn.cli.output import check_file, writing
     from denn.cli.progress import watching
@@ -54,13 +56,13 @@ def report(
 
     check_file(out, "--out", make_folder=True)
     check_file(as_json, "--json")
-    with show.interruptible(f"interrupted; {out} is as it was"), load(model) as loaded:
+    with show.interruptible(f"interrupted; {out} was not changed"), load(model) as loaded:
         if corpus in CORPORA and not Path(corpus).is_file():
             whole = open_corpus(corpus, data_dir, reading, valid)
             documents, tuning = getattr(whole, part), whole.valid if part == "test" else ()
             name = f"{corpus}, {part} part"
         elif part == "valid":
-            raise ConfigError(f"{corpus} is a file and has no parts; leave --part out, or give the file of that part.")
+            raise ConfigError(f"{corpus} is a file and has no parts. Omit --part, or give the file of that part.")
         else:
             documents = open_documents(corpus, data_dir, reading)
             tuning = read_file(valid, reading) if valid else ()
@@ -75,4 +77,4 @@ def report(
         log.warning(sentence)
     headline = found.evaluation.headline
     scores = f"micro F1 {100 * headline['micro_f1']:.1f} %, macro F1 {100 * headline['macro_f1']:.1f} %"
-    typer.echo(f"{out}: {scores} on {len(documents):,} texts")
+    typer.echo(f"{out}: {scores} on {counted(len(documents), 'text')}")

@@ -1,4 +1,4 @@
-"""`denn serve` and `denn keys`."""
+"""`denn serve` and `denn keys`: serve a model over HTTP."""
 
 from __future__ import annotations
 
@@ -22,41 +22,43 @@ if TYPE_CHECKING:
     from denn.service.keys import Keys, Right
     from denn.service.settings import Settings
 
-MEASURE_AFTER = 5.0  # seconds, when the service answers
+MEASURE_AFTER = 5.0  # seconds after the start, when the service is up
 LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
 VARIABLE = "DENN_KEYS"
 EXAMPLE = "an editor for XML files that checks them as you type"
 
-keys = typer.Typer(help="Keys for `denn serve`.", no_args_is_help=True)
+keys = typer.Typer(help="Create API keys for `denn serve`.", no_args_is_help=True)
 
 
 def serve(
     model: Model,
-    host: Annotated[str, typer.Option(help="The address to listen at; 0.0.0.0 is every one of this machine.")] = (
-        "127.0.0.1"
-    ),
-    port: Annotated[int, typer.Option(min=0, max=65535, help="0 takes a free one.")] = 8000,
+    host: Annotated[str, typer.Option(help="Address to listen on; 0.0.0.0 listens on all interfaces.")] = ("127.0.0.1"),
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on; 0 picks a free port.")] = 8000,
     key_file: Annotated[
-        Path | None, typer.Option("--keys", metavar="FILE", help=f"Keys, one a line; {VARIABLE} may hold more.")
+        Path | None,
+        typer.Option("--keys", metavar="FILE", help=f"File of API keys, one per line; {VARIABLE} adds more."),
     ] = None,
-    teach: Annotated[bool, typer.Option("--teach", help="Make a write key for this run, and print it.")] = False,
+    teach: Annotated[
+        bool, typer.Option("--teach", help="Enable editing: create a write key for this run and print it.")
+    ] = False,
     host_name: Annotated[
-        list[str] | None, typer.Option(metavar="NAME", help="Answer to this name only; may be given again.")
+        list[str] | None, typer.Option(metavar="NAME", help="Accept only requests for this host name; repeatable.")
     ] = None,
     allow_origin: Annotated[
-        list[str] | None, typer.Option(metavar="ORIGIN", help="Let this site's pages ask, too; may be given again.")
+        list[str] | None,
+        typer.Option(metavar="ORIGIN", help="Accept requests from web pages of this origin too; repeatable."),
     ] = None,
-    queue: Annotated[int, typer.Option(min=1, help="Texts that may wait; then 503.")] = 1024,
-    batch_tokens: Annotated[int, typer.Option(min=1, help="Of texts scored together, about.")] = 8192,
-    seconds: Annotated[float, typer.Option(min=0.1, help="A request may take.")] = 60.0,
+    queue: Annotated[int, typer.Option(min=1, help="Maximum number of queued texts before returning 503.")] = 1024,
+    batch_tokens: Annotated[int, typer.Option(min=1, help="Approximate number of tokens per batch.")] = 8192,
+    seconds: Annotated[float, typer.Option(min=0.1, help="Request timeout in seconds.")] = 60.0,
     connections: Annotated[
         int | None,
         typer.Option(
             min=1,
             metavar="N",
             show_default=False,
-            help="Maximum number of open connections before returning 503; default: 1000, or fewer if the process may "
-            "not open that many files.",
+            help="Maximum number of open connections before returning 503; default: 1000, or fewer if the limit on "
+            "open files is lower.",
         ),
     ] = None,
     refit_every: Annotated[
@@ -65,18 +67,18 @@ def serve(
             min=1,
             metavar="N",
             show_default=False,
-            help="Refit after this many documents have been added, changed or removed; default: only on request.",
+            help="Refit after this many documents were added, changed or removed; default: only on request.",
         ),
     ] = None,
-    label_uri: Annotated[str, typer.Option(metavar="PREFIX", help="Of labels, for Annif's clients.")] = (
+    label_uri: Annotated[str, typer.Option(metavar="PREFIX", help="URI prefix for labels in the Annif API.")] = (
         "urn:denn:label:"
     ),
     precision: Precision = "auto",
-    log: Annotated[Literal["json", "none"], typer.Option(help="Lines of the log, on standard error.")] = "json",
+    log: Annotated[Literal["json", "none"], typer.Option(help="Log format on standard error.")] = "json",
     quiet: Quiet = False,
     verbose: Verbose = False,
 ) -> None:
-    """Serve a model over HTTP: an API and a page."""
+    """Serve a model over HTTP, with an API and a web page."""
     from denn.service.settings import Settings
 
     known, secret = _keys(key_file, teach)
@@ -104,8 +106,8 @@ def run(
     connections: int | None = None,
     precision: str = "auto",
 ) -> None:
-    """Serve a model until told to stop."""
-    listening = _listen(host, port)  # before the imports, which take seconds
+    """Serve a model until the process is stopped."""
+    listening = _listen(host, port)  # before the imports, which take seconds, so that a port in use is reported at once
     from denn.errors import ConfigError, MissingExtraError
     from denn.model import load
 
@@ -121,12 +123,12 @@ def run(
         exact = None if precision == "auto" else precision
         model = loading.submit(partial(load, folder, precision=exact)).result()
     if settings.refit_every and not model.method.can_refit:
-        raise ConfigError(f"A model of the method {model.card.method!r} cannot be refitted. Leave out --refit-every.")
+        raise ConfigError(f"A model of the method {model.card.method!r} cannot be refitted. Omit --refit-every.")
     _log(log)
     if precision == "auto":
         _prefer_int8(model, folder)
     app = make_app(model, settings)
-    del model  # a refit may replace it, and nothing must keep its memory then
+    del model  # a refit may replace the model; no reference may keep the old one in memory
     config = uvicorn.Config(
         app,
         http=wire,
@@ -138,12 +140,12 @@ def run(
         timeout_keep_alive=15,
     )
     _greet(folder, listening, settings, secret)
-    gc.freeze()  # what is loaded stays: no need to look through it whenever a request makes many objects
+    gc.freeze()  # keep garbage collections during requests from scanning what is loaded for good
     uvicorn.Server(config).run(sockets=[listening])
 
 
 def _prefer_int8(model: LoadedModel, folder: Path) -> None:
-    """Use int8 if it is known to be good; if nothing is known, measure it when the service has started."""
+    """Use int8 if it is known to be accurate enough; if unknown, measure it once the service has started."""
     from denn.errors import DennError
     from denn.int8 import prefer_int8, use_remembered, why_not
 
@@ -153,7 +155,7 @@ def _prefer_int8(model: LoadedModel, folder: Path) -> None:
         try:
             prefer_int8(method, card, folder)
         except DennError as error:
-            logging.getLogger(__name__).warning("Whether int8 is good enough could not be measured: %s", error)
+            logging.getLogger(__name__).warning("could not measure whether int8 is accurate enough: %s", error)
 
     if not use_remembered(method, card) and not why_not(method, card):
         measuring = threading.Timer(MEASURE_AFTER, measure)
@@ -163,12 +165,15 @@ def _prefer_int8(model: LoadedModel, folder: Path) -> None:
 
 @keys.command("new")
 def new(
-    right: Annotated[str, typer.Argument(help="read or write; who may write may read.")],
-    name: Annotated[str, typer.Argument(help="Whose it is, for the log.")] = "",
+    right: Annotated[str, typer.Argument(help="Access level: read or write; write includes read.")],
+    name: Annotated[str, typer.Argument(help="Name of the key's owner, shown in the log.")] = "",
     quiet: Quiet = False,
     verbose: Verbose = False,
 ) -> None:
-    """Make a key: its owner gets the first line, the file of keys the second."""
+    """Create an API key.
+
+    Give the first line to its owner, and add the second line to the key file.
+    """
     from denn.service.keys import new_key
 
     wanted: Right = right  # type: ignore[assignment]
@@ -177,7 +182,7 @@ def new(
 
 
 def _keys(file: Path | None, teach: bool) -> tuple[Keys, str | None]:
-    """Read all keys; with one more to write where that is asked for."""
+    """Read all keys, and add a new write key if `teach` is set."""
     from denn.errors import ConfigError
     from denn.service.keys import Keys, new_key
 
@@ -186,7 +191,7 @@ def _keys(file: Path | None, teach: bool) -> tuple[Keys, str | None]:
         try:
             lines += file.read_text(encoding="utf-8").splitlines()
         except (OSError, UnicodeDecodeError) as error:
-            raise ConfigError(f"Cannot read the keys in {file}: {error}.") from error
+            raise ConfigError(f"Cannot read the key file {file}: {error}.") from error
     secret = None
     if teach:
         secret, line = new_key("write", "teach")
@@ -206,11 +211,11 @@ def _listen(host: str, port: int) -> socket.socket:
         return socket.create_server((host, port), family=family, backlog=2048)
     except OSError as error:
         reason = (error.strerror or str(error)).partition(" (")[0]
-        raise ConfigError(f"Cannot listen at {host}, port {port}: {reason}. Try another --port.") from error
+        raise ConfigError(f"Cannot listen on {host}, port {port}: {reason}. Try another --port.") from error
 
 
 def _log(kind: str) -> None:
-    """Have lines of JSON written, ours and the server's, or none."""
+    """Log as JSON lines, denn's messages and the server's, or not at all."""
     from denn.service.telemetry import JsonLines
 
     handler = logging.StreamHandler() if kind == "json" else logging.NullHandler()
@@ -222,14 +227,17 @@ def _log(kind: str) -> None:
 
 
 def _greet(folder: Path, listening: socket.socket, settings: Settings, secret: str | None) -> None:
-    """Print the address and a command to try it with."""
+    """Print the address and a command to try."""
     host, port = listening.getsockname()[:2]
     shown = {"0.0.0.0": "127.0.0.1", "::": "[::1]", "::1": "[::1]"}.get(host, host)
     address = f"http://{shown}:{port}"
     header = " -H 'Authorization: Bearer KEY'" if settings.keys.has("read") else ""
-    writes = "" if settings.keys.has("write") else ", writing is off (--teach or a write key turns it on)"
+    writes = "" if settings.keys.has("write") else " (read-only; --teach or a write key enables editing)"
     typer.echo(f"Serving {folder} at {address}/{f'#key={secret}' if secret else ''}{writes}")
     body = json.dumps({"text": EXAMPLE})
     typer.echo(f"Try: curl {address}/v1/predict{header} -H 'Content-Type: application/json' -d '{body}'")
     if not _is_loopback(host) and not settings.keys.has("read"):
-        typer.echo("Anybody who reaches this address may read. A read key closes it: denn keys new read", err=True)
+        typer.echo(
+            "warning: anyone who can reach this address can read. To require a key, create one: denn keys new read",
+            err=True,
+        )

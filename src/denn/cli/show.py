@@ -1,4 +1,4 @@
-"""What is shown to people: lines on stderr, tables on stdout; text of users is never taken for markup."""
+"""Terminal output: messages on stderr, tables on stdout; markup in users' texts is never interpreted."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import typer
+
+from denn.wording import counted
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -30,14 +32,14 @@ METRICS = {
     "empty": "empty_predictions",
 }
 LEGEND = (
-    "All in per cent. P, R, F1: micro; macro F1: mean over all labels, supp. F1: over those that occur here; doc. F1: "
-    "mean over documents; P@k: precision of the k best; empty: texts without a label. Cut: the score that makes a "
-    "label; tuned on validation: {tuned}; each: one per label."
+    "All values in percent. P, R, F1: micro averages; macro F1: mean over all labels; supp. F1: mean over the labels "
+    "that occur here; doc. F1: mean over documents; P@k: precision of the k best labels; empty: texts without a label. "
+    "Thresholds tuned on validation documents: {tuned}; each: one per label."
 )
 
 
 class Lines(logging.Handler):
-    """Log records as plain lines on whatever stderr is at the time."""
+    """Write log records as plain lines to the current stderr."""
 
     def emit(self, record: logging.LogRecord) -> None:
         """Write one record."""
@@ -46,29 +48,29 @@ class Lines(logging.Handler):
 
 
 def listen() -> None:
-    """Show what the library and the commands log, from INFO on."""
+    """Show log messages of the library and the commands, from level INFO."""
     logger.handlers = [Lines()]
     logger.setLevel(logging.INFO)
 
 
 def is_quiet() -> bool:
-    """Say whether --quiet was given."""
+    """Return whether --quiet was given."""
     return logger.level >= logging.WARNING
 
 
 def is_verbose() -> bool:
-    """Say whether --verbose was given."""
+    """Return whether --verbose was given."""
     return logger.level <= logging.DEBUG
 
 
 def complain(sentence: str) -> None:
-    """Say an error."""
+    """Print an error message."""
     typer.echo(f"denn: {sentence}", err=True)
 
 
 @contextmanager
 def interruptible(sentence: str) -> Iterator[None]:
-    """Say how things stand when Ctrl-C is pressed; Typer then exits with 130."""
+    """Print a message when Ctrl-C is pressed; Typer then exits with 130."""
     try:
         yield
     except KeyboardInterrupt:
@@ -77,14 +79,14 @@ def interruptible(sentence: str) -> Iterator[None]:
 
 
 def console(stderr: bool = False) -> Console:
-    """Return a console that takes nothing in a text for markup."""
+    """Return a console that does not interpret markup."""
     from rich.console import Console
 
     return Console(stderr=stderr, markup=False, emoji=False, highlight=False)
 
 
 def span(seconds: float) -> str:
-    """Write seconds as 45s, 1m20s or 1h05m."""
+    """Format seconds as 45s, 1m20s or 1h05m."""
     whole = round(seconds)
     if whole < 60:
         return f"{whole}s"
@@ -92,7 +94,7 @@ def span(seconds: float) -> str:
 
 
 def table(headers: Sequence[str], rows: Iterable[Sequence[str]], words: Collection[int] = (0,)) -> None:
-    """Print a table to stdout; the columns of words are aligned to the left, those of numbers to the right."""
+    """Print a table to stdout; `words` are the left-aligned columns, numbers are right-aligned."""
     from rich import box
     from rich.table import Table
 
@@ -105,7 +107,7 @@ def table(headers: Sequence[str], rows: Iterable[Sequence[str]], words: Collecti
 
 
 def evaluation(found: Evaluation, card: Card) -> None:
-    """Print all parts of the score at all thresholds, the frequency bands, and what is worth a sentence."""
+    """Print the scores of all systems at all thresholds, F1 by label frequency, and remarks."""
     from denn.report.combination import combination_of, system_names
 
     rows, cuts = [], []
@@ -116,11 +118,11 @@ def evaluation(found: Evaluation, card: Card) -> None:
             kind = {"per_label": "each"}.get(kind, kind)
             rows.append([name, kind, *(f"{100 * metrics[metric]:.1f}" for metric in METRICS.values())])
             name = ""
-    table(["", "cut", *METRICS], rows, words=(0, 1))
+    table(["", "threshold", *METRICS], rows, words=(0, 1))
     say = console().print
     say(LEGEND.format(tuned=", ".join(cuts)))
     table(
-        ["training documents\nof a label", "labels", "of them\nhere", "micro F1", "macro F1"],
+        ["training documents\nper label", "labels", "occurring\nhere", "micro F1", "macro F1"],
         [
             [band["name"], str(band["labels"]), str(band["supported"])]
             + [f"{100 * band[metric]:.1f}" for metric in ("micro_f1", "macro_f1")]
@@ -133,15 +135,17 @@ def evaluation(found: Evaluation, card: Card) -> None:
 
 
 def sentences(found: Evaluation, heard: Combination | None) -> list[str]:
-    """Say what the tables do not show."""
+    """Return sentences on what the tables do not show."""
     empty = round(found.headline["empty_predictions"] * found.documents)
-    said = [f"{empty} of {found.documents} documents are given no label at the tuned threshold."]
+    said = [f"Documents without a label at the tuned threshold: {empty:,} of {found.documents:,}."]
     if found.familiarity_sentence:
         said.append(found.familiarity_sentence)
     if found.unknown_labels:
-        said.append(f"{found.unknown_labels} labels here are unknown to the model; each is counted as missed.")
+        said.append(
+            f"The model does not know {counted(found.unknown_labels, 'label')} used here, which count as missed."
+        )
     if heard is not None:
         said.append(heard.sentence)
         if heard.uses_lambda and found.confidence is not None:
-            said.append(f"Mean λ {found.confidence:.2f}: the weight of the neighbours against the classifier's.")
+            said.append(f"Mean λ {found.confidence:.2f}: the weight of the neighbours relative to the classifier.")
     return said

@@ -1,4 +1,4 @@
-"""Where a command's documents come from: a file, or a corpus known by its name."""
+"""Read a command's documents from a file or a known corpus."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from denn.vocabulary import Vocabulary
 
 @dataclass(frozen=True)
 class Reading:
-    """How to read a file of documents; each field is an option of the commands that read one."""
+    """Options for reading a file of documents."""
 
     text_column: TextColumn = "text"
     labels_column: LabelsColumn = "labels"
@@ -30,7 +30,7 @@ class Reading:
 
 
 def with_reading(command: Callable[..., None]) -> Callable[..., None]:
-    """Replace the parameter `reading` of a command by the options of `Reading`."""
+    """Replace the parameter `reading` of a command with the options in `Reading`."""
     options = inspect.signature(Reading, eval_str=True).parameters
 
     @wraps(command)
@@ -44,13 +44,13 @@ def with_reading(command: Callable[..., None]) -> Callable[..., None]:
             parameters += [option.replace(kind=parameter.kind) for option in options.values()]
         else:
             parameters.append(parameter)
-    run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]  # what typer reads
+    run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]  # typer reads it
     run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     return run
 
 
 def data_folder(given: Path | None) -> Path:
-    """Return the folder of known corpora: the one given, or one in the user's cache."""
+    """Return the folder of the known corpora; default: the user's cache."""
     from denn.encoders.weights import cache_folder
 
     return given or cache_folder()
@@ -64,38 +64,38 @@ def open_corpus(
     valid_share: float = 0.1,
     vocabulary: Vocabulary | None = None,
 ) -> Corpus:
-    """Read a file, split as asked, or a known corpus, split as published."""
+    """Read and split a file, or read a known corpus with its published split."""
     from denn.data.corpus import read_corpus
     from denn.data.vocabularies import with_vocabulary
 
     if _is_file(source):
         return read_corpus(source, valid, valid_share=valid_share, vocabulary=vocabulary, **asdict(reading))
     if (reading, valid, valid_share) != (Reading(), None, 0.1):
-        raise ConfigError(f"{source} has its own columns and parts; leave out the options that say how to read a file.")
+        raise ConfigError(f"{source} has its own columns and parts. Omit the options for reading a file.")
     corpus = _load(source, data_dir)
     return corpus if vocabulary is None else with_vocabulary(corpus, vocabulary)
 
 
 def open_documents(source: str, data_dir: Path | None, reading: Reading, part: str = "document") -> Sequence[Document]:
-    """Read a file, or the test part of a known corpus; `part` names documents without ids as that part's reader did."""
+    """Read a file, or the test part of a known corpus; `part` determines the ids of documents that have none."""
     return read_file(source, reading, part) if _is_file(source) else _load(source, data_dir).test
 
 
 def read_file(path: str | Path, reading: Reading, part: str = "document") -> Sequence[Document]:
-    """Read a file of labelled documents and say what is worth knowing of it."""
+    """Read a file of labelled documents and log what needs attention."""
     from denn.data.corpus import labelled
 
     return labelled(path, part, **asdict(reading))
 
 
 def _is_file(source: str) -> bool:
-    """Tell a file from a known corpus; a bare name that is neither is an error."""
+    """Return whether a source is a file rather than a known corpus; raise for a bare name that is neither."""
     path = Path(source)
     if path.exists() or path.suffix or len(path.parts) > 1:
         return path.is_file() or source not in CORPORA
     if source not in CORPORA:
         raise ConfigError(
-            f"There is no file {source!r}, and the corpora known by name are {', '.join(CORPORA)}."
+            f"{source!r} is neither a file nor a known corpus. Known corpora: {', '.join(CORPORA)}."
             f"{did_you_mean(source, CORPORA)}"
         )
     return False
@@ -103,10 +103,10 @@ def _is_file(source: str) -> bool:
 
 def _load(name: str, data_dir: Path | None) -> Corpus:
     folder = folder_of(name, data_folder(data_dir))
-    if name != "debian" and not folder.is_dir():  # debian is fetched
+    if name != "debian" and not folder.is_dir():  # debian is downloaded
         raise DataError(
-            f"The corpus {name} is not at {folder}. Say where its folder is with --data-dir or DENN_DATA, or put its "
-            f"files there: {files_of(name)}."
+            f"The corpus {name} was not found at {folder}. Set --data-dir or DENN_DATA to its parent folder, or put "
+            f"these files there: {files_of(name)}."
         )
     loaded: Corpus = lookup(CORPORA, name, "corpus")(folder)
     return loaded

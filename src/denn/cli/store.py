@@ -1,4 +1,4 @@
-"""`denn store`: documents into and out of a model's datastore, without training."""
+"""`denn store`: add, change and remove documents in a model's datastore, without training."""
 
 from __future__ import annotations
 
@@ -35,41 +35,48 @@ from denn.cli.store_options import (
     vocabulary_of,
     whose,
 )
+from denn.wording import counted
 
 log = logging.getLogger(__name__)
-app = typer.Typer(no_args_is_help=True, help="Change the documents that a model takes as evidence.")
+app = typer.Typer(no_args_is_help=True, help="Manage the documents that a model uses as evidence.")
 
-BATCH = 256  # documents that become durable together
-SHOWN = 10  # labels named in one sentence
+BATCH = 256  # documents per transaction
+SHOWN = 10  # maximum number of names in a sentence
 
 
 @app.command()
 @with_reading
 def add(
     model: Model,
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="Labelled documents.")],
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="File of labelled documents.")],
     *,
     reading: Reading,
     by: By = None,
     quiet: Quiet = False,
     verbose: Verbose = False,
 ) -> None:
-    """Add documents, with labels old and new; one whose id is stored already takes its place."""
+    """Add documents, with known or new labels.
+
+    A document replaces the stored one with the same id.
+    """
     from denn.cli.show import interruptible
     from denn.model import load
 
     check_keeps_one(model)
-    given = secrets.token_hex(8)  # ids that the reader makes up start with this; the store makes better ones
+    given = secrets.token_hex(8)  # marks ids made up by the reader, so that the store can assign its own
     documents = read_file(file, reading, part=given)
     documents = [replace(d, id=None) if str(d.id).startswith(given) else d for d in documents]
-    with load(model) as loaded, interruptible("interrupted; what was reported as added stays"):
+    with load(model) as loaded, interruptible("interrupted; the documents reported as added are stored"):
         store = loaded.store
         before, known = len(store), len(store.labels)
         for start in range(0, len(documents), BATCH):
             loaded.add(documents[start : start + BATCH], source=whose(by))
-            log.info(f"added {min(start + BATCH, len(documents))} of {len(documents)} documents")
+            log.info(f"added {min(start + BATCH, len(documents)):,} of {counted(len(documents), 'document')}")
         replaced = len(documents) - (len(store) - before)
-        log.info(f"The datastore holds {len(store)} documents; {replaced} of those added replaced older ones.")
+        log.info(
+            f"The datastore holds {counted(len(store), 'document')}; {replaced:,} of the added documents replaced "
+            "older versions."
+        )
         if fresh := store.labels[known:]:
             log.info(f"New labels: {_some(fresh)}.")
         if warning := loaded.never_given(label for document in documents for label in document.labels):
@@ -92,7 +99,7 @@ def remove(
     quiet: Quiet = False,
     verbose: Verbose = False,
 ) -> None:
-    """Remove documents by their ids or by what they are like, all or none."""
+    """Remove documents by id or filter, all or none."""
     which = chosen(ids, source_file, ids_of(model, label), text, source, since, before)
     with opened(model) as store:
         if dry_run:
@@ -100,18 +107,25 @@ def remove(
             return
         meant = agreed(store, which, "remove", yes=yes, named=source_file is None and bool(ids))
         count = store.remove(meant, source=whose(by))
-        log.info(f"removed {count} documents; the datastore holds {len(store)}")
+        log.info(f"removed {counted(count, 'document')}; the datastore holds {len(store):,}")
 
 
 @app.command()
 def relabel(
     model: Address,
-    id: Annotated[str | None, typer.Argument(metavar="[ID]", help="The document, or say which by options.")] = None,
-    labels: Annotated[list[str] | None, typer.Argument(metavar="[LABEL]...", help="All labels it shall have.")] = None,
-    give: Annotated[list[str] | None, typer.Option("--add", metavar="LABEL", help="A label to give besides.")] = None,
-    drop: Annotated[list[str] | None, typer.Option("--drop", metavar="LABEL", help="A label to take away.")] = None,
+    id: Annotated[
+        str | None, typer.Argument(metavar="[ID]", help="Document to relabel; or select documents with a filter.")
+    ] = None,
+    labels: Annotated[
+        list[str] | None, typer.Argument(metavar="[LABEL]...", help="New labels; they replace all current ones.")
+    ] = None,
+    give: Annotated[list[str] | None, typer.Option("--add", metavar="LABEL", help="Label to add; repeatable.")] = None,
+    drop: Annotated[
+        list[str] | None, typer.Option("--drop", metavar="LABEL", help="Label to remove; repeatable.")
+    ] = None,
     reject: Annotated[
-        list[str] | None, typer.Option("--reject", metavar="LABEL", help="A label to take away and store as rejected.")
+        list[str] | None,
+        typer.Option("--reject", metavar="LABEL", help="Label to remove and record as rejected; repeatable."),
     ] = None,
     source_file: IdFile = None,
     label: Label = None,
@@ -125,13 +139,16 @@ def relabel(
     quiet: Quiet = False,
     verbose: Verbose = False,
 ) -> None:
-    """Replace all labels, or add, remove and reject some with --add, --drop and --reject."""
+    """Change the labels of documents.
+
+    Replaces all labels, or adds, removes and rejects some with --add, --drop and --reject.
+    """
     from denn.data.rows import parse_labels
 
     if any(not label.strip() for some in (labels, give, drop, reject) for label in some or ()):
-        raise typer.BadParameter("a label is empty. Is a shell variable not set? Give a name, or leave it out")
+        raise typer.BadParameter("a label is empty. Check that your shell variables are set, give a label, or omit it")
     if not labels and not give and not drop and not reject:
-        raise typer.BadParameter("give the labels after the ID, or --add, --drop or --reject LABEL")
+        raise typer.BadParameter("no labels given. Give them after the ID, or use --add, --drop or --reject LABEL")
     which = chosen(None if id is None else [id], source_file, ids_of(model, label), text, source, since, before)
     with opened(model) as store:
         if dry_run:
@@ -149,9 +166,9 @@ def relabel(
         if id is not None:
             (document,) = store.get([id])
             labels_now = f"the labels {', '.join(document.labels)}" if document.labels else "no labels"
-            rejected = f" and rejects {', '.join(document.rejected)}" if document.rejected else ""
+            rejected = f"; rejected: {', '.join(document.rejected)}" if document.rejected else ""
             log.info(f"{id} has {labels_now}{rejected}")
-        log.info(f"relabelled {changed} documents")
+        log.info(f"relabelled {counted(changed, 'document')}")
         if fresh := store.labels[known:]:
             log.info(f"New labels: {_some(fresh)}.")
 
@@ -172,10 +189,11 @@ def forget(
     quiet: Quiet = False,
     verbose: Verbose = False,
 ) -> None:
-    """Remove documents for good: text, labels and vector leave the store and its history, only their ids stay known.
+    """Erase documents from the datastore and its history.
 
-    Documents that the model keeps for validation count too. The space they had is overwritten by `denn store vacuum`.
-    Classifier and words forget them with the next `denn refit`; the encoder stays as it is.
+    Deletes text, labels and embedding, also of the model's validation documents, and keeps only the ids. `denn store
+    vacuum` overwrites their space on disk. The next `denn refit` removes them from the classifier and the words; the
+    encoder does not change.
     """
     from denn.types import Where
     from denn.validation import forget as forget_everywhere
@@ -190,12 +208,12 @@ def forget(
         if dry_run:
             _show_only(store, which)
             if kept:
-                log.info(f"Kept for validation, and meant too: {_some(kept)}")
+                log.info(f"Matching validation documents: {_some(kept)}")
             return
         meant = agreed(store, which, "forget", yes=yes, named=source_file is None and bool(ids))
         count = forget_everywhere(folder, store, [*meant, *kept], source=whose(by))
-        log.info(f"forgot {count} documents; the datastore holds {len(store)}")
-        log.info(f"Run `denn store vacuum {model}` to clear what is left of them on the disk.")
+        log.info(f"forgot {counted(count, 'document')}; the datastore holds {len(store):,}")
+        log.info(f"Run `denn store vacuum {model}` to overwrite their space on disk.")
 
 
 @app.command("list")
@@ -211,7 +229,7 @@ def list_documents(
     quiet: Quiet = False,
     verbose: Verbose = False,
 ) -> None:
-    """Print documents as JSON lines, oldest first: all, or those that are asked for."""
+    """Print all or selected documents as JSON lines, oldest first."""
     which = chosen(ids, source_file, ids_of(model, label), text, source, since, before, everything=True)
     with opened(model, read_only=True) as store:
         _show_only(store, which)
@@ -224,7 +242,7 @@ def info(
     quiet: Quiet = False,
     verbose: Verbose = False,
 ) -> None:
-    """Say what the datastore holds and how it is searched."""
+    """Show the contents and the search settings of the datastore."""
     from denn.bundle import read_card, read_labels
     from denn.cli.show import console
 
@@ -239,21 +257,22 @@ def info(
         typer.echo(json.dumps(facts | {"label_counts": counts}))
         return
     say, called = console().print, vocabulary_of(model).name
-    say(f"{facts['documents']} documents, {facts['labels']} labels, {facts['bytes'] / 1e6:.1f} MB on the disk")
+    documents, labels = counted(facts["documents"], "document"), counted(facts["labels"], "label")
+    say(f"{documents}, {labels}, {facts['bytes'] / 1e6:.1f} MB on disk")
     said = {key: value for key, value in facts.items() if key not in SAID and value is not None}
-    say(f"A store of the kind {facts['kind']}: " + ", ".join(f"{key} {value}" for key, value in said.items()))
+    say(f"Kind of datastore: {facts['kind']}; " + ", ".join(f"{key} {value}" for key, value in said.items()))
     if facts["new_labels"]:
         new = _some([*map(called, facts["new_labels"])])
-        say(f"Labels that came after the {'refit' if learnt else 'training'}: {new}")
+        say(f"Labels added since the {'refit' if learnt else 'training'}: {new}")
     common = sorted(counts, key=lambda name: -counts[name])
-    say(f"Most frequent: {_some([f'{called(name)} ({counts[name]})' for name in common])}")
+    say(f"Most frequent labels: {_some([f'{called(name)} ({counts[name]})' for name in common])}")
 
 
 SAID = ("kind", "documents", "labels", "bytes", "new_labels")
 
 
 def _show_only(store: Any, which: Any) -> None:
-    """Print the documents that are meant as JSON lines."""
+    """Print the selected documents as JSON lines."""
     from denn.types import Where
 
     ids = store.select(which) if isinstance(which, Where) else list(which)

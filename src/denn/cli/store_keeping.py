@@ -1,4 +1,4 @@
-"""`denn store`: the history of a datastore, its space, its copies, and where a model looks for it."""
+"""`denn store`: history, disk space, copies and address of a datastore."""
 
 from __future__ import annotations
 
@@ -13,21 +13,22 @@ import typer
 
 from denn.cli.options import Model, Quiet, Verbose
 from denn.cli.store_options import Address, By, Yes, check_agreed, opened, whose
+from denn.wording import counted
 
 log = logging.getLogger(__name__)
 
-MOST_DAYS = 36_525  # a century, which no history is older than
+MOST_DAYS = 36_525  # 100 years, longer than any history
 
 
 def history(
     model: Address,
-    id: Annotated[str | None, typer.Option("--id", help="Only what touched this document.")] = None,
-    limit: Annotated[int, typer.Option(min=0, help="At most so many, the newest; 0 for all.")] = 20,
+    id: Annotated[str | None, typer.Option("--id", help="Show only changes to this document.")] = None,
+    limit: Annotated[int, typer.Option(min=0, help="Maximum number of changes to show; 0 shows all.")] = 20,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON lines.")] = False,
     quiet: Quiet = False,
     verbose: Verbose = False,
 ) -> None:
-    """List what was changed when and by whom, newest first."""
+    """List changes with their time and author, newest first."""
     from denn.cli.show import console
 
     with opened(model, read_only=True) as store:
@@ -40,65 +41,74 @@ def history(
     for change in changes:
         when = change.time.astimezone().strftime("%Y-%m-%d %H:%M:%S")
         by = f" by {change.source}" if change.source else ""
-        console().print(f"{change.number:>6}  {when}  {change.action:<8} {change.documents:>7} documents{by}")
+        noun = "document" if change.documents == 1 else "documents"
+        console().print(f"{change.number:>6}  {when}  {change.action:<8} {change.documents:>7} {noun}{by}")
 
 
 def undo(
     model: Address,
-    number: Annotated[int, typer.Argument(metavar="NUMBER", help="The change's number in the history.")],
+    number: Annotated[int, typer.Argument(metavar="NUMBER", help="Number of the change in `denn store history`.")],
     yes: Yes = False,
     by: By = None,
     quiet: Quiet = False,
     verbose: Verbose = False,
 ) -> None:
-    """Bring the documents that a change touched to where they were before it; that can be undone too."""
+    """Revert a change.
+
+    The revert is recorded as a change of its own, so it can be undone too.
+    """
     with opened(model) as store:
         touched = next((change.documents for change in store.history() if change.number == number), 0)
-        check_agreed(store, touched, "undo the change of", yes=yes, look=" in `denn store history`")
-        log.info(f"{store.undo(number, source=whose(by))} documents are as they were; the datastore holds {len(store)}")
+        check_agreed(store, touched, "revert a change to", yes=yes, look=" in `denn store history`")
+        restored = store.undo(number, source=whose(by))
+        log.info(f"restored {counted(restored, 'document')}; the datastore holds {len(store):,}")
 
 
 def vacuum(
     model: Address,
     keep: Annotated[
         float | None,
-        typer.Option("--keep", metavar="DAYS", help="How long changes stay undoable; for ever unless given."),
+        typer.Option("--keep", metavar="DAYS", help="Discard history older than this many days; default: keep all."),
     ] = None,
     quiet: Quiet = False,
     verbose: Verbose = False,
 ) -> None:
-    """Clear what removed and forgotten documents left on the disk, and labels that no document carries any more."""
-    if keep is not None and not 0 <= keep <= MOST_DAYS:  # nan is not either
-        raise typer.BadParameter(f"got --keep {keep:g}, expected a number of days from 0 to {MOST_DAYS:,}")
+    """Reclaim disk space.
+
+    Clears the space of removed and forgotten documents, and deletes unused labels.
+    """
+    if keep is not None and not 0 <= keep <= MOST_DAYS:  # also true for NaN
+        raise typer.BadParameter(f"--keep must be a number of days from 0 to {MOST_DAYS:,}, not {keep:g}")
     with opened(model) as store:
         before = store.info()["bytes"]
         store.vacuum(None if keep is None else timedelta(days=keep))
         after = store.info()["bytes"]
-        log.info(f"the datastore takes {_megabytes(after)}, before {_megabytes(before)}")
+        log.info(f"the datastore takes {_megabytes(after)} (before: {_megabytes(before)})")
 
 
 def index(model: Address, quiet: Quiet = False, verbose: Verbose = False) -> None:
-    """Build the approximate index of a store in a file now, whatever its size; a large one builds it by itself."""
+    """Build the approximate search index now.
+
+    Large datastores build it automatically.
+    """
     from denn.errors import StoreError
     from denn.stores.embedded.store import EmbeddedStore
 
     with opened(model) as store:
         if not isinstance(store, EmbeddedStore):
-            raise StoreError(f"got {model}, expected a store in a file; a database keeps its index by itself.")
+            raise StoreError(f"{model} is a database, which maintains its own index. Give a datastore in a file.")
         store.build_index()
         facts = store.info()
     log.info(", ".join(f"{name} {value}" for name, value in facts.items() if name not in ("path", "bytes")))
 
 
 def copy(
-    source: Annotated[str, typer.Argument(metavar="SRC", help="A model's folder, or the address of a datastore.")],
-    target: Annotated[
-        str, typer.Argument(metavar="DST", help="A new file, or postgresql://host/database?schema=name.")
-    ],
+    source: Annotated[str, typer.Argument(metavar="SRC", help="Model folder or datastore address to copy from.")],
+    target: Annotated[str, typer.Argument(metavar="DST", help="New file, or postgresql://host/database?schema=name.")],
     quiet: Quiet = False,
     verbose: Verbose = False,
 ) -> None:
-    """Copy all documents of a datastore into a new one of any kind, and compare the two."""
+    """Copy a datastore to a new one, and verify the copy."""
     from denn.cli.progress import watching
     from denn.cli.show import interruptible
     from denn.stores.address import create_store
@@ -107,49 +117,62 @@ def copy(
     with opened(source, read_only=True) as old, create_store(target, old.dimension, old.labels) as new:
         with ExitStack() as unfinished:
             unfinished.callback(_discard, target)
-            with watching() as progress, interruptible("interrupted; the copy is not whole"):
+            with watching() as progress, interruptible("interrupted; the copy is incomplete"):
                 count = copy_store(old, new, progress)
             unfinished.pop_all()
-    log.info(f"copied {count} documents and compared them; the history stays with the original")
+    log.info(f"copied and verified {counted(count, 'document')}; the history was not copied")
 
 
 def _discard(target: str) -> None:
-    """Take a copy away that is not whole, or say that it is there."""
+    """Delete an incomplete copy, or warn if it is in a database."""
     from denn.stores.address import kind_of
 
     if kind_of(target) == "embedded":
         Path(target).unlink()
     else:
-        log.warning(f"what is in {target} is no whole copy; drop it before the next.")
+        log.warning(f"{target} holds an incomplete copy; drop it before you copy again")
 
 
 def use(
     model: Model,
-    address: Annotated[str, typer.Argument(metavar="ADDRESS", help="A datastore, or `own` for the one in the folder.")],
+    address: Annotated[
+        str, typer.Argument(metavar="ADDRESS", help="Datastore address, or `own` for the one in the model folder.")
+    ],
     quiet: Quiet = False,
     verbose: Verbose = False,
 ) -> None:
-    """Let a model use another datastore: a copy of its own, in a file or in a database."""
+    """Switch a model to another datastore.
+
+    The datastore must be a copy of the model's own, in a file or a database.
+    """
     from denn.stores.address import use as use_store
 
     use_store(model, None if address == "own" else address)
-    log.info(f"{model} uses {'the datastore in its folder' if address == 'own' else address} from now on")
+    log.info(f"{model} now uses {'the datastore in its folder' if address == 'own' else address}")
 
 
 def migrate(
-    address: Annotated[str, typer.Argument(metavar="ADDRESS", help="postgresql://host/database?schema=name")],
+    address: Annotated[
+        str, typer.Argument(metavar="ADDRESS", help="Address of the database: postgresql://host/database?schema=name.")
+    ],
     quiet: Quiet = False,
     verbose: Verbose = False,
 ) -> None:
-    """Bring the tables of a shared datastore, made by an older version, up to date; for their owner."""
+    """Upgrade the tables of a PostgreSQL datastore.
+
+    Run this as the owner of the tables.
+    """
     from denn.errors import StoreError
     from denn.stores.address import kind_of
 
     if kind_of(address) != "postgres":
-        raise StoreError(f"got {address!r}, expected postgresql://…: a file is brought up to date when it is opened.")
+        raise StoreError(
+            f"{address!r} is not a postgresql:// address. Only databases need this; files are upgraded when opened."
+        )
     from denn.stores.postgres.store import PostgresStore
 
-    log.info(f"{PostgresStore.migrate(address)} steps were to be taken; the tables are up to date")
+    steps = PostgresStore.migrate(address)
+    log.info(f"applied {counted(steps, 'migration')}; the tables are up to date")
 
 
 def _megabytes(count: object) -> str:

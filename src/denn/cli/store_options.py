@@ -1,4 +1,4 @@
-"""What the commands of `denn store` share: which store, which documents, who asks."""
+"""Options that the `denn store` commands share: datastore, documents, author."""
 
 from __future__ import annotations
 
@@ -12,37 +12,50 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from denn.wording import counted
+
 if TYPE_CHECKING:
     from denn.protocols import Datastore
     from denn.types import Where, Which
     from denn.vocabulary import Vocabulary
 
-MANY = 1000  # documents, above which a command asks before it changes them
-SHARE = 0.1  # of the datastore, likewise
+MANY = 1000  # documents; a command asks before changing more than this many
+SHARE = 0.1  # of the datastore; a command asks before changing more than this share
 FORMATS = ["%Y-%m-%d", "%Y-%m-%dT%H:%M", "%Y-%m-%dT%H:%M:%S", "%Y-%m-%d %H:%M:%S"]
 
-Address = Annotated[
-    str, typer.Argument(metavar="MODEL", help="The folder of a trained model, or the address of a datastore.")
+Address = Annotated[str, typer.Argument(metavar="MODEL", help="Model folder or datastore address.")]
+Ids = Annotated[list[str] | None, typer.Argument(metavar="[ID]...", help="Document ids.")]
+IdFile = Annotated[Path | None, typer.Option("--from", metavar="FILE", help="File of document ids, one per line.")]
+Label = Annotated[
+    list[str] | None,
+    typer.Option("--label", help="Select documents with this label; repeat it to match any of several."),
 ]
-Ids = Annotated[list[str] | None, typer.Argument(metavar="[ID]...", help="The documents' ids.")]
-IdFile = Annotated[Path | None, typer.Option("--from", metavar="FILE", help="A file with an id on each line.")]
-Label = Annotated[list[str] | None, typer.Option("--label", help="Those with this label; of several, with any.")]
-Text = Annotated[str | None, typer.Option("--text", help="Those whose text contains this.")]
-Source = Annotated[str | None, typer.Option("--source", help="Those that were last changed by this source.")]
-Since = Annotated[datetime | None, typer.Option(formats=FORMATS, help="Those that were last changed then or later.")]
-Before = Annotated[datetime | None, typer.Option(formats=FORMATS, help="Those that were last changed earlier.")]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Print the documents that are meant, and change nothing.")]
-Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask before changing many documents.")]
-By = Annotated[str | None, typer.Option("--by", help="Who the history names for this; your login name unless given.")]
+Text = Annotated[str | None, typer.Option("--text", help="Select documents whose text contains this.")]
+Source = Annotated[str | None, typer.Option("--source", help="Select documents last changed by this author.")]
+Since = Annotated[
+    datetime | None,
+    typer.Option(
+        formats=FORMATS,
+        metavar="TIME",
+        help="Select documents last changed at this time or later, such as 2026-01-31 or 2026-01-31T12:00.",
+    ),
+]
+Before = Annotated[
+    datetime | None,
+    typer.Option(formats=FORMATS, metavar="TIME", help="Select documents last changed before this time."),
+]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Show matching documents without changing anything.")]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Change many documents without asking.")]
+By = Annotated[str | None, typer.Option("--by", help="Author to record in the history; default: your login name.")]
 
 
 def whose(by: str | None) -> str:
-    """Return the name that goes into the history."""
+    """Return the author to record in the history."""
     if by is not None:
         return by
     try:
         return getpass.getuser()
-    except (OSError, KeyError, ImportError):  # a user without a name, as in some containers
+    except (OSError, KeyError, ImportError):  # the user has no name, as in some containers
         return ""
 
 
@@ -57,29 +70,31 @@ def chosen(
     *,
     everything: bool = False,
 ) -> list[str] | Where:
-    """Return ids, or what the options describe; nothing at all is an error unless `everything` may be meant."""
+    """Return the ids or the filter given; raise if there is neither, unless `everything` is allowed."""
     from denn.types import Where
 
     for name, values in (("an ID", ids), ("--label", label), ("--text", [text]), ("--source", [source])):
         if "" in (values or ()):
-            raise typer.BadParameter(f"{name} is empty. Is a shell variable not set? Give a value, or leave it out")
+            raise typer.BadParameter(
+                f"{name} is empty. Check that your shell variables are set, give a value, or omit it"
+            )
     named = list(ids or [])
     if file is not None:
         named += [line for line in file.read_text(encoding="utf-8", errors="replace").split("\n") if line]
     described = Where(tuple(label or ()), text, source, since, before)
     if (named or file is not None) and not described.matches_everything:
-        raise typer.BadParameter("give either ids or --label, --text, --source, --since, --before, not both")
+        raise typer.BadParameter("give ids or filters (--label, --text, --source, --since, --before), not both")
     if named or file is not None:
         return named
     if described.matches_everything and not everything:
         raise typer.BadParameter(
-            "say which documents: an ID, --from FILE, --label, --text, --source, --since, --before"
+            "no documents selected. Give an ID, --from FILE, --label, --text, --source, --since or --before"
         )
     return described
 
 
 def vocabulary_of(model: str) -> Vocabulary:
-    """Return the vocabulary of a model, an empty one if it has none or if this is the address of a datastore."""
+    """Return the vocabulary of a model, or an empty one for a model without one or a datastore address."""
     from denn.bundle import read_card
     from denn.vocabulary import Vocabulary
     from denn.vocabulary_file import read_vocabulary
@@ -89,14 +104,14 @@ def vocabulary_of(model: str) -> Vocabulary:
 
 
 def ids_of(model: str, labels: Sequence[str] | None) -> tuple[str, ...]:
-    """Return the ids of labels that are given by ids or names."""
+    """Return the ids of labels given by id or by name."""
     return vocabulary_of(model).ids(labels) if labels else ()
 
 
 def agreed(store: Datastore, which: Which, verb: str, *, yes: bool, named: bool) -> list[str]:
-    """Return the ids that are meant, once the user agrees to change them if they are many.
+    """Return the selected ids, after asking the user if there are many.
 
-    Documents that were named one by one on the command line may be a large share of a small store.
+    Ids given one by one on the command line may be a large share of a small datastore, so only their number matters.
     """
     from denn.types import Where
 
@@ -108,22 +123,22 @@ def agreed(store: Datastore, which: Which, verb: str, *, yes: bool, named: bool)
 def check_agreed(
     store: Datastore, count: int, verb: str, *, yes: bool, share: float = SHARE, look: str = " first with --dry-run"
 ) -> None:
-    """Ask on a terminal before many documents change; elsewhere --yes is required."""
+    """Ask before changing many documents; without a terminal, require --yes."""
     from denn.errors import StoreError
 
     total = len(store)
     if yes or (count <= MANY and count <= share * total):
         return
-    what = f"This would {verb} {count} documents; the datastore holds {total}."
+    what = f"This would {verb} {counted(count, 'document')}; the datastore holds {total:,}."
     if not sys.stdin.isatty():
-        raise StoreError(f"{what} Nothing was changed: pass --yes if you mean it, or see them{look}.")
+        raise StoreError(f"{what} Nothing was changed. Pass --yes to proceed, or review them{look}.")
     if not typer.confirm(f"{what} Continue?", err=True):
         raise StoreError("Nothing was changed.")
 
 
 @contextmanager
 def opened(address: str, read_only: bool = False) -> Iterator[Datastore]:
-    """Open the store of a model, or at an address."""
+    """Open the datastore of a model, or the one at an address."""
     from denn.cli.options import model_folder
     from denn.stores.address import open_store
 
@@ -135,10 +150,10 @@ def opened(address: str, read_only: bool = False) -> Iterator[Datastore]:
 
 
 def check_keeps_one(folder: Path) -> None:
-    """Refuse a model whose method has no datastore."""
+    """Raise if the method of a model has no datastore."""
     from denn.bundle import read
     from denn.errors import StoreError
 
     if not (folder / "store").is_dir():
         method = read(folder)[0].method
-        raise StoreError(f"{folder} is a model of the method {method!r}, which keeps no datastore.")
+        raise StoreError(f"{folder} has no datastore, because its method {method!r} does not use one.")

@@ -1,4 +1,4 @@
-"""`denn train`: from a corpus to a model."""
+"""`denn train`: train a model on a corpus."""
 
 from __future__ import annotations
 
@@ -28,6 +28,7 @@ from denn.cli.options import (
     model_folder,
 )
 from denn.cli.sources import Reading, open_corpus, with_reading
+from denn.wording import counted
 
 if TYPE_CHECKING:
     from denn.bundle import Card
@@ -40,10 +41,12 @@ log = logging.getLogger(__name__)
 
 @with_reading
 def train(
-    corpus: Annotated[str, typer.Argument(metavar="CORPUS", help="A file, or a name from `denn data list`.")],
+    corpus: Annotated[
+        str, typer.Argument(metavar="CORPUS", help="File of labelled documents, or corpus name from `denn data list`.")
+    ],
     out: Annotated[Path, typer.Option(help="Folder to write the model to.")],
-    valid: Annotated[Path | None, typer.Option(help="File to validate on; default: a share of CORPUS.")] = None,
-    valid_share: Annotated[float, typer.Option(callback=finite, help="Share of CORPUS to validate on.")] = 0.1,
+    valid: Annotated[Path | None, typer.Option(help="Validation file; default: a share of CORPUS.")] = None,
+    valid_share: Annotated[float, typer.Option(callback=finite, help="Share of CORPUS to use for validation.")] = 0.1,
     vocabulary: Vocabulary = None,
     vocabulary_language: VocabularyLanguage = None,
     effort: Effort = None,
@@ -57,25 +60,34 @@ def train(
         ),
     ] = None,
     with_store: Annotated[
-        bool, typer.Option("--with-store", help="With --from: also learn from the documents that the model stores.")
+        bool, typer.Option("--with-store", help="With --from, also train on the documents in the model's datastore.")
     ] = False,
     method: Method = None,
-    encoder: Annotated[str | None, typer.Option(help="Encoder: minilm, mpnet, a folder or a hub name.")] = None,
+    encoder: Annotated[
+        str | None,
+        typer.Option(
+            help="Encoder: minilm, mpnet, a folder or a hub name; default: minilm, or mpnet with --effort best."
+        ),
+    ] = None,
     combination: Combination = None,
     optimise: Optimise = None,
-    recipe: Annotated[Path | None, typer.Option(help="TOML file with a method and parameters.")] = None,
+    recipe: Annotated[Path | None, typer.Option(help="TOML file with the method and its parameters.")] = None,
     settings: Annotated[
         list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Set any parameter; repeatable.")
     ] = None,
     time_budget: Annotated[
-        float | None, typer.Option(parser=duration, metavar="TIME", help="Finish within this time: 90s, 5m or 1h30m.")
+        float | None,
+        typer.Option(parser=duration, metavar="TIME", help="Time limit, such as 90s, 5m or 1h30m; default: none."),
     ] = None,
     seed: Seed = None,
     restart: Annotated[bool, typer.Option("--restart", help="Discard an unfinished training run.")] = False,
     replace: Replace = False,
     allow_poor: Annotated[
         bool,
-        typer.Option("--allow-poor", help="Write the model even if always giving the most frequent labels is as good."),
+        typer.Option(
+            "--allow-poor",
+            help="Keep the model even if it is no better than always predicting the most frequent labels.",
+        ),
     ] = False,
     data_dir: DataDir = None,
     *,
@@ -85,8 +97,8 @@ def train(
 ) -> None:
     """Train a model on a corpus.
 
-    Parameters come from the recipe, then from the options, then from --set; the last value wins. A recipe, or epochs,
-    without --effort means one fine-tuning. If training is interrupted, run the same command again to resume.
+    Options override the recipe, and --set overrides both. A recipe or a number of epochs without --effort runs one
+    fine-tuning. If training is interrupted, run the same command again to resume.
     """
     from denn import bundle
     from denn.build import train as build
@@ -104,7 +116,7 @@ def train(
     }
     chosen, parameters = _settings(recipe, method, given, settings or [])
     if from_model is not None:
-        bundle.read(from_model)  # what is wrong with it is said before a corpus is read
+        bundle.read(from_model)  # report a bad model before reading the corpus
     replace, clock = _agreed(out, replace, parameters.get("time_budget"))
     with interruptible("interrupted; run the same command again to resume"):
         names = None if vocabulary is None else read_vocabulary(vocabulary, language=vocabulary_language)
@@ -122,7 +134,7 @@ def train(
 def _settings(
     recipe: Path | None, method: str | None, given: dict[str, Any], settings: list[str]
 ) -> tuple[str, dict[str, Any]]:
-    """Return the method and its parameters: the recipe's, then the options', then those of --set."""
+    """Return the method and its parameters; options override the recipe, and --set overrides both."""
     from denn.build import Silent
     from denn.config import accepts, make_recipe, parse_settings, read_recipe
     from denn.methods.effort import with_effort
@@ -131,15 +143,15 @@ def _settings(
     chosen = method or written or "denn"
     parameters = parameters | {name: value for name, value in given.items() if value is not None}
     parameters |= parse_settings(settings)
-    make_recipe(chosen, parameters)  # a misspelt name is said before a corpus is read
+    make_recipe(chosen, parameters)  # report a misspelt name before reading the corpus
     if recipe is not None and accepts(chosen, "effort"):
         parameters.setdefault("effort", None)
-    with_effort(chosen, parameters, Silent())  # and so is what does not go together
+    with_effort(chosen, parameters, Silent())  # likewise for incompatible settings
     return chosen, parameters
 
 
 def _agreed(out: Path, replace: bool, time_budget: float | None) -> tuple[bool, Clock]:
-    """Ask whether to replace an existing model before reading a corpus; the clock does not count the wait."""
+    """Ask whether to replace an existing model before reading the corpus; exclude the wait from the time budget."""
     from denn import cli
     from denn.clock import Clock
     from denn.refusals import existing_model
@@ -150,7 +162,7 @@ def _agreed(out: Path, replace: bool, time_budget: float | None) -> tuple[bool, 
 
 
 def may_replace(existing: Existing | None, replace: bool) -> bool:
-    """Return whether a model that is there may be replaced: a terminal is asked, elsewhere --replace is required."""
+    """Return whether to replace an existing model: ask on a terminal, require --replace elsewhere."""
     from denn.errors import TrainingError
 
     if existing is None or replace:
@@ -163,16 +175,16 @@ def may_replace(existing: Existing | None, replace: bool) -> bool:
 
 
 def summary(out: Path, model: Model) -> list[str]:
-    """Say where the model is, how good it is, how it decides, and what to do with it."""
+    """Return sentences on where the model is, how good it is, how it decides, and what to do next."""
     from denn.report.combination import combination_of
 
     card = model.card
     cut, metrics = card.training.get("documents_cut"), card.metrics
-    lines = [f"The model is in {out}: {card.method}, {len(card.corpus['label_counts'])} labels."]
+    lines = [f"The model is in {out}: {card.method}, {counted(len(card.corpus['label_counts']), 'label')}."]
     if metrics:
         lines.append(
-            f"On {card.corpus['valid']} validation documents: micro F1 {100 * metrics['micro_f1']:.1f}, macro F1 "
-            f"{100 * metrics['macro_f1']:.1f}, at the threshold {card.thresholds['final'].overall:.2f} tuned on them."
+            f"On {counted(card.corpus['valid'], 'validation document')}: micro F1 {100 * metrics['micro_f1']:.1f}, "
+            f"macro F1 {100 * metrics['macro_f1']:.1f}, at the tuned threshold {card.thresholds['final'].overall:.2f}."
         )
     if heard := combination_of(card):
         lines.append(heard.sentence)
@@ -181,28 +193,28 @@ def summary(out: Path, model: Model) -> list[str]:
     if collapses := card.training.get("collapses"):
         times = "once" if len(collapses) == 1 else f"{len(collapses)} times"
         lines.append(
-            f"The training collapsed {times}, the last time by step {collapses[-1]['step']} ({collapses[-1]['why']}), "
-            "and these are the best weights from before; a lower learning rate may give a better model."
+            f"Training collapsed {times}, most recently at step {collapses[-1]['step']} ({collapses[-1]['why']}). The "
+            "model uses the best weights from before; a lower learning rate may give a better model."
         )
     if cut is not None:
         lines.append(
-            f"{cut} of {card.corpus['train']} documents were cut at {card.training['max_length']} tokens, the longest "
-            "this model reads."
+            f"{cut:,} of {counted(card.corpus['train'], 'document')} exceeded the maximum length of "
+            f"{card.training['max_length']} tokens and were truncated."
         )
     if card.training.get("documents_used") != card.training.get("documents_given"):
         lines.append(
-            f"There was time to learn from {card.training['documents_used']:,} of "
-            f"{card.training['documents_given']:,} documents."
+            f"The time budget allowed training on {card.training['documents_used']:,} of "
+            f"{counted(card.training['documents_given'], 'document')}."
         )
     evidence = " --evidence" if model.method.store is not None else ""
     return [*lines, f"Next: denn predict {shlex.quote(str(out))} texts.txt{evidence}"]
 
 
 def _why_frozen(card: Card) -> str:
-    """Say why the encoder of a model is as it was, and what could be done."""
+    """Return a sentence on why the encoder was not fine-tuned, and what to do about it."""
     compared = card.training.get("effort")
     if card.parameters.get("effort") == "quick":
-        return "The encoder was kept as it is; --effort balanced also fine-tunes it."
+        return "The encoder was not fine-tuned; --effort balanced fine-tunes it."
     if compared and compared["fine_tuned"] is not None:
-        return "Fine-tuning made the model no better on validation documents, so the encoder was kept as it is."
-    return "The time budget was too short to train the encoder; with more time the model gets better."
+        return "Fine-tuning did not improve the model on the validation documents, so the original encoder was kept."
+    return "The time budget was too short to fine-tune the encoder; a longer one gives a better model."

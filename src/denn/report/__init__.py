@@ -1,1 +1,1 @@
-"""A report on any model: what it does well and badly on labelled documents, as one self-contained HTML page."""
+"""A report on a model's strengths and weaknesses on labelled documents, as one self-contained HTML page."""

@@ -1,4 +1,4 @@
-"""Small charts as inline SVG: lines, grouped bars, histograms, scatter; colours and dashes come from the page's CSS."""
+"""Small charts as inline SVG: lines, bars, histograms and scatter plots; the page's CSS sets colours and dashes."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from dataclasses import dataclass
 from html import escape
 
 WIDTH, HEIGHT = 480, 300
-LEFT, RIGHT, TOP, BOTTOM = 64, 22, 14, 46  # room around the plot for labels
-APART = 1.5  # lines that are nowhere farther apart than this look like one
+LEFT, RIGHT, TOP, BOTTOM = 64, 22, 14, 46  # margins for the labels
+APART = 1.5  # lines that are never farther apart than this look like one
 
 
 @dataclass(frozen=True)
 class Axis:
-    """A quantity with its unit, its range and its ticks."""
+    """An axis with its label, range and ticks."""
 
     label: str
     low: float
@@ -24,7 +24,7 @@ class Axis:
     log: bool = False
 
     def share(self, value: float) -> float:
-        """Return where on the axis a value lies, from 0 to 1."""
+        """Return the position of a value on the axis, from 0 to 1."""
         low, high = (math.log10(end) for end in (self.low, self.high)) if self.log else (self.low, self.high)
         place = math.log10(max(value, self.low)) if self.log else value
         return (min(max(place, low), high) - low) / (high - low)
@@ -32,16 +32,16 @@ class Axis:
 
 @dataclass(frozen=True)
 class Series:
-    """Points of one colour, with the half-lengths of error bars where there are any."""
+    """Points of one colour, optionally with half-lengths of error bars."""
 
     name: str
     points: Sequence[tuple[float, float]] = ()
     errors: Sequence[float] = ()
-    colour: int | None = None  # of the page's eight; None: that of its place
+    colour: int | None = None  # one of the page's eight; default: by position in the chart
 
 
 def fixed(label: str, low: float, high: float) -> Axis:
-    """Make an axis from one value to another."""
+    """Make an axis with a fixed range."""
     step = _step(high - low)
     first = math.ceil(low / step - 1e-9)
     last = math.floor(high / step + 1e-9)
@@ -49,19 +49,19 @@ def fixed(label: str, low: float, high: float) -> Axis:
 
 
 def around(label: str, values: Iterable[float], least: float) -> Axis:
-    """Make an axis that holds all values, at least `least` long so that noise does not look like a finding."""
+    """Make an axis for all values, at least `least` long so that noise does not look like a finding."""
     return _rounded(label, *_room(values, least))
 
 
 def per_cent(label: str, values: Iterable[float], least: float) -> Axis:
-    """Make such an axis for shares of a whole, which ends at 0 and at 100 and is cut there where values go on."""
+    """Make an axis for percentages, limited to the range from 0 to 100."""
     low, high = _room((min(max(value, 0), 100) for value in values), least)
     low, high = low - max(high - 100, 0), high + max(-low, 0)
     return _rounded(label, max(low, 0), min(high, 100))
 
 
 def counts(label: str, values: Iterable[float], log: bool = False) -> Axis:
-    """Make an axis for counts, from 0, or logarithmic from below 1."""
+    """Make an axis for counts, from 0, or logarithmic from 0.5."""
     high = max([*values, 1])
     if not log:
         return fixed(label, 0, math.ceil(high / _step(high)) * _step(high))
@@ -80,14 +80,16 @@ def line(
     mark: float | None = None,
     diagonal: bool = False,
 ) -> str:
-    """Draw lines with a point at each value; `mark` draws a vertical line, `diagonal` one from corner to corner."""
+    """Draw lines with a point at each value; `mark` adds a vertical line, `diagonal` a line from corner to corner."""
     body = [_axes(x, y)]
     if mark is not None:
         body.append(f'<path class="mark" d="M{_x(x, mark)} {TOP}V{HEIGHT - BOTTOM}"/>')
     if diagonal:
         body.append(f'<path class="mark" d="M{LEFT} {HEIGHT - BOTTOM}L{WIDTH - RIGHT} {TOP}"/>')
     drawn = [[(_x(x, across), _y(y, up)) for across, up in one.points] for one in series]
-    for (style, one), places in reversed(list(zip(_styled(series), drawn, strict=True))):  # the first on top
+    for (style, one), places in reversed(
+        list(zip(_styled(series), drawn, strict=True))
+    ):  # draw the first series on top
         path = "L".join(f"{across} {up}" for across, up in places)
         bars = "".join(
             f"M{_x(x, across)} {_y(y, up - error)}V{_y(y, up + error)}"
@@ -110,7 +112,7 @@ def bar(
     x: str,
     y: Axis,
 ) -> str:
-    """Draw groups of bars, one group for each category, with the value above each bar."""
+    """Draw a group of bars for each category, with the value above each bar."""
     slot = (WIDTH - LEFT - RIGHT) / len(categories)
     wide = min(slot * 0.8 / len(series), 48)
     centres = [LEFT + slot * (place + 0.5) for place in range(len(categories))]
@@ -127,7 +129,7 @@ def bar(
 
 
 def histogram(title: str, description: str, edges: Sequence[float], heights: Sequence[int], x: str, y: Axis) -> str:
-    """Draw how many values lie in each bin; there is one edge more than there are heights."""
+    """Draw a histogram; `edges` has one entry more than `heights`."""
     across = fixed(x, edges[0], edges[-1])
     body = [_axes(across, y), '<g class="s0">']
     for low, high, height in zip(edges[:-1], edges[1:], heights, strict=True):
@@ -145,9 +147,9 @@ def scatter(
     crosses: Sequence[Series] = (),
     height: int = 420,
 ) -> str:
-    """Draw a dot for each point of the series, and a cross for each of `crosses`, in the same colours."""
+    """Draw a dot for each point of `series`, and a cross for each point of `crosses` in the same colours."""
     body = [_axes(x, y, height)]
-    for style, one in reversed(_styled(series)):  # the first on top
+    for style, one in reversed(_styled(series)):  # draw the first series on top
         dots = "".join(f"M{_x(x, across)} {_y(y, up, height)}h0" for across, up in one.points)
         body.append(f'<path class="{style} cloud" d="{dots}"/>')
     for style, one in reversed(_styled(crosses)):
@@ -157,8 +159,8 @@ def scatter(
 
 
 def _coinciding(series: Sequence[Series], drawn: Sequence[Sequence[tuple[float, float]]]) -> str:
-    """Say which lines hide each other."""
-    together: dict[int, list[str]] = {}  # place of the first → names
+    """Return sentences on lines that hide each other."""
+    together: dict[int, list[str]] = {}  # position of the first → names
     for place, (one, places) in enumerate(zip(series, drawn, strict=True)):
         first = next((other for other in together if _same(drawn[other], places)), place)
         together.setdefault(first, []).append(f"“{one.name}”")
@@ -175,7 +177,7 @@ def _styled(series: Sequence[Series]) -> list[tuple[str, Series]]:
 
 
 def _room(values: Iterable[float], least: float) -> tuple[float, float]:
-    """Return ends with a tenth of room on both sides of the values, at least `least` apart."""
+    """Return a range with a margin of a tenth around the values, at least `least` long."""
     found = list(values)
     low, high = min(found), max(found)
     margin = max(0.1 * (high - low), (least - (high - low)) / 2)
@@ -183,13 +185,13 @@ def _room(values: Iterable[float], least: float) -> tuple[float, float]:
 
 
 def _rounded(label: str, low: float, high: float) -> Axis:
-    """Make an axis that begins and ends at a tick."""
+    """Make an axis that starts and ends at a tick."""
     step = _step(high - low)
     return fixed(label, math.floor(low / step) * step, math.ceil(high / step) * step)
 
 
 def _step(span: float) -> float:
-    """Return 1, 2 or 5 times a power of ten, so that four to nine steps make the span."""
+    """Return 1, 2 or 5 times a power of ten, which divides the span into four to nine steps."""
     power: float = 10.0 ** math.floor(math.log10(span / 4))
     return next(factor * power for factor in (5, 2, 1) if factor * power <= span / 4)
 
@@ -199,7 +201,7 @@ def _number(value: float) -> str:
 
 
 def _power(exponent: int) -> str:
-    """Write a power of ten in few letters: 1, 10, 100, 1k, 10k, 100k, 1M."""
+    """Format a power of ten: 1, 10, 100, 1k, 10k, 100k, 1M."""
     return f"{10 ** (exponent % 3)}{['', 'k', 'M', 'G', 'T'][exponent // 3]}"
 
 
@@ -221,7 +223,7 @@ def _text(x: float, y: float, text: str, kind: str) -> str:
 
 
 def _axes(x: Axis, y: Axis, height: int = HEIGHT) -> str:
-    """Draw grid, ticks and labels of both axes."""
+    """Draw the grid, ticks and labels of both axes."""
     bottom = height - BOTTOM
     drawn = [f'<path class="grid" d="{"".join(f"M{LEFT} {_y(y, at, height)}H{WIDTH - RIGHT}" for at, _ in y.ticks)}"/>']
     drawn += [_text(LEFT - 6, _y(y, at, height) + 4, name, "tick left") for at, name in y.ticks]
@@ -234,7 +236,7 @@ def _axes(x: Axis, y: Axis, height: int = HEIGHT) -> str:
 
 
 def _legend(series: Sequence[Series], kind: str) -> str:
-    """Name the series; one alone needs no legend."""
+    """Return the legend; a single series needs none."""
     if len(series) < 2:
         return ""
     swatch = {

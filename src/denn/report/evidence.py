@@ -1,4 +1,4 @@
-"""The sections about neighbours and errors: confidence, k and γ, datastore, map, worst texts; findings in, HTML out."""
+"""Report sections on neighbours and errors: confidence, k and γ, datastore size, map, worst texts."""
 
 from __future__ import annotations
 
@@ -9,16 +9,17 @@ from typing import Any
 from denn.report.charts import Axis, Series, around, counts, fixed, histogram, line, per_cent, scatter
 from denn.report.gather import BINS, Error, Findings, Map, Neighbourhood
 from denn.report.html import curve, figures, paragraphs, shortened
+from denn.wording import counted
 
-TEXT, EVIDENCE_TEXT = 600, 200  # characters shown of a text and of a neighbour
-ALONE = 0.99  # mean λ above which the neighbours as good as decide alone
+TEXT, EVIDENCE_TEXT = 600, 200  # maximum number of characters of a text and of a neighbour
+ALONE = 0.99  # mean λ above which the neighbours practically decide alone
 
 
 def confidence(found: Findings, heights: Sequence[int], gamma: float) -> str:
-    """Show how much the neighbours have to say."""
+    """Show the distribution of λ."""
     chart = histogram(
         "Confidence λ",
-        "Texts by the weight λ of their neighbours beside the classifier: at 0 the classifier decides, at 1 the "
+        "Texts by λ, the weight of the neighbours relative to the classifier: at 0 the classifier decides, at 1 the "
         "neighbours do.",
         [place / BINS for place in range(BINS + 1)],
         heights,
@@ -29,26 +30,28 @@ def confidence(found: Findings, heights: Sequence[int], gamma: float) -> str:
 
 
 def _alone(found: Findings, gamma: float) -> list[str]:
-    """Say why λ is 1 nearly everywhere, if it is."""
+    """Explain why λ is almost always 1, if it is."""
     mean, near, texts = found.evaluation.confidence, found.neighbourhood, found.evaluation.documents
     if mean is None or near is None or mean <= ALONE:
         return []
     unsure, sure = (
-        f"the classifier gives no label γ = {gamma:g} or more",
-        "the neighbours agree with what it is sure of",
+        f"the classifier scores no label at γ = {gamma:g} or above",
+        "the neighbours agree with its confident labels",
     )
     if not near.reached:
-        return [f"Mean λ is {mean:.2f}: {unsure} in any text, so that the neighbours decide alone."]
+        return [f"Mean λ is {mean:.2f}: {unsure} in any text, so the neighbours decide alone."]
     if near.reached == texts:
-        return [f"Mean λ is {mean:.2f}: the classifier gives labels γ = {gamma:g} or more in every text, and {sure}."]
+        return [
+            f"Mean λ is {mean:.2f}: the classifier scores labels at γ = {gamma:g} or above in every text, and {sure}."
+        ]
     return [
-        f"Mean λ is {mean:.2f}: in {texts - near.reached:,} of {texts:,} texts {unsure}, so that the neighbours decide "
+        f"Mean λ is {mean:.2f}: in {texts - near.reached:,} of {texts:,} texts {unsure}, so the neighbours decide "
         f"alone, and in the others {sure}."
     ]
 
 
 def settings(found: Findings, around_it: Neighbourhood, parameters: Mapping[str, Any]) -> str:
-    """Show what other k would give, and other γ where λ decides, without training again."""
+    """Show F1 for other values of k, and of γ if λ is used, without training again."""
     charts = []
     for name, symbol in (("k", "k"), ("gamma", "γ")):
         rows = around_it.sweep[name]
@@ -60,21 +63,21 @@ def settings(found: Findings, around_it: Neighbourhood, parameters: Mapping[str,
         for metric in ("micro", "macro"):
             series = [
                 Series(
-                    "threshold tuned" if found.validated else "the model's threshold",
+                    "tuned threshold" if found.validated else "the model's threshold",
                     curve(rows, name, f"{metric}_f1"),
                 ),
                 Series("threshold 0.5", curve(rows, name, f"{metric}_f1_at_0.5")),
             ]
             title, said = (
                 f"{metric.capitalize()} F1 by {symbol}",
-                f"The dashed upright is the model's {symbol}, {own:g}.",
+                f"The dashed line marks the model's {symbol}, {own:g}.",
             )
             charts.append(line(title, said, series, x, _f1_axis(metric, series), mark=own))
     return paragraphs([_tuning(found)]) + figures(charts)
 
 
 def sizes(found: Findings, around_it: Neighbourhood) -> str:
-    """Show what a smaller datastore would give."""
+    """Show F1 for smaller datastores."""
     rows = around_it.sizes
     charts = []
     for metric in ("micro", "macro"):
@@ -84,7 +87,7 @@ def sizes(found: Findings, around_it: Neighbourhood) -> str:
         charts.append(
             line(
                 f"{metric.capitalize()} F1 by datastore size",
-                f"Random parts of the datastore; bars are one standard deviation over {rows[0]['draws']:.0f} draws.",
+                f"Random samples of the datastore; bars show one standard deviation of {rows[0]['draws']:.0f} samples.",
                 series,
                 x,
                 _f1_axis(metric, series, errors),
@@ -94,7 +97,7 @@ def sizes(found: Findings, around_it: Neighbourhood) -> str:
 
 
 def map_(drawn: Map) -> str:
-    """Show the datastore in two dimensions."""
+    """Show the datastore in two dimensions, with the texts of the report."""
 
     def series(points: Sequence[tuple[float, float, int]]) -> list[Series]:
         named = [*enumerate(drawn.labels), (-1, "none of these")]
@@ -110,9 +113,9 @@ def map_(drawn: Map) -> str:
     ]
     chart = scatter(
         "Map of the datastore",
-        f"Dots are {len(drawn.stored):,} stored documents, crosses {len(drawn.texts):,} texts of this report. The "
-        f"colours are the {len(drawn.labels)} most frequent labels; a document with several of them has the colour of "
-        "the rarest.",
+        f"Dots are {len(drawn.stored):,} stored documents, crosses are {len(drawn.texts):,} texts of this report. The "
+        f"colours show the {len(drawn.labels)} most frequent labels; a document with several of these has the colour "
+        "of its rarest.",
         series(drawn.stored),
         axes[0],
         axes[1],
@@ -122,15 +125,15 @@ def map_(drawn: Map) -> str:
 
 
 def errors(found: Findings) -> str:
-    """Show the texts that were tagged worst, with the words and the stored documents that support their labels."""
+    """Show the texts with the largest errors, with supporting words and neighbours."""
     if not found.errors:
-        return "<p>Every text has exactly its labels.</p>"
+        return "<p>All texts were tagged correctly.</p>"
     said = [
-        "The error of a text is the mean squared distance between score and truth over the labels that it has or was "
-        "given: 1 is wrong for certain. Missed and wrong labels are followed by their scores."
+        "The error of a text is the mean squared difference between score and truth over its true and its predicted "
+        "labels; 1 is the worst. Missed and wrong labels are shown with their scores."
     ]
     if found.neighbourhood is not None:
-        said.append("Among the labels of the neighbours, missed and wrong ones have the same colours.")
+        said.append("Missed and wrong labels have the same colours in the lists of neighbours.")
     return paragraphs(said) + "".join(_error(place, error) for place, error in enumerate(found.errors, 1))
 
 
@@ -146,11 +149,11 @@ def _error(place: int, error: Error) -> str:
         + f'<p dir="auto">{escape(shortened(neighbour.text, EVIDENCE_TEXT))}</p>'
         for neighbour in error.neighbours
     )
-    evidence = f'<p class="note">Nearest stored documents, with their similarity</p><ol class="near">{near}</ol>'
+    evidence = f'<p class="note">Nearest stored documents, with similarity</p><ol class="near">{near}</ol>'
     words = "".join(
         f"<div><dt>{escape(label)}</dt><dd>{escape(', '.join(some))}</dd></div>" for label, some in error.words.items()
     )
-    support = f'<p class="note">Words that support a label</p><dl class="words">{words}</dl>'
+    support = f'<p class="note">Supporting words</p><dl class="words">{words}</dl>'
     return (
         f'<article class="error-text"><h3>{place}. {escape(error.document.id or "text without id")}</h3>'
         f'<p class="note">Error {error.loss:.2f}{weight}</p>'
@@ -166,13 +169,14 @@ def _list(labels: Iterable[str]) -> str:
 def _f1_axis(metric: str, series: Sequence[Series], errors: Sequence[float] = ()) -> Axis:
     values = [up for one in series for _, up in one.points]
     ends = [value + sign * error for value, error in zip(values, errors, strict=False) for sign in (-1, 1)]
-    return per_cent(f"{metric} F1, per cent", values + ends, least=4)
+    return per_cent(f"{metric} F1, percent", values + ends, least=4)
 
 
 def _tuning(found: Findings) -> str:
     if found.validated:
         return (
-            f"Nothing is trained again; the threshold is tuned for each point on {found.validated:,} validation texts."
+            "The model is not trained again; the threshold of each point is tuned on "
+            f"{counted(found.validated, 'validation text')}."
         )
-    why = "The combination learnt from the validation texts" if found.fitted else "There are no validation texts"
-    return f"Nothing is trained again. {why}, so every point uses the model's own threshold."
+    why = "The combination was fitted to the validation texts" if found.fitted else "There are no validation texts"
+    return f"The model is not trained again. {why}, so every point uses the model's own threshold."

@@ -1,4 +1,4 @@
-"""What a report says of a model on labelled documents, before it becomes a page."""
+"""Compute the contents of a report on a model and labelled documents."""
 
 from __future__ import annotations
 
@@ -23,44 +23,44 @@ from denn.protocols import Progress, Retriever
 from denn.report.combination import combination_of
 from denn.types import Document, LabelSpace, Neighbour, Scores, Stage
 
-MAPPED = 1000  # stored documents, and texts, drawn on the map
-COLOURED = 7  # labels with a colour of their own on the map
-EVIDENCE = 5  # neighbours shown of each of the worst texts
-BINS = 20  # of the histogram of λ
+MAPPED = 1000  # maximum number of stored documents, and of texts, on the map
+COLOURED = 7  # number of labels with a colour on the map
+EVIDENCE = 5  # number of neighbours shown for each of the worst texts
+BINS = 20  # bins in the histogram of λ
 
 
 @dataclass(frozen=True)
 class Error:
-    """A text that was tagged badly, the stored documents nearest to it, and the words that support its labels."""
+    """A badly tagged text, its nearest stored documents, and the words that support its labels."""
 
     document: Document
     loss: float
     right: Sequence[str]
     missed: Sequence[tuple[str, float]]
     wrong: Sequence[tuple[str, float]]
-    confidence: float | None  # λ, where it decides
+    confidence: float | None  # λ, if it is used
     neighbours: Sequence[Neighbour]
-    words: Mapping[str, Sequence[str]]  # label → words, for labels that some support
+    words: Mapping[str, Sequence[str]]  # label → supporting words, if any
 
 
 @dataclass(frozen=True)
 class Map:
-    """Two principal components of the datastore; a label number is a place in `labels`, −1 none of them."""
+    """The datastore on two principal components; points end with an index into `labels`, or −1."""
 
     labels: Sequence[str]
     stored: Sequence[tuple[float, float, int]]
     texts: Sequence[tuple[float, float, int]]
-    variance: tuple[float, float]  # share that each component explains
+    variance: tuple[float, float]  # share explained by each component
 
 
 @dataclass(frozen=True)
 class Neighbourhood:
-    """What only a method with a datastore can have; without the witness "neighbours" there is nothing to sweep."""
+    """Findings that need a datastore; the sweeps are empty without the witness "neighbours"."""
 
     stored: int
     copies: int  # texts that are in the datastore
-    shared: int  # texts that are validation texts too
-    reached: int  # texts with a label that the classifier gives γ or more; 0 where λ does not decide
+    shared: int  # texts that are also validation texts
+    reached: int  # texts with a label that the classifier scores at γ or above; 0 if λ is not used
     sweep: Mapping[str, Sequence[Mapping[str, float]]]
     sizes: Sequence[Mapping[str, float]]
     map: Map
@@ -68,30 +68,30 @@ class Neighbourhood:
 
 @dataclass(frozen=True)
 class Findings:
-    """All that the page shows."""
+    """Everything that the page shows."""
 
     evaluation: Evaluation
     labels_per_text: float
-    train_counts: Sequence[int]  # of the evaluation's labels
+    train_counts: Sequence[int]  # training documents of each label
     curves: Mapping[str, Sequence[Mapping[str, float]]]  # system → threshold curve
     calibration: Mapping[str, Mapping[str, Any]]  # system → calibration
     confusions: Sequence[Mapping[str, Any]]
     errors: Sequence[Error]
-    confidence: Sequence[int] | None  # texts in each of BINS bins of λ; None where λ does not decide
-    keeps_documents: bool  # whether the method has a datastore, be it empty
+    confidence: Sequence[int] | None  # number of texts in each bin of λ; None if λ is not used
+    keeps_documents: bool  # whether the method has a datastore, even an empty one
     neighbourhood: Neighbourhood | None
-    validated: int  # documents that the thresholds of the sweeps were tuned on; 0: the model's own was kept
-    fitted: bool  # validation documents are there, but the combination learnt from such: nothing is tuned on them
+    validated: int  # documents used to tune thresholds in the sweeps; 0: the model's threshold is used
+    fitted: bool  # there are validation documents, but not for tuning: the combination was fitted to them
 
 
 def gather(model: Model, documents: Sequence[Document], valid: Sequence[Document], progress: Progress) -> Findings:
-    """Score the documents and look at the scores from all sides.
+    """Score the documents and analyse the scores.
 
-    valid tunes the thresholds of the sweeps, unless the combination has learnt from it: then the model's own is kept.
+    `valid` is used to tune thresholds in the sweeps, unless the combination was fitted to validation documents.
     """
     documents, valid = with_ids(documents, model.vocabulary), with_ids(valid, model.vocabulary)
     if not any(document.labels for document in documents):
-        raise DataError(f"None of the {len(documents)} documents has a label; a report compares predictions with them.")
+        raise DataError(f"None of the {len(documents):,} documents has a label. A report needs labelled documents.")
     method, heard, around = model.method, combination_of(model.card), None
     fitted = heard is not None and heard.fitted
     tuning = () if fitted else valid
@@ -128,14 +128,14 @@ def gather(model: Model, documents: Sequence[Document], valid: Sequence[Document
 
 
 class _Searched:
-    """Documents embedded once and searched once, for as many neighbours as any setting asks for."""
+    """Documents embedded and searched once, with the largest number of neighbours of any setting."""
 
     def __init__(
         self, method: Retriever, documents: Sequence[Document], tuning: Sequence[Document], progress: Progress
     ) -> None:
         self.method, self.progress = method, progress
         self.documents, self.tuning = documents, tuning
-        self.test = Searched(method, documents, self._embed("reading texts", documents))
+        self.test = Searched(method, documents, self._embed("embedding texts", documents))
         self.scores = self.test.scores
 
     def _embed(self, what: str, documents: Sequence[Document]) -> Tensor:
@@ -145,7 +145,7 @@ class _Searched:
     def neighbourhood(
         self, threshold: float, known: int, uses_lambda: bool, valid: Sequence[Document]
     ) -> Neighbourhood:
-        """Sweep k, γ where λ decides, and the datastore, and draw its map."""
+        """Sweep k, γ if λ is used, and the datastore size, and compute the map."""
         parameters, store = self.method.parameters, self.method.store
         swept, sizes = self._sweeps(threshold, uses_lambda) if "neighbours" in self.scores.parts else ({}, [])
         validation = {document.text for document in valid}
@@ -159,10 +159,10 @@ class _Searched:
     def _sweeps(
         self, threshold: float, uses_lambda: bool
     ) -> tuple[dict[str, list[dict[str, float]]], list[dict[str, float]]]:
-        """Try other settings and smaller datastores, with thresholds tuned on the texts for that, if any."""
+        """Try other settings and smaller datastores, with thresholds tuned on the validation texts, if any."""
         valid = None
         if self.tuning:
-            valid = Searched(self.method, self.tuning, self._embed("reading validation texts", self.tuning))
+            valid = Searched(self.method, self.tuning, self._embed("embedding validation texts", self.tuning))
         self.progress.start(Stage("trying other settings"))
         ks, gammas = (*KS, self.method.parameters.k), GAMMAS if uses_lambda else ()
         swept = sweep(valid, self.test, ks=ks, gammas=gammas, threshold=threshold)
@@ -170,7 +170,7 @@ class _Searched:
         return swept, datastore_sweep(valid, self.test, threshold=threshold)
 
     def _map(self) -> Map:
-        """Project a sample of the datastore, and of the texts, on two principal components of the first."""
+        """Project a sample of the datastore and of the texts onto two principal components of the datastore."""
         store, chance = self.method.store, torch.Generator().manual_seed(0)
         counts = store.label_counts()
         shown = LabelSpace(tuple(sorted(counts, key=lambda name: -counts[name])[:COLOURED]))
@@ -188,30 +188,30 @@ class _Searched:
 
 
 def principal_components(keys: Tensor, queries: Tensor) -> tuple[Tensor, Tensor, tuple[float, float]]:
-    """Project unit rows on the first two principal components of the (n,d) keys; return the variance they explain."""
+    """Project normalised rows onto two principal components of the (n,d) keys; return the explained variance."""
     keys, queries = (F.normalize(rows.double(), dim=1) for rows in (keys, queries))
     centre = keys.mean(0)
     values, vectors = torch.linalg.eigh((keys - centre).T @ (keys - centre))  # ascending
     axes = vectors[:, -2:].flip(1)
-    axes = axes * axes.gather(0, axes.abs().argmax(0, keepdim=True)).sign()  # a sign of its own would be left to chance
+    axes = axes * axes.gather(0, axes.abs().argmax(0, keepdim=True)).sign()  # fix the arbitrary sign
     shares = (values[-2:].flip(0) / values.sum().clamp(min=1e-12)).tolist()
     return (keys - centre) @ axes, (queries - centre) @ axes, (shares[0], shares[1])
 
 
 def _coloured(points: Tensor, documents: Sequence[Document], shown: LabelSpace) -> list[tuple[float, float, int]]:
-    """Give each point the rarest of its labels that are shown, which tells more than the most frequent one."""
+    """Return each point with the rarest of its shown labels, which is more informative than the most frequent one."""
     labels = (max(shown.columns(document.labels), default=-1) for document in documents)
     return [(across, up, label) for (across, up), label in zip(points.tolist(), labels, strict=True)]
 
 
 def _scores(model: Model, documents: Sequence[Document], progress: Progress) -> Scores:
-    """Score without neighbours: the method keeps no documents, or has none left."""
+    """Score without neighbours, for a method without a datastore or with an empty one."""
     batches = [model.score(texts).cpu() for texts in _batches("scoring texts", documents, progress)]
     return concatenate([replace(batch, alternatives=model.method.alternatives(batch)) for batch in batches])
 
 
 def _batches(what: str, documents: Sequence[Document], progress: Progress) -> Iterator[list[str]]:
-    """Give the texts in batches, and a note at each quarter, with which lines without a bar say the time left."""
+    """Yield the texts in batches; log a note with the time left at each quarter."""
     if documents:
         progress.start(Stage(what, len(documents)))
         progress.advance(0)
@@ -226,7 +226,7 @@ def _batches(what: str, documents: Sequence[Document], progress: Progress) -> It
 def _error(
     model: Model, documents: Sequence[Document], scores: Scores, found: Mapping[str, Any], uses_lambda: bool
 ) -> Error:
-    """Fetch the evidence on one of the worst texts; a label that the model does not know is missed too."""
+    """Collect the evidence for one of the worst texts; labels unknown to the model count as missed."""
     row, document, neighbours = found["row"], documents[found["row"]], []
     missed = [(label, 0.0) for label in document.labels if label not in scores.names] + found["missed"]
     if scores.neighbours is not None:

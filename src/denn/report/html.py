@@ -1,4 +1,4 @@
-"""Pieces of HTML that the sections share; every text of a user goes through `escape`."""
+"""HTML helpers of the sections; all user text is escaped."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 
 def table(caption: str, headers: Sequence[str], rows: Iterable[Sequence[str]], words: Sequence[int] = ()) -> str:
-    """Write a table of plain texts; the first column heads its row, `words` are other columns that are no numbers."""
+    """Return a table; the first column contains row headers, and `words` are further columns of text."""
     kinds = ["" if column and column not in words else ' class="word"' for column in range(len(headers))]
     head = "".join(f'<th scope="col"{kind}>{escape(name)}' for kind, name in zip(kinds, headers, strict=True))
     body = "".join(
@@ -23,26 +23,26 @@ def table(caption: str, headers: Sequence[str], rows: Iterable[Sequence[str]], w
 
 
 def figures(charts: Sequence[str]) -> str:
-    """Set charts beside each other."""
+    """Return charts in a row."""
     return f'<div class="figures">{"".join(charts)}</div>'
 
 
 def paragraphs(sentences: Iterable[str]) -> str:
-    """Write a paragraph for each sentence."""
+    """Return a paragraph for each sentence."""
     return "".join(f"<p>{escape(sentence)}</p>" for sentence in sentences)
 
 
 def shortened(text: str, length: int) -> str:
-    """Cut a text between words."""
+    """Shorten a text at a word boundary."""
     text = text.strip()
     return text if len(text) <= length else text[:length].rsplit(maxsplit=1)[0] + " …"
 
 
 def percent(share: float) -> str:
-    """Write a share in per cent, without the sign."""
+    """Format a share in percent, without the sign."""
     return f"{100 * share:.1f}"
 
 
 def curve(rows: Sequence[Mapping[str, Any]], x: str, metric: str) -> list[tuple[float, float]]:
-    """Take the points of a line from rows, the metric in per cent."""
+    """Return the points of a line from rows, with the metric in percent."""
     return [(row[x], 100 * row[metric]) for row in rows]

@@ -1,4 +1,4 @@
-"""The findings of a report with the names of labels instead of their ids, for people to read."""
+"""Replace label ids by names in the findings of a report."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from denn.vocabulary import Vocabulary
 
 
 def with_names(found: Findings, vocabulary: Vocabulary) -> Findings:
-    """Return the findings as they are shown."""
+    """Return the findings with names instead of ids."""
     if not vocabulary:
         return found
     name, near = vocabulary.name, found.neighbourhood

@@ -1,4 +1,4 @@
-"""The numbers of a report as one JSON object; labels are given by their ids."""
+"""The numbers of a report as one JSON object, with labels by id."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from denn.vocabulary import Vocabulary
 
 
 def findings_json(found: Findings, card: Card, name: str, vocabulary: Vocabulary) -> dict[str, Any]:
-    """Return what the page shows: evaluation, curves, calibration, confusions, sweeps, map and errors."""
+    """Return the contents of the page: evaluation, curves, calibration, confusions, sweeps, map and errors."""
     evaluation = found.evaluation
     content: dict[str, Any] = {
         "measured_on": name,

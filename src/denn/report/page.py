@@ -1,4 +1,4 @@
-"""The report page: a model's facts, then the sections it can have, in one file that needs nothing else."""
+"""The report page: facts about the model and all sections that apply, in one self-contained file."""
 
 from __future__ import annotations
 
@@ -19,14 +19,15 @@ from denn.report.combination import combination_of, listed, system_name, system_
 from denn.report.gather import Findings, gather
 from denn.report.names import with_names
 from denn.types import Document, Stage
+from denn.wording import counted
 
 
 def write(
     path: Path, model: Model, name: str, documents: Sequence[Document], valid: Sequence[Document], progress: Progress
 ) -> Findings:
-    """Examine a model on documents and write the page; `name` says what these are."""
+    """Evaluate a model on documents and write the page; `name` is the title of the documents."""
     found = gather(model, documents, valid, progress)
-    progress.start(Stage("writing the page"))
+    progress.start(Stage("writing the report"))
     page = render(with_names(found, model.vocabulary), model.card, name)
     beside = path.with_name(path.name + ".part")
     try:
@@ -36,25 +37,25 @@ def write(
     except OSError as error:
         with suppress(OSError):
             beside.unlink()
-        raise ConfigError(f"The page {path} cannot be written: {error.strerror}.") from error
+        raise ConfigError(f"Cannot write {path}: {error.strerror}.") from error
     return found
 
 
 def warnings(found: Findings) -> list[str]:
-    """Say what makes the scores misleading, a sentence each."""
+    """Return sentences on what makes the scores misleading."""
     evaluation, near, said = found.evaluation, found.neighbourhood, []
-    texts, known = f"{evaluation.documents:,} texts", len(evaluation.names) - evaluation.unknown_labels
+    texts, known = counted(evaluation.documents, "text"), len(evaluation.names) - evaluation.unknown_labels
     if not evaluation.table.support[:known].any():
         said.append(
-            "No label of these texts is known to the model, so that every score is 0; give texts with the labels that "
-            "the model has learnt, and check --labels-column and --separator."
+            "The model knows none of the labels of these texts, so every score is 0. Use texts with the model's "
+            "labels, and check --labels-column and --separator."
         )
     if near is not None and near.copies:
         said.append(f"{copies_sentence(near.copies, evaluation.documents)}.")
     if near is not None and near.shared:
         said.append(
-            f"{near.shared:,} of {texts} found among the validation texts: the scores with other k, γ and datastore "
-            "sizes are too good, as their thresholds are tuned on the same texts; give others with --valid."
+            f"The validation texts include {near.shared:,} of {texts}, so the scores for other k, γ and datastore "
+            "sizes are too high: their thresholds are tuned on the same texts. Give other texts with --valid."
         )
     return said
 
@@ -91,55 +92,56 @@ def _sections(found: Findings, card: Card) -> dict[str, tuple[str, str]]:
         "calibration": ("Calibration", sections.calibration(found, names)),
         "frequency": ("Frequent and rare labels", sections.bands(found)),
         "labels": ("Labels", sections.labels(found)),
-        "confusions": ("Labels taken for each other", sections.confusions(found)),
+        "confusions": ("Confused labels", sections.confusions(found)),
     }
     if found.confidence is not None:
         parts["confidence"] = ("Confidence", evidence.confidence(found, found.confidence, card.parameters["gamma"]))
     if (around := found.neighbourhood) is not None:
         if around.sweep:
-            tried = "Other k and γ" if around.sweep["gamma"] else "Other k"
+            tried = "Other values of k and γ" if around.sweep["gamma"] else "Other values of k"
             parts["settings"] = (tried, evidence.settings(found, around, card.parameters))
-            parts["sizes"] = ("Size of the datastore", evidence.sizes(found, around))
+            parts["sizes"] = ("Datastore size", evidence.sizes(found, around))
         parts["map"] = ("Map", evidence.map_(around.map))
-    parts["errors"] = ("The worst errors", evidence.errors(found))
+    parts["errors"] = ("Worst errors", evidence.errors(found))
     if around is None:
-        reason = "its datastore is empty" if found.keeps_documents else "it keeps no datastore"
-        reason = f"the method {escape(card.method)} has none, as {reason}"
-        parts["missing"] = ("Left out", f"<p>Other k, datastore, map and neighbours: {reason}.</p>")
+        reason = (
+            "the datastore is empty" if found.keeps_documents else f"the method {escape(card.method)} has no datastore"
+        )
+        parts["missing"] = ("Omitted", f"<p>Other values of k, datastore size, map and neighbours: {reason}.</p>")
     return parts
 
 
 def _summary(found: Findings) -> str:
-    """Say the headline in a sentence, and what would make it misleading."""
+    """Return the headline, and warnings about what makes it misleading."""
     headline = found.evaluation.headline
     said = (
         f'<p class="lead">Micro F1 {100 * headline["micro_f1"]:.1f} %, macro F1 {100 * headline["macro_f1"]:.1f} % on '
-        f"{found.evaluation.documents:,} texts, at the tuned threshold {headline['threshold']:.2f}.</p>"
+        f"{counted(found.evaluation.documents, 'text')}, at the tuned threshold {headline['threshold']:.2f}.</p>"
     )
     return said + "".join(f'<p class="warning">{escape(sentence)}</p>' for sentence in warnings(found))
 
 
 def _facts(found: Findings, card: Card) -> str:
-    """List what the model is, what it was measured on, and when."""
+    """List facts about the model, its training and this evaluation."""
     encoder, trained, around = card.parameters.get("encoder"), card.corpus, found.neighbourhood
-    heard = combination_of(card)
+    heard, size = combination_of(card), counted(trained["train"], "document")
     facts: Mapping[str, str | None] = {
         "Method": system_name(card),
         "Witnesses": None if heard is None else listed(heard.witnesses),
         "Combination": None if heard is None else title(heard.chosen),
         "Encoder": None if encoder is None else Path(encoder).name,
-        "Trained on": f"{trained['name']}: {trained['train']:,} documents, {trained['valid']:,} to validate",
+        "Trained on": f"{trained['name']}: {size}, {trained['valid']:,} for validation",
         "Labels": f"{len(trained['label_counts']):,}",
-        "Datastore": None if around is None else f"{around.stored:,} documents",
-        "Measured on": f"{found.evaluation.documents:,} texts, {found.labels_per_text:.1f} labels each",
-        "Model made": _day(card.created),
-        "Report made": _day(datetime.now(UTC).isoformat()),
+        "Datastore": None if around is None else counted(around.stored, "document"),
+        "Evaluated on": f"{counted(found.evaluation.documents, 'text')}, {found.labels_per_text:.1f} labels per text",
+        "Model created": _day(card.created),
+        "Report created": _day(datetime.now(UTC).isoformat()),
     }
     rows = "".join(f"<div><dt>{name}</dt><dd>{escape(fact)}</dd></div>" for name, fact in facts.items() if fact)
     settings = {name: Path(str(value)).name if name == "encoder" else value for name, value in card.parameters.items()}
     chosen = ", ".join(f"{name} = {value}" for name, value in settings.items() if value is not None)
     versions = ", ".join(f"{package} {version}" for package, version in card.versions.items())
-    notes = {"Settings": chosen or "none", "Made with": versions}
+    notes = {"Settings": chosen or "none", "Versions": versions}
     said = "".join(f'<p class="note">{name}: {escape(note)}.</p>' for name, note in notes.items())
     return f'<dl class="facts">{rows}</dl>{said}'
 

@@ -1,4 +1,4 @@
-"""The sections that every method has: scores, thresholds, calibration, labels; findings in, HTML out."""
+"""Report sections of every method: scores, thresholds, calibration and labels."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from denn.report.charts import Series, bar, counts, fixed, histogram, line
 from denn.report.combination import Combination, title
 from denn.report.gather import Findings
 from denn.report.html import curve, figures, paragraphs, percent, table
+from denn.wording import counted
 
 METRICS = {
     "micro P": "micro_precision",
@@ -19,14 +20,14 @@ METRICS = {
     "P@1": "p_at_1",
     "P@3": "p_at_3",
     "P@5": "p_at_5",
-    "texts without label": "empty_predictions",
+    "texts without a label": "empty_predictions",
 }
 METRIC_NAMES = {"micro_f1": "micro F1", "macro_f1": "macro F1", "precision_at_k": "precision at 5"}
 KINDS = {"0.5": "0.5", "tuned": "tuned", "per_label": "one per label"}
 
 
 def scores(found: Findings, names: Mapping[str, str]) -> str:
-    """Show every system at every threshold."""
+    """Show the scores of every system at every threshold."""
     rows = []
     for system in names:
         for kind, metrics in found.evaluation.systems[system].items():
@@ -34,26 +35,28 @@ def scores(found: Findings, names: Mapping[str, str]) -> str:
             rows.append([names[system], cut, *(percent(metrics[metric]) for metric in METRICS.values())])
     evaluation = found.evaluation
     said = [
-        "P is precision, R recall. Micro counts all decisions alike, macro is the mean over all labels. A label is "
-        "given where its score is above the threshold: 0.5, one tuned on validation texts, or one tuned per label."
+        "P is precision, R is recall. Micro averages weight all decisions equally; macro is the mean over all labels. "
+        "A label is predicted if its score exceeds the threshold: 0.5, tuned on validation texts, or tuned per label."
     ]
     if evaluation.familiarity_sentence:
         said.append(evaluation.familiarity_sentence)
     if evaluation.unknown_labels:
-        said.append(f"{evaluation.unknown_labels} labels here are unknown to the model; each is counted as missed.")
-    caption = f"Scores on {evaluation.documents:,} texts, in per cent"
+        said.append(
+            f"The model does not know {counted(evaluation.unknown_labels, 'label')} used here, which count as missed."
+        )
+    caption = f"Scores on {counted(evaluation.documents, 'text')}, in percent"
     return paragraphs(said) + table(caption, ["System", "Threshold", *METRICS], rows, words=(1,))
 
 
 def combination(heard: Combination) -> str:
-    """Show who is heard, what combines them, and how the alternatives did on validation."""
+    """Show the witnesses, their combination, and the validation scores of the alternatives."""
     facts, said = heard.facts, [heard.sentence]
     if not facts.scores:
         return paragraphs(said)
     said.append(
-        "Each row decides by one way to combine the witnesses, or by one witness alone; nothing is judged on documents "
-        "that it was fitted or tuned on. The calibration error is the mean distance between a score of 0.1 or more and "
-        "the share of such scores that are right: at 0, scores are probabilities."
+        "Each row is a way of combining the witnesses, or a single witness, evaluated on documents that it was not "
+        "fitted or tuned on. The calibration error is the mean difference between a score of 0.1 or more and the share "
+        "of such scores that are correct: at 0, scores are probabilities."
     )
     metric = METRIC_NAMES.get(facts.optimise, facts.optimise)
     rows = [
@@ -65,20 +68,20 @@ def combination(heard: Combination) -> str:
         ]
         for name, score in sorted(facts.scores.items(), key=lambda pair: -pair[1])
     ]
-    caption = "Ways to combine the witnesses, on the validation documents of the training, best first"
+    caption = "Combinations of the witnesses on the validation documents, best first"
     headers = ["Combination", "Used", f"{metric}, %", "Calibration error, %"]
     return paragraphs(said) + table(caption, headers, rows, words=(1,))
 
 
 def thresholds(found: Findings, names: Mapping[str, str]) -> str:
-    """Show what other thresholds would give."""
+    """Show scores at other thresholds."""
     tuned = found.evaluation.headline["threshold"]
-    x, y = fixed("threshold", 0, 1), fixed("per cent", 0, 100)
+    x, y = fixed("threshold", 0, 1), fixed("percent", 0, 100)
     kinds = {"micro F1": "micro_f1", "macro F1": "macro_f1", "micro precision": "micro_precision"}
     kinds["micro recall"] = "micro_recall"
     final = line(
         f"Precision, recall and F1 of {names['final']}",
-        f"Scores at each threshold; the dashed upright is the tuned one, {tuned:.2f}.",
+        f"Scores at each threshold; the dashed line marks the tuned threshold, {tuned:.2f}.",
         [Series(name, curve(found.curves["final"], "threshold", metric)) for name, metric in kinds.items()],
         x,
         y,
@@ -87,8 +90,8 @@ def thresholds(found: Findings, names: Mapping[str, str]) -> str:
     systems = [Series(name, curve(found.curves[system], "threshold", "micro_f1")) for system, name in names.items()]
     if len(systems) == 1:
         return figures([final])
-    title, said = "Micro F1 of each system", "How much each system depends on its threshold."
-    return figures([final, line(title, said, systems, x, fixed("micro F1, per cent", 0, 100))])
+    title, said = "Micro F1 of each system", "How the score of each system depends on the threshold."
+    return figures([final, line(title, said, systems, x, fixed("micro F1, percent", 0, 100))])
 
 
 def calibration(found: Findings, names: Mapping[str, str]) -> str:
@@ -98,42 +101,41 @@ def calibration(found: Findings, names: Mapping[str, str]) -> str:
         for system, name in names.items()
     ]
     reliability = line(
-        "How often a score is right",
-        "Each point holds the pairs of a text and a label whose scores lie in one tenth of the range. On the dashed "
-        "diagonal scores are probabilities; above it they are too timid, below it too bold.",
+        "Accuracy by score",
+        "Each point combines all pairs of a text and a label whose scores are in one tenth of the range. On the dashed "
+        "diagonal, scores are probabilities; above it they are too low, below it too high.",
         series,
         fixed("mean score", 0, 1),
-        fixed("pairs that are right, per cent", 0, 100),
+        fixed("correct pairs, percent", 0, 100),
         diagonal=True,
     )
     bins = {round(10 * row["low"]): row["count"] for row in found.calibration["final"]["bins"]}
     heights = [bins.get(place, 0) for place in range(10)]
     spread = histogram(
         f"Scores of {names['final']}",
-        "How many pairs of a text and a label have which score; the axis of counts is logarithmic.",
+        "Number of pairs of a text and a label by score, on a logarithmic scale.",
         [place / 10 for place in range(11)],
         heights,
         "score",
         counts("pairs", heights, log=True),
     )
     errors = ", ".join(f"{name} {100 * found.calibration[system]['error']:.2f}" for system, name in names.items())
-    said = f"Expected calibration error over the pairs that score 0.1 or more, in points: {errors}."
+    said = f"Expected calibration error over pairs that score 0.1 or more, in percentage points: {errors}."
     return paragraphs([said]) + figures([reliability, spread])
 
 
 def bands(found: Findings) -> str:
-    """Show frequent and rare labels apart."""
+    """Show F1 by label frequency."""
     groups = [band for band in found.evaluation.bands if band["supported"]]
     names = [band["name"].replace(">=", "≥ ").replace("-", "–") for band in groups]
     metrics = {"micro F1": "micro_f1", "macro F1": "macro_f1"}
     chart = bar(
-        "F1 by frequency of the label",
-        "Labels in groups by their number of training documents, at the tuned threshold; macro over labels that occur "
-        "here.",
+        "F1 by label frequency",
+        "Labels grouped by number of training documents, at the tuned threshold; macro F1 over labels that occur here.",
         names,
         [(name, [100 * band[metric] for band in groups]) for name, metric in metrics.items()],
-        "training documents of a label",
-        fixed("per cent", 0, 100),
+        "training documents per label",
+        fixed("percent", 0, 100),
     )
     rows = [
         [
@@ -144,12 +146,12 @@ def bands(found: Findings) -> str:
         ]
         for name, band in zip(names, groups, strict=True)
     ]
-    headers = ["Training documents", "Labels", "of them here", "micro F1, %", "macro F1, %"]
+    headers = ["Training documents", "Labels", "Occurring here", "micro F1, %", "macro F1, %"]
     return figures([chart, table("Labels by training frequency", headers, rows)])
 
 
 def labels(found: Findings) -> str:
-    """List every label, with a search box where the browser runs scripts."""
+    """List every label, with a search box if the browser runs scripts."""
     columns = found.evaluation.table
     rows = [
         [name, f"{trained:,}", *(f"{count:,}" for count in row[:3]), *(percent(share) for share in row[3:])]
@@ -165,17 +167,17 @@ def labels(found: Findings) -> str:
         '<p class="search" hidden><label>Search <input type="search" autocomplete="off"></label>'
         f'<output aria-live="polite">{len(rows)} of {len(rows)} labels</output></p>'
     )
-    headers = ["Label", "Training", "Here", "Given", "Right", "P, %", "R, %", "F1, %"]
+    headers = ["Label", "Training", "Here", "Predicted", "Correct", "P, %", "R, %", "F1, %"]
     caption = (
-        "Each label at the tuned threshold: documents it was learnt from, texts here that have it, texts that were "
+        "Each label at the tuned threshold: number of training documents, of texts here with the label, of predictions "
     )
-    return box + table(caption + "given it, and how many of these rightly", headers, rows)
+    return box + table(caption + "and of correct predictions", headers, rows)
 
 
 def confusions(found: Findings) -> str:
-    """List the labels that are taken for each other."""
+    """List the most frequent confusions."""
     if not found.confusions:
-        return "<p>No text lacks one label and has a wrong one instead.</p>"
+        return "<p>No text has both a missed and a wrong label.</p>"
     rows = [[pair["missed"], pair["given"], f"{pair['texts']:,}"] for pair in found.confusions]
-    caption = "A missed label and a wrong one in the same text, the most frequent pairs"
-    return table(caption, ["Missed", "Wrongly given", "Texts"], rows, words=(1,))
+    caption = "Most frequent pairs of a missed and a wrong label in the same text"
+    return table(caption, ["Missed", "Wrong", "Texts"], rows, words=(1,))

@@ -1,1 +1,1 @@
-"""The HTTP service: an API, Annif's API beside it, and one page; see `app.make_app`."""
+"""The HTTP service: denn's API, Annif's API and a web page; see `app.make_app`."""

@@ -26,27 +26,27 @@ from denn.types import Document, Prediction
 router = APIRouter(prefix="/v1", tags=["Annif"])
 
 FORM = "application/x-www-form-urlencoded"
-FIELDS = 1000  # of a form
-RESULTS = 1000  # of a text, whatever the limit: Annif sets none, and each costs time
-LABEL = 1000  # characters
-UNDETERMINED = "und"  # as ISO 639 says it: the labels are in whatever language they were taught in
+FIELDS = 1000  # maximum per form
+RESULTS = 1000  # maximum per text, whatever the requested limit: Annif sets none, and each result takes time
+LABEL = 1000  # maximum number of characters
+UNDETERMINED = "und"  # the ISO 639 code for unknown: labels may be in any language
 ABSOLUTE = re.compile(r"(https?://|urn:)\S+")
 SUBJECT: dict[str, Any] = {"uri": {"type": ["string", "null"]}, "label": TypeAdapter(Label).json_schema()}
 
 
 class Given(BaseModel):
-    """A body as Annif takes it; what is not known here, such as metadata, is passed over."""
+    """A request body as Annif accepts it; unknown fields, such as metadata, are ignored."""
 
     model_config = ConfigDict(strict=True, frozen=True)
 
 
 class SuggestForm(BaseModel):
-    """A text that subjects are wanted for."""
+    """A text to suggest subjects for."""
 
     text: str
-    limit: int = Field(10, ge=0, description=f"Results at most, and never more than {RESULTS}.")
-    threshold: Share = Field(0.0, description="The lowest score of a result.")
-    language: str | None = Field(None, description="Passed over: a label has one name.")
+    limit: int = Field(10, ge=0, description=f"Maximum number of results, up to {RESULTS}.")
+    threshold: Share = Field(0.0, description="Minimum score of a result.")
+    language: str | None = Field(None, description="Ignored: labels are not translated.")
 
 
 class GivenText(Given):
@@ -57,15 +57,15 @@ class GivenText(Given):
 
 
 class GivenBatch(Given):
-    """Texts that subjects are wanted for."""
+    """Texts to suggest subjects for."""
 
     documents: Annotated[list[GivenText], FailFast()]
 
 
 class GivenSubject(Given):
-    """A subject of a document to learn; its URI alone is enough where it is known here."""
+    """A subject of a document to learn; its URI alone is enough if the model knows it."""
 
-    # No schema can say which URIs are known, so this one asks for the label, which is always right.
+    # A schema cannot express which URIs are known, so it requires the label, which is always accepted.
     model_config = ConfigDict(json_schema_extra={"properties": SUBJECT, "required": ["label"]})
 
     uri: str | None = None
@@ -73,14 +73,14 @@ class GivenSubject(Given):
 
 
 class GivenDocument(Given):
-    """A document to learn; one without a text or without subjects is passed over, as Annif does."""
+    """A document to learn; without a text or subjects it is ignored, as in Annif."""
 
     text: str | None = None
     subjects: list[GivenSubject] | None = Field(None, max_length=1000)
 
 
 class VocabularyOut(BaseModel):
-    """The labels of the model."""
+    """The labels of the model, as an Annif vocabulary."""
 
     vocab_id: str
     languages: list[str]
@@ -89,13 +89,13 @@ class VocabularyOut(BaseModel):
 
 
 class VocabulariesOut(BaseModel):
-    """All vocabularies: one."""
+    """The list of vocabularies, which has one entry."""
 
     vocabs: list[VocabularyOut]
 
 
 class ProjectOut(BaseModel):
-    """The model, as Annif's clients know one."""
+    """The model, as an Annif project."""
 
     project_id: str
     name: str
@@ -108,13 +108,13 @@ class ProjectOut(BaseModel):
 
 
 class ProjectsOut(BaseModel):
-    """All projects: one."""
+    """The list of projects, which has one entry."""
 
     projects: list[ProjectOut]
 
 
 class SubjectOut(BaseModel):
-    """A label that is suggested."""
+    """A suggested label."""
 
     uri: str
     label: str
@@ -137,17 +137,17 @@ class DocumentSuggestionsOut(SuggestionsOut):
 def _project(project_id: str, service: Running) -> Service:
     own = _project_id(service)
     if project_id != own:
-        raise Refusal(404, f"Project '{project_id[:100]}' not found. There is one here: '{own}'.")
+        raise Refusal(404, f"Project '{project_id[:100]}' not found. The only project here is '{own}'.")
     return service
 
 
 async def _form(request: Request) -> SuggestForm:
-    """Read a form; FastAPI's own takes an empty text for a missing one, and none that is longer than a megabyte."""
+    """Read a form; FastAPI's own parser treats an empty text as missing and rejects texts over one megabyte."""
     try:
         body = (await request.body()).decode()
         given = dict(parse_qsl(body, keep_blank_values=True, errors="strict", max_num_fields=FIELDS))
     except ValueError as error:
-        raise Refusal(400, f"The form cannot be read. Expected at most {FIELDS} fields in UTF-8.") from error
+        raise Refusal(400, f"The form is not valid. Send at most {FIELDS} fields in UTF-8.") from error
     try:
         return SuggestForm.model_validate(given)
     except ValidationError as error:
@@ -159,7 +159,7 @@ Project = Annotated[Service, Depends(_project)]
 
 @router.get("/", response_model=dict[str, str], responses=responses())
 async def info() -> Response:
-    """Say what answers, and in which version."""
+    """Show the name and version of the service."""
     return JSONResponse({"title": "Annif REST API, served by denn", "version": __version__})
 
 
@@ -188,7 +188,7 @@ async def project(service: Project) -> Response:
     openapi_extra={"requestBody": {"content": {FORM: {"schema": SuggestForm.model_json_schema()}}, "required": True}},
 )
 async def suggest(service: Project, form: Annotated[SuggestForm, Depends(_form)]) -> Response:
-    """Suggest subjects for a text: the best ones, without the decision that `/v1/predict` makes."""
+    """Suggest the best subjects for a text, without the thresholds of `/v1/predict`."""
     return JSONResponse({"results": (await _suggested(service, [form.text], form.limit, form.threshold))[0]})
 
 
@@ -198,11 +198,11 @@ async def suggest(service: Project, form: Annotated[SuggestForm, Depends(_form)]
 async def suggest_batch(
     body: GivenBatch,
     service: Project,
-    limit: Annotated[int, Query(ge=0, description=f"Results at most, and never more than {RESULTS}.")] = 10,
-    threshold: Annotated[Share, Query(description="The lowest score of a result.")] = 0.0,
-    language: Annotated[str | None, Query(description="Passed over: a label has one name.")] = None,
+    limit: Annotated[int, Query(ge=0, description=f"Maximum number of results, up to {RESULTS}.")] = 10,
+    threshold: Annotated[Share, Query(description="Minimum score of a result.")] = 0.0,
+    language: Annotated[str | None, Query(description="Ignored: labels are not translated.")] = None,
 ) -> Response:
-    """Suggest subjects for several texts, in order."""
+    """Suggest subjects for several texts, in the order given."""
     found = await _suggested(service, [one.text for one in body.documents], limit, threshold)
     named = zip(body.documents, found, strict=True)
     return JSONResponse([{"document_id": one.document_id, "results": results} for one, results in named])
@@ -210,7 +210,7 @@ async def suggest_batch(
 
 @router.post("/projects/{project_id}/learn", status_code=204, responses=responses(404, 409))
 async def learn(body: Annotated[list[GivenDocument], FailFast()], service: Project, author: Writer) -> Response:
-    """Learn documents, all or none; the next suggestion knows them."""
+    """Learn documents, all or none; the next suggestion uses them."""
     store = service.model.store
     known = frozenset(await service.engine.read(lambda: store.labels))
     labels = [tuple(_label(subject, service, known) for subject in one.subjects or ()) for one in body]
@@ -227,16 +227,16 @@ async def learn(body: Annotated[list[GivenDocument], FailFast()], service: Proje
 
 @router.post("/detect-language", include_in_schema=False)
 async def detect_language() -> Response:
-    """Say that this is not done here, with the status that Annif's client reads a reason from."""
+    """Answer with the status from which Annif's client reads a reason."""
     raise Refusal(404, "This service does not detect languages.")
 
 
 async def _suggested(service: Service, texts: Sequence[str], limit: int, threshold: float) -> list[list[Any]]:
-    """Return the results of each text."""
+    """Return the suggestions for each text."""
     check_texts(service.settings, texts)
     limit = min(limit, RESULTS)
     model = service.model
-    # A threshold that nothing passes: then the best ones are added, by their scores alone.
+    # No score exceeds this threshold, so only min_labels decides, by score alone.
     decided = await service.engine.predict(texts, DecisionOptions(threshold=1.0, min_labels=limit, evidence=0))
     service.telemetry.predicted(await service.engine.read(lambda: _as_tuned(model, decided)))
     best = [[pair for pair in one.prediction.scores.items() if 0 < pair[1] >= threshold][:limit] for one in decided]
@@ -244,7 +244,7 @@ async def _suggested(service: Service, texts: Sequence[str], limit: int, thresho
 
 
 def _as_tuned(model: Model, decided: Sequence[Decided]) -> list[Prediction]:
-    """Return predictions with the labels that the model would have chosen, so that those of all routes compare."""
+    """Return predictions with the labels that the model would choose, so that metrics of all routes are comparable."""
     found = [one.prediction for one in decided]
     names = list({label for one in found for label in one.scores})
     thresholds = dict(zip(names, model.label_thresholds(names), strict=True))
@@ -255,19 +255,19 @@ def _as_tuned(model: Model, decided: Sequence[Decided]) -> list[Prediction]:
 
 
 def _label(subject: GivenSubject, service: Service, known: Collection[str]) -> str:
-    """Return the label that a subject means."""
+    """Return the label of a subject."""
     uri, label, ours = subject.uri or "", subject.label or "", service.settings.label_uri
     if uri in known or uri in service.model.vocabulary:
         label = uri
     elif uri.startswith(ours):
-        with suppress(UnicodeDecodeError):  # then it is none of ours
+        with suppress(UnicodeDecodeError):  # then it is not one of our URIs
             label = unquote(uri.removeprefix(ours), errors="strict") or label
     if not label.strip():
-        raise Refusal(400, f"Got the URI '{uri[:100]}' without a label, expected one known here. Send the label, too.")
+        raise Refusal(400, f"The URI '{uri[:100]}' is unknown and has no label. Send the label as well.")
     if len(label) > LABEL:
-        raise Refusal(400, f"A subject's label has {len(label):,} characters, expected at most {LABEL:,}. Cut it.")
+        raise Refusal(400, f"A subject's label has {len(label):,} characters. Shorten it to at most {LABEL:,}.")
     if "\n" in label:
-        raise Refusal(400, "A subject's label has more than one line, expected one. Join them.")
+        raise Refusal(400, "A subject's label has several lines. Put it on one line.")
     return service.model.vocabulary.id(label)
 
 
@@ -277,7 +277,7 @@ def _subject_json(service: Service, label: str, score: float) -> dict[str, Any]:
 
 
 def _project_id(service: Service) -> str:
-    """Return the model's name in letters that Annif's projects have."""
+    """Return the model's name in the characters that Annif allows in project ids."""
     return re.sub(r"[^A-Za-z0-9_-]+", "-", service.settings.name).strip("-") or "model"
 
 

@@ -1,4 +1,4 @@
-"""What requests and answers may hold: limits on texts, and predictions and documents as JSON."""
+"""Limits on texts, and predictions and documents as JSON."""
 
 from __future__ import annotations
 
@@ -12,29 +12,29 @@ from denn.service.settings import Settings
 from denn.types import Document, Neighbour
 from denn.vocabulary import Vocabulary
 
-ANSWER_CHARACTERS = 10_000_000  # of stored texts in one answer
+ANSWER_CHARACTERS = 10_000_000  # maximum length of all stored texts in one response
 
 
 def check_texts(settings: Settings, texts: Sequence[str]) -> None:
-    """Refuse too many texts, and those that are too long."""
+    """Reject requests with too many or too long texts."""
     if len(texts) > settings.texts:
-        raise Refusal(413, f"Got {len(texts)} texts, expected at most {settings.texts}. Send them in several requests.")
+        raise Refusal(413, f"The request has {len(texts):,} texts. Send at most {settings.texts} per request.")
     for number, text in enumerate(texts, 1):
         if len(text) > settings.characters:
             raise Refusal(
                 413,
-                f"Text {number} has {len(text):,} characters, expected at most {settings.characters:,}. Cut it.",
+                f"Text {number} has {len(text):,} characters. Shorten it to at most {settings.characters:,}.",
             )
 
 
 def check_answer(texts: Iterable[str], characters: int = ANSWER_CHARACTERS) -> None:
-    """Refuse to send stored texts that are too long together; each counts with at most so many characters."""
+    """Reject requests for too much stored text; each text counts with at most `characters`."""
     if sum(min(len(text), characters) for text in texts) > ANSWER_CHARACTERS:
-        raise Refusal(413, f"The answer would hold more than {ANSWER_CHARACTERS:,} characters of text. Ask for less.")
+        raise Refusal(413, f"The response would have more than {ANSWER_CHARACTERS:,} characters of text. Request less.")
 
 
 def decision_options(options: Options) -> DecisionOptions:
-    """Return what the engine needs of a request's options."""
+    """Return the options of a request in the engine's form."""
     return DecisionOptions(
         options.threshold,
         tuple(options.thresholds.items()),
@@ -45,7 +45,7 @@ def decision_options(options: Options) -> DecisionOptions:
 
 
 def prediction_json(decided: Decided, options: Options) -> dict[str, Any]:
-    """Write a prediction as the API shows it."""
+    """Return a prediction as JSON."""
     one = decided.prediction
     labels = one.labels[: options.top_k]
     chosen = set(labels)
@@ -72,12 +72,12 @@ def prediction_json(decided: Decided, options: Options) -> dict[str, Any]:
 
 
 def names_json(vocabulary: Vocabulary, labels: Iterable[str]) -> dict[str, Any]:
-    """Write the names of the labels of an answer, if the model has a vocabulary."""
+    """Return the names of labels as JSON, if the model has a vocabulary."""
     return {"names": vocabulary.names(labels)} if vocabulary else {}
 
 
 def documents_json(documents: Sequence[Document], vocabulary: Vocabulary) -> dict[str, Any]:
-    """Write the names of all labels of some documents."""
+    """Return the names of all labels of documents as JSON."""
     return names_json(vocabulary, _labels_of(documents))
 
 
@@ -86,7 +86,7 @@ def _labels_of(documents: Iterable[Document | Neighbour]) -> Iterator[str]:
 
 
 def neighbour_json(neighbour: Neighbour, characters: int) -> dict[str, Any]:
-    """Write a neighbour as the API shows it."""
+    """Return a neighbour as JSON."""
     return {
         "id": neighbour.id,
         "similarity": neighbour.similarity,
@@ -97,7 +97,7 @@ def neighbour_json(neighbour: Neighbour, characters: int) -> dict[str, Any]:
 
 
 def document_json(document: Document, vocabulary: Vocabulary | None = None) -> dict[str, Any]:
-    """Write a stored document as the API shows it, with the names of its labels if they are asked for."""
+    """Return a stored document as JSON; with a vocabulary, include the names of its labels."""
     names = {} if vocabulary is None else documents_json([document], vocabulary)
     return names | {
         "id": document.id,

@@ -1,4 +1,4 @@
-"""The application: routes, errors, limits and the page, around one model."""
+"""The ASGI application: routes, errors, limits and the page for one model."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ PAGE = Path(__file__).parent / "page"
 
 
 def make_app(model: Model, settings: Settings) -> Guard:
-    """Return an ASGI application that serves a model; it closes the model when it ends."""
+    """Return an ASGI application that serves a model and closes it on shutdown."""
     telemetry = Telemetry()
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         nonlocal model
         engine = Engine(model, settings, telemetry)
-        del model  # a refit may replace it, and nothing must keep its memory then
+        del model  # a refit may replace the model; no reference may keep the old one in memory
         engine.start()
         renewal = Renewal(engine)
         renewal.start()
@@ -55,8 +55,8 @@ def make_app(model: Model, settings: Settings) -> Guard:
     app = FastAPI(
         title="denn",
         version=__version__,
-        description="Tags texts with several labels each, and shows the documents that speak for them.",
-        docs_url=None,  # both pages load their code from elsewhere
+        description="Tag texts with multiple labels, and show the evidence for each label.",
+        docs_url=None,  # both pages load code from a CDN
         redoc_url=None,
         lifespan=lifespan,
     )
@@ -74,7 +74,7 @@ async def _page() -> Response:
 
 
 def _described(app: FastAPI) -> dict[str, Any]:
-    """Describe the API, with the shape of problems and the keys."""
+    """Return the OpenAPI description, with the problem format and the keys."""
     if app.openapi_schema is None:
         schema = get_openapi(
             title=app.title,

@@ -8,18 +8,18 @@ from denn.bundle import Card
 from denn.protocols import Datastore
 from denn.stores.copying import SOURCE
 
-TRAINING = 1  # the change that a training makes
+TRAINING = 1  # number of the change that training makes
 
 
 class Changes:
-    """Counts the documents changed since the last refit; reads each change once."""
+    """Count the documents changed since the last refit, reading each change once."""
 
     def __init__(self) -> None:
-        self._start = self._seen = -1  # the last change that the refit learnt from, and the last one counted
+        self._start = self._seen = -1  # last change that the refit used, and last change counted
         self._total = 0
 
     def count(self, store: Datastore, card: Card) -> int:
-        """Return how many documents were added, changed or removed; one that changed twice counts twice."""
+        """Return the number of documents added, changed or removed; one that changed twice counts twice."""
         start = learnt_until(card)
         newest = store.history(1)
         number = newest[0].number if newest else 0
@@ -34,5 +34,5 @@ class Changes:
 
 
 def learnt_until(card: Card) -> int:
-    """Return the number of the last change that the model has learnt from."""
+    """Return the number of the last change that the model was trained or refitted on."""
     return cast(int, (card.refitted or {}).get("change", TRAINING))

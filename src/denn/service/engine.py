@@ -1,4 +1,4 @@
-"""One model for many requests: texts of several are scored together, and nobody waits for a write."""
+"""One model for many requests: texts of several requests share batches, and no prediction waits for a write."""
 
 from __future__ import annotations
 
@@ -26,23 +26,23 @@ if TYPE_CHECKING:
 
 Result = TypeVar("Result")
 LongRead: TypeAlias = Literal["map", "filter", "list"]
-Compute = Callable[[Model, list[str]], Any]  # model and texts → scores or embeddings of all texts
-Finish = Callable[[Any, int, int], Any]  # that, and the places of one job's texts → the job's result
+Compute = Callable[[Model, list[str]], Any]  # model and texts → scores or embeddings
+Finish = Callable[[Any, int, int], Any]  # these and the range of one job's texts → the job's result
 
 CHARACTERS_PER_TOKEN = 4
-CHARACTERS_READ = 200  # by witnesses of words, in about the time that the encoder takes for a token
-READERS = 4  # at once, of what reads little of the datastore
-LONG_READS = 2  # of one kind, of what may read much of it: one at work, which may take a whole core, and one that waits
-ESTIMATES = (1.0, 0.1)  # seconds at a stretch, and the share of the time, that predictions spend on thresholds
-TRIM = 20.0  # seconds after which freed memory is given back
+CHARACTERS_READ = 200  # characters that the word witness reads in about the time of one encoder token
+READERS = 4  # concurrent short reads of the datastore
+LONG_READS = 2  # long reads per kind: one running, which may use a whole core, and one waiting
+ESTIMATES = (1.0, 0.1)  # time limit for estimating thresholds: seconds at once, and share of all prediction time
+TRIM = 20.0  # seconds between returns of freed memory to the system
 
 
 @dataclass(frozen=True)
 class DecisionOptions:
-    """How a request wants its texts decided."""
+    """Decision options of a request."""
 
     threshold: float | None = None
-    thresholds: tuple[tuple[str, float], ...] = ()  # for some labels, before the others
+    thresholds: tuple[tuple[str, float], ...] = ()  # for single labels; these override the others
     per_label: bool = False
     min_labels: int = 0
     evidence: int = 10
@@ -50,33 +50,33 @@ class DecisionOptions:
 
 @dataclass(frozen=True)
 class Decided:
-    """A prediction with the thresholds it was decided by."""
+    """A prediction with the thresholds behind it."""
 
     prediction: Prediction
-    thresholds: tuple[float, ...]  # in the order of its scores
+    thresholds: tuple[float, ...]  # in the order of the scores
 
 
 @dataclass
 class _Job:
-    """Texts of one request that go into one batch."""
+    """Texts of one request that fit into one batch."""
 
-    model: Model  # answers the whole request
+    model: Model  # the same for the whole request
     texts: list[str]
-    weight: int  # tokens, about
+    weight: int  # approximate number of tokens
     finish: Finish
     future: asyncio.Future[Any]
 
 
 class Engine:
-    """Computes in one thread, batch after batch; writes and reads of the datastore have brief ones of their own."""
+    """Compute batches in one thread, and read and write the datastore in short-lived threads."""
 
     def __init__(self, model: Model, settings: Settings, telemetry: Telemetry) -> None:
         self.model, self._settings, self._telemetry = model, settings, telemetry
         self._longest = int(model.card.parameters.get("max_length", 512))
         self._least = self._least_weight()
         self._waiting: dict[Compute, deque[_Job]] = {_scores: deque(), _vectors: deque()}
-        self._admitted = 0  # texts whose requests have no answer yet
-        self._rate = 50.0  # texts a second, as last seen
+        self._admitted = 0  # texts of unanswered requests
+        self._rate = 50.0  # recent texts per second
         self._trimmed = time.monotonic()
         self._wake = asyncio.Event()
         self._computing = ThreadPoolExecutor(1, "denn-model")
@@ -91,13 +91,13 @@ class Engine:
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        """Begin to work, inside a running event loop."""
+        """Start processing, inside a running event loop."""
         self._task = asyncio.get_running_loop().create_task(self._run())
         if self.probe is not None:
             self.probe.start()
 
     async def stop(self) -> None:
-        """Finish what was accepted, within the time for that, then end the threads."""
+        """Finish accepted requests within the time limit, then stop the threads."""
         deadline = time.monotonic() + self._settings.stop_seconds
         while self._admitted and time.monotonic() < deadline:
             await asyncio.sleep(0.01)
@@ -110,18 +110,18 @@ class Engine:
             await threads.rest()
 
     async def switch(self, model: Model) -> None:
-        """Answer with another model from the next request on; it must share the datastore of the current one."""
+        """Use another model from the next request on; it must share the datastore of the current one."""
         model.defer_estimates(*ESTIMATES)
         old, self.model = self.model, model
-        await self._retiring.run(old.retire)  # it still answers requests under way
+        await self._retiring.run(old.retire)  # once the requests in progress are answered
 
     @property
     def waiting(self) -> int:
-        """How many texts wait or are worked on."""
+        """The number of texts queued or in progress."""
         return self._admitted
 
     async def predict(self, texts: Sequence[str], options: DecisionOptions) -> list[Decided]:
-        """Tag texts, all by the same model; Busy where too many wait."""
+        """Tag texts, all with the same model; raise Busy if the queue is full."""
         model = self.model
 
         def finish(scores: Scores, begin: int, end: int) -> list[Decided]:
@@ -131,7 +131,7 @@ class Engine:
             return [one for part in self._parts(texts) for one in await self._job(model, _scores, part, finish)]
 
     async def embed(self, texts: Sequence[str]) -> Tensor:
-        """Return the (n,d) embeddings of texts, between the batches of others."""
+        """Return the (n,d) embeddings of texts; raise Busy if the queue is full."""
         import torch
 
         with self._room(len(texts)):
@@ -139,24 +139,24 @@ class Engine:
         return torch.cat(parts)
 
     async def add(self, documents: Sequence[Document], source: str) -> list[str]:
-        """Put documents into the datastore; they are on the disk when this returns."""
+        """Add documents to the datastore; they are on disk when this returns."""
         store = self.model.store
         vectors = await self.embed([document.text for document in documents])
         return await self.write(lambda: store.add(documents, vectors, source=source))
 
     async def write(self, work: Callable[[], Result]) -> Result:
-        """Change the datastore, one change at a time; a change that has begun is finished though nobody waits."""
+        """Change the datastore, one change at a time; a started change finishes even if the client disconnects."""
         return await self._writing.run(work)
 
     async def read(self, work: Callable[[], Result]) -> Result:
-        """Read little from the datastore."""
+        """Run a short read of the datastore."""
         return await self._reading.run(work)
 
     async def read_long(self, kind: LongRead, work: Callable[[], Result]) -> Result:
-        """Read what may be much, in a thread that short reads need not wait for; Busy where others of its kind wait."""
+        """Run a long read in a separate thread, apart from short reads; raise Busy if another of its kind waits."""
         if self._long_reads[kind] >= LONG_READS:
             self._telemetry.refused.inc()
-            raise Busy("Too many others ask for much of the datastore. Try again.", after=1)
+            raise Busy("Too many large reads of the datastore are in progress. Try again later.", after=1)
         self._long_reads[kind] += 1
         try:
             return await self._reading_long[kind].run(work)
@@ -165,10 +165,12 @@ class Engine:
 
     @contextmanager
     def _room(self, count: int) -> Iterator[None]:
-        if self._admitted and self._admitted + count > self._settings.queue:  # alone, any request is let in
+        if (
+            self._admitted and self._admitted + count > self._settings.queue
+        ):  # a request of any size is accepted if no other waits
             self._telemetry.refused.inc()
             raise Busy(
-                f"{self._admitted} texts are waiting, and the limit is {self._settings.queue}. Try again later.",
+                f"The queue is full: {self._admitted:,} of {self._settings.queue:,} texts. Try again later.",
                 after=self._admitted / self._rate,
             )
         self._admitted += count
@@ -180,16 +182,16 @@ class Engine:
             self._telemetry.waiting.set(self._admitted)
 
     def _least_weight(self) -> int:
-        """Return what a text weighs at least, so that no batch has more of them than there is memory for scores."""
+        """Return the minimum weight of a text, so that the scores of a batch fit into memory."""
         return self._settings.batch_tokens // self.model.batch()
 
     def _weight(self, text: str) -> int:
-        """Return about how many tokens take as long: the encoder reads no more than its longest text, words all."""
+        """Return the approximate cost in tokens: the encoder truncates a text, the word witness reads all of it."""
         tokens = min(len(text) // CHARACTERS_PER_TOKEN + 1, self._longest)
         return max(self._least, tokens + len(text) // CHARACTERS_READ)
 
     def _parts(self, texts: Sequence[str]) -> Iterator[list[str]]:
-        """Cut the texts of a request so that each part fits into a batch; others come in between two parts."""
+        """Split the texts of a request into parts that fit into a batch; other requests may run in between."""
         part: list[str] = []
         total = 0
         for text in texts:
@@ -205,7 +207,7 @@ class Engine:
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         self._waiting[kind].append(_Job(model, texts, sum(map(self._weight, texts)), finish, future))
         self._wake.set()
-        return await future  # cancelled with the request: then the job is passed over
+        return await future  # cancelled with the request; the job is then skipped
 
     async def _run(self) -> None:
         loop = asyncio.get_running_loop()
@@ -215,12 +217,12 @@ class Engine:
             if self._settings.gather:
                 await asyncio.sleep(self._settings.gather)
             while any(self._waiting.values()):
-                for kind, queue in self._waiting.items():  # in turns, so that neither holds up the other
+                for kind, queue in self._waiting.items():  # alternate, so that neither kind blocks the other
                     if jobs := self._take(queue):
                         await loop.run_in_executor(self._computing, self._compute, kind, jobs, loop)
 
     def _take(self, queue: deque[_Job]) -> list[_Job]:
-        """Take the jobs of a batch, first come, first served; all are for one model."""
+        """Take the jobs of the next batch in order of arrival; all use the same model."""
         jobs: list[_Job] = []
         total = 0
         while queue and (not jobs or total + queue[0].weight <= self._settings.batch_tokens):
@@ -233,7 +235,7 @@ class Engine:
         return jobs
 
     def _compute(self, kind: Compute, jobs: list[_Job], loop: asyncio.AbstractEventLoop) -> None:
-        """Work on a batch; where it fails, on each job alone, so that nobody suffers from another's texts."""
+        """Process a batch; if it fails, process each job alone, so that one bad text fails only its own request."""
         begun = time.perf_counter()
         texts = [text for job in jobs for text in job.texts]
         try:
@@ -241,15 +243,15 @@ class Engine:
             for job in jobs:
                 begin, end = end, end + len(job.texts)
                 _answer(loop, job, job.finish(found, begin, end))
-        except Exception as error:  # whatever a method raises is the answer to its request, and this thread goes on
+        except Exception as error:  # the request gets any error of a method, and this thread keeps running
             if len(jobs) > 1:
                 for job in jobs:
                     if not job.future.done():
                         self._compute(kind, [job], loop)
                 return
             loop.call_soon_threadsafe(_fail, jobs[0].future, error)
-        with suppress(DennError):  # the datastore may be away; then the next batch looks
-            self._least = self._least_weight()  # labels may have come
+        with suppress(DennError):  # the datastore may be unavailable; the next batch tries again
+            self._least = self._least_weight()  # there may be new labels
         if time.monotonic() - self._trimmed > TRIM:
             _give_back()
             self._trimmed = time.monotonic()
@@ -285,8 +287,8 @@ def _decide(model: Model, scores: Scores, options: DecisionOptions) -> list[Deci
 
 
 def _give_back() -> None:
-    """Return freed memory to the system: glibc keeps what batches of ever other sizes leave between blocks in use."""
-    with suppress(AttributeError, OSError, TypeError):  # another C library
+    """Return freed memory to the system, because glibc keeps the fragments that batches of varying sizes leave."""
+    with suppress(AttributeError, OSError, TypeError):  # not glibc
         ctypes.CDLL(None).malloc_trim(0)
 
 

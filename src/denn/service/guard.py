@@ -1,4 +1,4 @@
-"""What stands before every request: who asks, how much, how fast; and after it: headers, counts, one line of log."""
+"""Middleware for every request: access, size and time limits, security headers, metrics and one log line."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from denn.service.telemetry import Telemetry
 log = logging.getLogger("denn.service")
 
 STREAM = "/v1/predict/stream"
-HELD = 8  # bodies of full length that are in memory at one time; of answers as many bytes
-SMALL_ANSWER = 64 * 1024  # bytes; one of these is sent however many others are under way
-OPEN = re.compile(r"/|/page/.*|/health|/ready|/v1/session|/openapi\.json")  # what nobody needs a key for
+HELD = 8  # maximum number of full-size bodies in memory; the same number of bytes for responses
+SMALL_ANSWER = 64 * 1024  # bytes; smaller responses are sent whatever else is in memory
+OPEN = re.compile(r"/|/page/.*|/health|/ready|/v1/session|/openapi\.json")  # paths that need no key
 REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
 CLIENT_GONE = 499
-CLOSE = {"Connection": "close"}  # the rest of the body is not read
+CLOSE = {"Connection": "close"}  # the rest of the body stays unread
 LATER = {"Retry-After": "5"}
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
@@ -46,20 +46,20 @@ SECURITY = {
 
 
 class Stalled(Exception):
-    """The client does not take its answer."""
+    """The client does not read its response."""
 
 
 class Guard:
-    """ASGI middleware around everything else."""
+    """ASGI middleware around the whole application."""
 
     def __init__(self, app: ASGIApp, settings: Settings, telemetry: Telemetry) -> None:
         self.app, self._settings, self._telemetry = self.shared(app, settings), settings, telemetry
-        self._held = 0  # bytes of bodies in memory
-        self._leaving = 0  # bytes of answers in memory
+        self._held = 0  # bytes of request bodies in memory
+        self._leaving = 0  # bytes of responses in memory
 
     @staticmethod
     def shared(app: ASGIApp, settings: Settings) -> ASGIApp:
-        """Let pages of the allowed origins see what an application answers."""
+        """Let web pages of the allowed origins read the responses of an application."""
         if not settings.origins:
             return app
         return CORSMiddleware(
@@ -76,12 +76,12 @@ class Guard:
             await self.app(scope, receive, send)
         elif scope["type"] == "http":
             if scope["method"] == "HEAD":
-                scope = {**scope, "method": "GET"}  # the server knows, and leaves the body out
+                scope = {**scope, "method": "GET"}  # the server omits the body
             await _Request(self, scope, receive, send).answer()
 
 
 class _Request:
-    """One request on its way through."""
+    """One request."""
 
     def __init__(self, guard: Guard, scope: Scope, receive: Receive, send: Send) -> None:
         self._guard, self._scope, self._receive, self._send = guard, scope, receive, send
@@ -89,12 +89,12 @@ class _Request:
         self._headers = Headers(scope=scope)
         given = self._headers.get("x-request-id", "")
         self._id = given if REQUEST_ID.fullmatch(given) else uuid.uuid4().hex
-        self._status = 0  # none sent yet
+        self._status = 0  # no response yet
         self._gone = False
         self._key = ""
-        self._size = 0  # of the body
-        self._answer_size = 0  # as far as it is known before it is sent
-        self._unsent: Refusal | None = None  # what is answered instead
+        self._size = 0  # bytes of the body
+        self._answer_size = 0  # bytes, if known before sending
+        self._unsent: Refusal | None = None  # sent instead of a response that is too large
 
     async def answer(self) -> None:
         begun = time.perf_counter()
@@ -113,8 +113,8 @@ class _Request:
                 raise
         except Stalled:
             self._gone = True
-        except Exception:  # the last place before the wire: our own fault, told as a problem
-            log.exception("a request failed", extra={"facts": {"request_id": self._id}})
+        except Exception:  # a bug: the last place to turn it into a response
+            log.exception("request failed", extra={"facts": {"request_id": self._id}})
             await self._refuse(Refusal(500, FAILED))
         finally:
             self._guard._held -= self._size
@@ -122,11 +122,11 @@ class _Request:
             self._tell(time.perf_counter() - begun)
 
     def _enter(self, state: MutableMapping[str, Any]) -> None:
-        """Say what the request may do, and refuse it where that is nothing."""
+        """Set the permissions of the request, and reject it if it has none."""
         hosts, given = self._settings.hosts, self._headers.getlist("host") or [""]
         name = given[0].rsplit(":", 1)[0] if not given[0].endswith("]") else given[0]
         if len(given) > 1 or (hosts and name.lower() not in hosts):
-            raise Refusal(400, "The Host header names another service. Ask by a name that this one was started with.")
+            raise Refusal(400, "Host name not allowed. Add it with --host-name.")
         check_origin(self._scope["method"], self._headers, self._settings.origins)
         keys = self._settings.keys
         key = keys.find(given_key(self._headers.get("authorization"), self._headers.get("x-api-key")))
@@ -137,11 +137,11 @@ class _Request:
         free = self._scope["method"] == "OPTIONS" or OPEN.fullmatch(self._scope["path"])
         if not state["may_read"] and not free:
             raise Refusal(
-                401, "This needs a key. Send it as 'Authorization: Bearer KEY'.", {"WWW-Authenticate": "Bearer"}
+                401, "A key is required. Send it as 'Authorization: Bearer KEY'.", {"WWW-Authenticate": "Bearer"}
             )
 
     async def _body(self) -> bytes:
-        """Read the whole body, within its limits of size and time."""
+        """Read the whole body within the size and time limits."""
         stream = self._scope["path"] == STREAM
         limit = self._settings.stream_bytes if stream else self._settings.body_bytes
         length = self._headers.get("content-length", "0")
@@ -150,9 +150,11 @@ class _Request:
             async with asyncio.timeout(self._settings.body_seconds * (10 if stream else 1)):
                 while True:
                     if self._size > limit or (length.isdecimal() and int(length) > limit):
-                        raise Refusal(413, f"The body is larger than {limit:,} bytes. Send less at a time.", CLOSE)
-                    if self._size and self._guard._held > HELD * self._settings.stream_bytes:  # small ones come through
-                        raise Refusal(503, "Too many large requests are under way. Try again later.", LATER | CLOSE)
+                        raise Refusal(413, f"The body is larger than {limit:,} bytes. Split the request.", CLOSE)
+                    if (
+                        self._size and self._guard._held > HELD * self._settings.stream_bytes
+                    ):  # small bodies are always accepted
+                        raise Refusal(503, "Too many large requests are in progress. Try again later.", LATER | CLOSE)
                     message = await self._receive()
                     if message["type"] == "http.disconnect":
                         self._gone = True
@@ -163,10 +165,12 @@ class _Request:
                     if not message.get("more_body", False):
                         return b"".join(parts)
         except TimeoutError:
-            raise Refusal(408, "The body did not arrive in time. Send it faster, or less at a time.", CLOSE) from None
+            raise Refusal(
+                408, "The body did not arrive in time. Send it faster, or split the request.", CLOSE
+            ) from None
 
     async def _work(self, body: bytes) -> None:
-        """Let the application answer, unless that takes too long or nobody waits for it any more."""
+        """Run the application; stop it after the timeout, or when the client disconnects."""
         given, gone = False, asyncio.Event()
 
         async def replay() -> Message:
@@ -193,7 +197,7 @@ class _Request:
         except TimeoutError:
             if self._status:
                 raise Stalled from None
-            raise Busy(f"This took longer than {limit:g} s. Send less at a time, or try again.", after=5) from None
+            raise Busy(f"The request took longer than {limit:g} s. Split it, or try again later.", after=5) from None
         finally:
             watcher.cancel()
 
@@ -202,7 +206,7 @@ class _Request:
         return self._guard.app
 
     async def _sent(self, message: Message) -> None:
-        """Send a part of the answer; who does not take it in time loses it."""
+        """Send a part of the response; drop a client that does not read it in time."""
         if message["type"] == "http.response.start":
             headers = MutableHeaders(scope=message)
             self._unsent = self._too_much(headers)
@@ -220,10 +224,10 @@ class _Request:
             raise Stalled from None
 
     def _too_much(self, headers: MutableHeaders) -> Refusal | None:
-        """Count an answer that is to be sent, unless too many bytes of others wait for their readers."""
+        """Count a response towards the memory limit; return a refusal if it exceeds the limit."""
         size = int(headers.get("content-length", "0"))
         if size > SMALL_ANSWER and self._guard._leaving + size > HELD * self._settings.stream_bytes:
-            return Busy("Too many large answers are under way. Try again later.", after=5)
+            return Busy("Too many large responses are in progress. Try again later.", after=5)
         self._answer_size = size
         self._guard._leaving += size
         return None
@@ -235,7 +239,7 @@ class _Request:
         await Guard.shared(answer, self._settings)(self._scope, self._receive, self._sent)
 
     def _tell(self, seconds: float) -> None:
-        """Count the request and write its line; neither holds texts, ids or queries."""
+        """Count and log the request, without texts, ids or queries."""
         route = getattr(self._scope.get("route"), "path", None) or "none"
         status = CLIENT_GONE if self._gone and not self._status else self._status
         self._guard._telemetry.requests.labels(self._method(), route, status).inc()

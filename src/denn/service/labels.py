@@ -1,4 +1,4 @@
-"""The labels in order, which takes long to make where there are very many, and is kept until one of them changes."""
+"""A cache of the sorted labels, because sorting very many takes long."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ Order: TypeAlias = Literal["documents", "name"]
 
 
 class OrderedLabels:
-    """Label names by the number of their documents and by name, of the last state that was asked for."""
+    """Cache the labels in each order until a count changes."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._counts: Mapping[str, int] = {}
-        self._ordered: dict[Order, list[tuple[str, str]]] = {}  # names, each with what a query is compared with
+        self._ordered: dict[Order, list[tuple[str, str]]] = {}  # names, each with its case-folded form
 
     def find(self, counts: Mapping[str, int], query: str, order: Order, vocabulary: Vocabulary) -> list[str]:
-        """Return the labels that contain a query in their names or ids, in any case of letters; names decide on order.
+        """Return the labels whose names or ids contain a query, ignoring case, in the given order.
 
-        The vocabulary is that of the model, so always the same.
+        The vocabulary must be the same in every call.
         """
         called = vocabulary.name
         with self._lock:

@@ -1,4 +1,4 @@
-"""Which site's page a browser asks for: a form or script of another site must not use the keys that a browser keeps."""
+"""Protection against cross-site requests: pages of other sites must not use the keys that a browser keeps."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from starlette.datastructures import Headers
 
 from denn.service.problems import Refusal
 
-SAFE = ("GET", "HEAD", "OPTIONS")  # change nothing and cost little
-USUAL = re.compile(r":(80|443)$")  # ports that need not be named
+SAFE = ("GET", "HEAD", "OPTIONS")  # these methods change nothing and cost little
+USUAL = re.compile(r":(80|443)$")  # default ports, which may be omitted
 REFUSED = (
-    "Pages of another site may not ask for this. Allow the site with --allow-origin; a proxy must pass on the Host "
+    "Cross-site request not allowed. Allow the site with --allow-origin; if there is a proxy, it must forward the Host "
     "header."
 )
 
 
 def check_origin(method: str, headers: Headers, allowed: Collection[str]) -> None:
-    """Refuse what a page of a site that is not allowed has sent; programs, which name no site, come through."""
+    """Reject requests from pages of sites that are not allowed; programs send no origin and pass."""
     if method in SAFE:
         return
     origins, site = headers.getlist("origin"), headers.get("sec-fetch-site", "none").lower()
@@ -27,7 +27,7 @@ def check_origin(method: str, headers: Headers, allowed: Collection[str]) -> Non
     if len(origins) == 1 and origins[0] != "null":
         if "*" in allowed or origins[0].lower() in {one.lower().rstrip("/") for one in allowed}:
             return
-        if site == "same-origin":  # the browser's own word, which no page can change; a proxy may have changed the Host
+        if site == "same-origin":  # set by the browser, so no page can forge it; a proxy may have changed the Host
             return
         if site == "none" and _is_own(origins[0], headers.get("host", "")):
             return
@@ -35,6 +35,6 @@ def check_origin(method: str, headers: Headers, allowed: Collection[str]) -> Non
 
 
 def _is_own(origin: str, host: str) -> bool:
-    """Say whether an origin is this service; its scheme may be that of a proxy, where TLS ends."""
+    """Return whether an origin is this service; its scheme may differ behind a proxy that terminates TLS."""
     scheme, _, name = origin.lower().partition("://")
     return scheme in ("http", "https") and bool(name) and USUAL.sub("", name) == USUAL.sub("", host.lower())

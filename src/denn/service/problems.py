@@ -1,4 +1,4 @@
-"""Errors as `application/problem+json` (RFC 9457): one sentence each, the same shape everywhere."""
+"""Errors as `application/problem+json` (RFC 9457), in the same format everywhere."""
 
 from __future__ import annotations
 
@@ -15,17 +15,18 @@ from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse, Response
 
 from denn.errors import ConflictError, DennError, UnavailableError, UnknownError
+from denn.wording import counted
 
 log = logging.getLogger("denn.service")
 
 MEDIA = "application/problem+json"
-SHOWN = 20  # mistakes of a request that are told
+SHOWN = 20  # maximum number of mistakes reported per request
 SENTENCES = {
-    404: "The datastore has no such document or change.",
-    503: "The datastore cannot be used just now. Try again.",
+    404: "No such document or change in the datastore.",
+    503: "The datastore is unavailable. Try again later.",
 }
-FAILED = "Something went wrong here. The log has more under this request's id."
-TITLES = {413: "Content Too Large", 422: "Unprocessable Content"}  # as RFC 9110 has them, whatever Python says
+FAILED = "Internal error. The service log has details under this request's id."
+TITLES = {413: "Content Too Large", 422: "Unprocessable Content"}  # as in RFC 9110; older Pythons differ
 STATUS: Sequence[tuple[type[DennError], int]] = (
     (UnknownError, 404),
     (ConflictError, 409),
@@ -35,14 +36,14 @@ STATUS: Sequence[tuple[type[DennError], int]] = (
 
 
 class Mistake(BaseModel):
-    """One thing that is wrong in a request."""
+    """A mistake in a request."""
 
     where: str
     message: str
 
 
 class Problem(BaseModel):
-    """Why a request was not answered."""
+    """The reason why a request failed."""
 
     type: str = "about:blank"
     title: str
@@ -54,7 +55,7 @@ class Problem(BaseModel):
 
 
 class Refusal(Exception):
-    """Ends a request with a problem."""
+    """An error that ends a request with a problem response."""
 
     def __init__(
         self,
@@ -68,14 +69,14 @@ class Refusal(Exception):
 
 
 class Busy(Refusal):
-    """There is too much to do; it says when to come back."""
+    """A refusal because of load, with a Retry-After header."""
 
     def __init__(self, detail: str, after: float) -> None:
         super().__init__(503, detail, {"Retry-After": str(max(1, round(after)))})
 
 
 def responses(*statuses: int) -> dict[int | str, dict[str, Any]]:
-    """Describe problems of these kinds, and those that any request can have, for OpenAPI."""
+    """Return the OpenAPI descriptions of these error statuses and of those that any request can have."""
     every = sorted({400, 401, 403, 408, 413, 422, 503, *statuses})
     content = {MEDIA: {"schema": {"$ref": "#/components/schemas/Problem"}}}
     return {status: {"description": _title(status), "content": content} for status in every}
@@ -89,7 +90,7 @@ def problem(
     errors: list[Mistake] | None = None,
     headers: Mapping[str, str] | None = None,
 ) -> JSONResponse:
-    """Write a problem as an answer."""
+    """Return a problem response."""
     found = Problem(
         title=_title(status),
         status=status,
@@ -103,14 +104,14 @@ def problem(
 
 
 def status_and_sentence(error: DennError) -> tuple[int, str]:
-    """Return status and sentence for an error; where the datastore is, which its own may name, is not told."""
+    """Return status and message for an error; hide messages that may contain the datastore's address."""
     status = next(status for kind, status in STATUS if isinstance(error, kind))
     text = SENTENCES.get(status) or str(error)
     return status, text[:1].upper() + text[1:]
 
 
 def install(app: FastAPI) -> None:
-    """Have all errors of an application answered as problems."""
+    """Answer all errors of an application with problem responses."""
 
     def answer(request: Request, status: int, detail: str, **more: Any) -> Response:
         return problem(status, detail, request.url.path, request.state.request_id, **more)
@@ -120,7 +121,7 @@ def install(app: FastAPI) -> None:
         return answer(request, error.status, error.detail, errors=error.errors, headers=error.headers)
 
     @app.exception_handler(DennError)
-    async def mendable(request: Request, error: DennError) -> Response:
+    async def invalid_use(request: Request, error: DennError) -> Response:
         status, sentence = status_and_sentence(error)
         if status == 503:
             log.warning("%s", error)
@@ -128,10 +129,15 @@ def install(app: FastAPI) -> None:
 
     @app.exception_handler(RequestValidationError)
     async def invalid(request: Request, error: RequestValidationError) -> Response:
-        mistakes = [Mistake(where=_where(one["loc"]), message=one["msg"]) for one in error.errors()[:SHOWN]]
+        mistakes = [
+            Mistake(where=_where(one["loc"]), message=one["msg"].removeprefix("Value error, "))
+            for one in error.errors()[:SHOWN]
+        ]
         more = len(error.errors()) - len(mistakes)
-        first = f"{mistakes[0].where}: {mistakes[0].message}" + (f", and {more} more mistakes" if more else "")
-        return answer(request, 422, f"The request is not as expected. {first}.", errors=mistakes)
+        first = f"{mistakes[0].where}: {mistakes[0].message}" + (
+            f" (and {counted(more, 'more mistake')})" if more else ""
+        )
+        return answer(request, 422, f"Invalid request: {first}.", errors=mistakes)
 
     @app.exception_handler(HTTPException)
     async def plain(request: Request, error: HTTPException) -> Response:
@@ -141,19 +147,19 @@ def install(app: FastAPI) -> None:
         return answer(request, error.status_code, detail, headers=headers)
 
     @app.exception_handler(Exception)
-    async def failed(request: Request, _: Exception) -> Response:  # which is raised again, for the log
+    async def failed(request: Request, _: Exception) -> Response:  # it is raised again, for the log
         return answer(request, 500, FAILED)
 
 
 _DETAILS = {
-    400: "The body cannot be read. Expected JSON in UTF-8.",
-    404: "There is nothing at this address. See /openapi.json for all there are.",
-    405: "This address does not take that method. See /openapi.json.",
+    400: "The body is not valid. Send JSON in UTF-8.",
+    404: "Not found. See /openapi.json for all paths.",
+    405: "Method not allowed for this path. See /openapi.json.",
 }
 
 
 def _methods(app: FastAPI, request: Request) -> list[str]:
-    """Return what an address takes; the framework names the methods of one of its routes only."""
+    """Return all methods of a path, because the framework knows only those of one route."""
     path = re.sub(r":\w+}", "}", getattr(request.scope.get("route"), "path", ""))
     return sorted(method.upper() for method in app.openapi()["paths"].get(path, ()))
 
@@ -163,5 +169,5 @@ def _title(status: int) -> str:
 
 
 def _where(place: Sequence[int | str]) -> str:
-    """Say where a mistake is; what was given there is not repeated."""
+    """Return the path to a mistake, without the value there."""
     return ".".join(str(part)[:60] for part in place[:6])

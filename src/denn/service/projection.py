@@ -1,4 +1,4 @@
-"""The datastore in two dimensions: the main axes of its embeddings, on which a new text has its place too."""
+"""A map of the datastore: its embeddings projected onto their first two principal components."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from denn.types import Document
 if TYPE_CHECKING:
     from torch import Tensor
 
-SIZES = (2000, 10_000)  # documents of the maps that are drawn; others show a part of one of these
-KEPT = 30.0  # seconds that a map is shown for, unless documents came or went
-QUICK = 0.2  # seconds; what takes longer to draw
-REST = 10  # is shown for so many times as long, whatever comes or goes
-TOGETHER = 500  # documents that are read at a time, so that predictions come in between
-NAMED = 10  # labels worth a colour
+SIZES = (2000, 10_000)  # documents per map; smaller maps show a part of one of these
+KEPT = 30.0  # seconds to reuse a map, unless the number of documents changes
+QUICK = 0.2  # seconds; a map that takes longer to compute is reused
+REST = 10  # times as long, whatever changes
+TOGETHER = 500  # documents per read, so that predictions can run in between
+NAMED = 10  # labels that get a colour
 
 
 @dataclass(frozen=True)
@@ -36,24 +36,24 @@ class Point:
 
 @dataclass(frozen=True)
 class Drawn:
-    """A map."""
+    """A map of the datastore."""
 
     points: tuple[Point, ...]
-    labels: tuple[str, ...]  # the most frequent of the points
+    labels: tuple[str, ...]  # the most frequent labels of the points
     documents: int  # in the datastore
-    share: float  # of the variance that the two axes show
+    share: float  # of the variance that the two axes explain
     centre: Tensor  # (d,)
     axes: Tensor  # (d,2)
 
     def part(self, limit: int) -> Drawn:
-        """Return the same map with at most so many points, evenly from the oldest to the newest."""
+        """Return the map with at most `limit` points, evenly spaced from the oldest to the newest."""
         if len(self.points) <= limit:
             return self
         points = tuple(self.points[place * len(self.points) // limit] for place in range(limit))
         return replace(self, points=points, labels=_frequent(points))
 
     def place(self, embedding: Tensor) -> tuple[float, float]:
-        """Return where the (1,d) embedding of a text lies."""
+        """Return the coordinates of the (1,d) embedding of a text."""
         import torch.nn.functional as F
 
         x, y = ((F.normalize(embedding.float().cpu()) - self.centre) @ self.axes)[0].tolist()
@@ -61,15 +61,17 @@ class Drawn:
 
 
 class Projection:
-    """Draws maps of a datastore, one of each size, which are kept for a while."""
+    """Compute and cache maps of a datastore, one of each size."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()  # held while a map is drawn: nobody draws the same at the same time
-        self._kept: dict[int, tuple[Drawn, float, float]] = {}  # size → map, when it was drawn, seconds that took
-        self.last: Drawn | None = None  # the map that was shown last, on which texts are placed
+        self._lock = threading.Lock()  # held while a map is computed, so that none is computed twice
+        self._kept: dict[
+            int, tuple[Drawn, float, float]
+        ] = {}  # size → map, time of the computation, its duration in seconds
+        self.last: Drawn | None = None  # the most recent map, on which texts are placed
 
     def map(self, store: Datastore, limit: int) -> Drawn:
-        """Return a map of at most so many documents."""
+        """Return a map of at most `limit` documents."""
         size = next((size for size in SIZES if limit <= size), SIZES[-1])
         with self._lock:
             if not self._is_fresh(size, len(store)):
@@ -96,15 +98,17 @@ def _draw(store: Datastore, limit: int) -> Drawn:
         try:
             documents, vectors = _read(store, chosen)
             break
-        except StoreError:  # one was removed between two looks
+        except StoreError:  # a document was removed in the meantime
             continue
     else:
-        raise StoreError("The datastore changes too fast to be drawn. Try again.")
+        raise StoreError("The datastore changes too fast for a map. Try again later.")
     centre = vectors.mean(0) if len(vectors) else torch.zeros(store.dimension)
     spread = vectors - centre
     values, axes = torch.linalg.eigh(spread.T @ spread)  # ascending
     axes = axes[:, [-1, -2]] if store.dimension > 1 else axes[:, [-1, -1]]
-    axes = axes * torch.where(axes.abs().max(0).values == axes.max(0).values, 1.0, -1.0)  # so that it does not flip
+    axes = axes * torch.where(
+        axes.abs().max(0).values == axes.max(0).values, 1.0, -1.0
+    )  # fix the sign, so that the map does not flip
     share = float(values[-2:].sum() / values.sum()) if float(values.sum()) > 0 else 0.0
     places = (spread @ axes).tolist()
     points = tuple(

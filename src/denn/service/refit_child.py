@@ -1,7 +1,7 @@
 """The process in which a service refits its model: `python -m denn.service.refit_child FOLDER FORCE CREATED ADDRESS`.
 
-The service holds the lock of the folder, and lets the process inherit it. Progress and result go to standard output as
-lines of JSON. The process ends when its standard input does, so that it never outlives the service, however that ends.
+The process inherits the lock of the folder from the service, and writes progress and result to standard output as JSON
+lines. It exits when its standard input closes, so that it never outlives the service.
 """
 
 from __future__ import annotations
@@ -23,23 +23,25 @@ from denn.service.telemetry import trace
 from denn.stores.address import of_model
 from denn.types import Stage
 
-NICE = 10  # by which answers go before the refit
+NICE = 10  # lower the priority, so that requests go first
 PAUSE = 0.2  # seconds between two reports of the same stage
-Kind: TypeAlias = Literal["told", "datastore", "room", "folder", "fault"]
-KINDS: Sequence[tuple[type[Exception], Kind]] = (  # of errors; the sentences of all but the first may name places
+Kind: TypeAlias = Literal["shown", "datastore", "room", "folder", "bug"]
+KINDS: Sequence[
+    tuple[type[Exception], Kind]
+] = (  # kinds of errors; only messages of the kind "shown" are safe to show, the others may name paths
     (NoRoomError, "room"),
-    (ConflictError, "told"),
+    (ConflictError, "shown"),
     (StoreError, "datastore"),
     (BundleError, "folder"),
     (EncoderError, "folder"),
     (OSError, "folder"),
-    (DennError, "told"),
-    (Exception, "fault"),
+    (DennError, "shown"),
+    (Exception, "bug"),
 )
 
 
 class Lines:
-    """Progress as lines of JSON."""
+    """Report progress as JSON lines."""
 
     def __init__(self, file: TextIO) -> None:
         self._file = file
@@ -54,44 +56,44 @@ class Lines:
         self.say(stage=stage.what, total=stage.total, unit=stage.unit)
 
     def advance(self, done: int, **values: object) -> None:
-        """Report how far the stage is, every now and then."""
+        """Report the progress of the stage, at most every PAUSE seconds."""
         if time.monotonic() - self._reported > PAUSE:
             self._reported = time.monotonic()
             self.say(done=done)
 
     def note(self, message: str) -> None:
-        """Leave out what the result says as well."""
+        """Ignore notes, because the result contains the same facts."""
 
 
 def main(folder: Path, force: bool, created: str, address: str) -> None:
-    """Refit the model that was trained then and uses this datastore, and report the outcome or the error."""
+    """Refit the model if it is still the one that is served, and report the outcome or the error."""
     threading.Thread(target=_end_with_the_service, daemon=True).start()
     step_back(NICE)
     lines = Lines(os.fdopen(os.dup(sys.stdout.fileno()), "w", encoding="utf-8"))
-    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # whatever libraries print
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # for anything that libraries print
     try:
         if (bundle.read_card(folder).created, str(of_model(folder))) != (created, address):
             raise ConflictError(
-                "The folder holds another model than the one that is served, or names another datastore. Restart the "
+                "The folder now contains another model than the one served, or uses another datastore. Restart the "
                 "service to use it."
             )
         outcome = refit_locked(folder, force=force, progress=lines)
         lines.say(taken=outcome.taken, facts=outcome.facts)
     except Exception as error:
         kind = kind_of(error)
-        if kind == "fault":  # of our own, or no memory: the service's log gets the place, and no words
+        if kind == "bug":  # or out of memory; the log gets the traceback without the message, which may contain texts
             lines.say(kind=kind, error=type(error).__name__, trace="".join(trace(error)))
         else:
             lines.say(kind=kind, error=str(error))
 
 
 def kind_of(error: Exception) -> Kind:
-    """Return of which kind an error is."""
+    """Return the kind of an error."""
     return next(kind for kinds, kind in KINDS if isinstance(error, kinds))
 
 
 def _end_with_the_service() -> None:
-    while os.read(0, 1):  # nothing comes before the service ends; sys.stdin would be locked when this process ends
+    while os.read(0, 1):  # returns when the service ends; sys.stdin would hold a lock at exit
         pass
     os._exit(1)
 

@@ -1,4 +1,4 @@
-"""Refits of the served model, each in a process of its own while the service goes on answering."""
+"""Refit the served model in a separate process while the service keeps answering."""
 
 from __future__ import annotations
 
@@ -32,24 +32,24 @@ from denn.witnesses.sparse_linear import available_cores
 log = logging.getLogger("denn.service")
 
 State: TypeAlias = Literal["never", "running", "done", "kept", "failed"]
-EVERY = 2.0  # seconds between two looks at the number of changes
+EVERY = 2.0  # seconds between two counts of the changes
 CHILD = (sys.executable, "-P", "-m", "denn.service.refit_child")
-COUNTING = 5.0  # seconds that the number of changes may take
+COUNTING = 5.0  # timeout in seconds for counting the changes
 BY_ITSELF = "--refit-every"
-TOLD: Mapping[Kind, str] = {  # instead of sentences that name places, which go to the log
+SHOWN: Mapping[Kind, str] = {  # shown instead of messages that may name paths, which go to the log
     "datastore": SENTENCES[503],
-    "room": "There is no room to write the refitted model. Make room, then start the refit again.",
-    "folder": "The folder of the model cannot be used. The log has more.",
-    "fault": "The refit failed. The log has more.",
+    "room": "There is not enough disk space for the refitted model. Free some, then start the refit again.",
+    "folder": "The model folder cannot be read or written. See the service log.",
+    "bug": "The refit failed. See the service log.",
 }
-PRINTED = 2000  # bytes of what a process printed that go to the log
-LOGGED = ("error", "trace", "printed")  # of what a process said
+PRINTED = 2000  # bytes of a process's output to log
+LOGGED = ("error", "trace", "printed")  # fields of a process's result to log
 FIGURES = ("metric", "before", "after", "standard_error", "documents", "held_out", "labels", "seconds")
 
 
 @dataclass
 class Refit:
-    """One refit, running or over."""
+    """A refit, running or finished."""
 
     state: State = "never"
     stage: str | None = None  # while it runs
@@ -58,46 +58,46 @@ class Refit:
     unit: str | None = None
     started: str | None = None
     ended: str | None = None
-    by: str | None = None  # the name of a key; None if another process ran it
+    by: str | None = None  # name of the key; None if another process ran it
     sentence: str | None = None
     figures: Mapping[str, object] | None = None
 
 
 class Refits:
-    """Starts refits when asked to, or after so many changes, one at a time, and remembers the last one."""
+    """Run refits one at a time, on request or after a number of changes, and remember the last one."""
 
     def __init__(self, engine: Engine, renewal: Renewal, settings: Settings, telemetry: Telemetry) -> None:
         self._engine, self._renewal, self._settings, self._telemetry = engine, renewal, settings, telemetry
         model = engine.model
         self._address = str(of_model(_folder(model))) if model.method.can_refit and model.folder else ""
         self._last = Refit()
-        self._after: object = None  # what the model's card said of refits when the last one ended
+        self._after: object = None  # refit facts in the model's card when the last one ended
         self._changes = Changes()
         self._counting = BriefThreads(1, "denn-changes")
-        self._tried = (-1, 0)  # what the model had learnt until then, and how many changes there were since
+        self._tried = (-1, 0)  # at the last attempt: last change used by the model, and number of changes since
         self._running: asyncio.Task[None] | None = None
         self._watching: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        """Begin to count changes if that may start a refit, inside a running event loop."""
+        """Start counting changes if they may trigger a refit, inside a running event loop."""
         if self._settings.refit_every is not None:
             self._watching = asyncio.get_running_loop().create_task(self._watch(self._settings.refit_every))
 
     async def stop(self) -> None:
-        """End the refit that is running, which leaves the model as it was."""
+        """Stop a running refit, which leaves the model unchanged."""
         for task in (self._watching, self._running):
             if task is not None:
                 task.cancel()
                 with suppress(asyncio.CancelledError):
                     await task
-        await self._counting.rest(COUNTING)  # the datastore may never answer
+        await self._counting.rest(COUNTING)  # in case the datastore never answers
 
     async def begin(self, by: str, force: bool = False) -> None:
-        """Start a refit; a refusal if one is running."""
+        """Start a refit, or raise a refusal if one is running."""
         self._check()
         model, changed = self._engine.model, await self._changed()
         if self._last.state == "running":
-            raise Refusal(409, "A refit is running already. Wait until it is done, then try again.")
+            raise Refusal(409, "A refit is already running. Try again when it is done.")
         lock, failure = ExitStack(), None
         try:
             held = lock.enter_context(changing(_folder(model)))
@@ -107,15 +107,15 @@ class Refits:
         self._last = Refit("running", stage="starting", started=_now(), by=by)
         log.info("refit started", extra={"facts": {"by": by, "force": force}})
         if failure is not None:
-            return self._end({"kind": "told", "error": failure}, model.card.refitted)
+            return self._end({"kind": "shown", "error": failure}, model.card.refitted)
         self._running = asyncio.get_running_loop().create_task(self._run(lock, held, force))
-        self._running.add_done_callback(lambda _: lock.close())  # also if it never began
+        self._running.add_done_callback(lambda _: lock.close())  # even if it never started
 
     async def status(self) -> dict[str, Any]:
-        """Describe the refit that is running, else the last one, whoever ran it."""
+        """Describe the running refit, or the last one, whichever process ran it."""
         self._check()
         changed: int | None = None
-        with suppress(DennError, TimeoutError):  # the datastore may be away; the rest can be told all the same
+        with suppress(DennError, TimeoutError):  # the datastore may be unavailable; report the rest anyway
             async with asyncio.timeout(COUNTING):
                 changed = await self._changed()
         refitted, last = self._engine.model.card.refitted, self._last
@@ -128,7 +128,7 @@ class Refits:
         model = self._engine.model
         if not model.method.can_refit:
             raise ConflictError(
-                f"A model of the method {model.card.method!r} cannot be refitted, expected 'denn'. Train again instead."
+                f"Only models of the method 'denn' can be refitted, not {model.card.method!r}. Train it again instead."
             )
 
     async def _changed(self) -> int:
@@ -137,38 +137,38 @@ class Refits:
         return await self._counting.run(lambda: self._changes.count(model.store, model.card))
 
     async def _watch(self, every: int) -> None:
-        """Start a refit after so many changes since the last one, whether that one came to something or not."""
+        """Start a refit after `every` changes since the last attempt."""
         while True:
             await asyncio.sleep(EVERY)
             try:
-                await self._renewal.look()  # another process may just have learnt the changes
+                await self._renewal.look()  # another process may have just refitted the model
                 changed, (start, before) = await self._changed(), self._tried
                 if start == learnt_until(self._engine.model.card):
                     changed -= before
                 if changed >= every and self._last.state != "running":
                     await self.begin(BY_ITSELF)
-            except DennError:  # the datastore may be away; then the next look counts
+            except DennError:  # the datastore may be unavailable; count again next time
                 continue
-            except Exception:  # a fault of our own: it is told, and the next look may go better
-                log.exception("the changes since the last refit could not be counted")
+            except Exception:  # a bug: log it, and try again
+                log.exception("could not count the changes since the last refit")
 
     async def _run(self, lock: ExitStack, held: tuple[int, ...], force: bool) -> None:
-        """Run a refit in a process, switch to what it learnt, and remember how it ended."""
+        """Run a refit in a process, switch to the refitted model, and remember the outcome."""
         before = self._engine.model.card.refitted
         try:
             with lock:
                 said = await self._watched(held, force)
             await self._renewal.look()
-        except Exception:  # a fault of our own
-            log.exception("a refit could not be run")
-            said = {"kind": "fault", "error": "The refit could not be run."}
+        except Exception:  # a bug
+            log.exception("could not run the refit")
+            said = {"kind": "bug", "error": "Could not run the refit."}
         self._end(said, before)
 
     def _end(self, said: Mapping[str, Any], before: Mapping[str, Any] | None) -> None:
-        """Remember how a refit ended: by what its process said, and by what the service has switched to since."""
+        """Record the outcome of a refit, from its process's result and the model now served."""
         said = _seen(said, before, self._engine.model.card.refitted)
         state, sentence = _ended(said)
-        sentence = sentence.replace(str(_folder(self._engine.model)), self._settings.name)  # where it is, is not told
+        sentence = sentence.replace(str(_folder(self._engine.model)), self._settings.name)  # hide the path
         figures = _figures(said["facts"]) if "facts" in said else None
         begun = self._last
         self._last = Refit(state, started=begun.started, ended=_now(), by=begun.by, sentence=sentence, figures=figures)
@@ -178,7 +178,7 @@ class Refits:
         log.log(logging.WARNING if state == "failed" else logging.INFO, f"refit {state}", extra={"facts": facts})
 
     async def _watched(self, lock: tuple[int, ...], force: bool) -> dict[str, Any]:
-        """Run the process, show its progress, and return the last thing it said; it ends with this task."""
+        """Run the process, show its progress, and return its result; kill it when this task ends."""
         model = self._engine.model
         process = await asyncio.create_subprocess_exec(
             *CHILD,
@@ -206,7 +206,7 @@ class Refits:
             await process.wait()
             printed.cancel()
         if not {"facts", "error"} & said.keys():
-            said = {"kind": "told", "error": _early(code)}
+            said = {"kind": "shown", "error": _early(code)}
         return said if "facts" in said else {**said, "printed": text.decode(errors="replace")}
 
     def _show(self, said: Mapping[str, Any]) -> None:
@@ -223,7 +223,7 @@ def _folder(model: Model) -> Path:
 
 
 async def _last_of(stream: asyncio.StreamReader) -> bytes:
-    """Read a stream to its end, and return the last part."""
+    """Read a stream to its end and return the last PRINTED bytes."""
     kept = b""
     while piece := await stream.read(2**16):
         kept = (kept + piece)[-PRINTED:]
@@ -233,28 +233,28 @@ async def _last_of(stream: asyncio.StreamReader) -> bytes:
 def _seen(
     said: Mapping[str, Any], before: Mapping[str, Any] | None, now: Mapping[str, Any] | None
 ) -> Mapping[str, Any]:
-    """Return what a process said, unless what was served before and is served now speaks against it."""
+    """Return the result of a process, corrected if the model now served contradicts it."""
     if said.get("taken") and said["facts"] != now:
-        return {"kind": "told", "error": "The service could not switch to the refitted model. The log has more."}
-    if "error" in said and now is not None and now != before:  # the process ended badly, but after its last step
+        return {"kind": "shown", "error": "The service could not switch to the refitted model. See the service log."}
+    if "error" in said and now is not None and now != before:  # the process failed after its last step
         return {"taken": True, "facts": now}
     return said
 
 
 def _ended(said: Mapping[str, Any]) -> tuple[State, str]:
-    """Return how a refit ended, and the sentence that says so."""
+    """Return the state of a finished refit and a sentence about it."""
     if "error" in said:
-        return "failed", TOLD.get(said["kind"], said["error"])
+        return "failed", SHOWN.get(said["kind"], said["error"])
     if said["taken"]:
         return "done", describe(said["facts"])
-    return "kept", f"{describe(said['facts'])} The refit is worse, so the model stays as it was."
+    return "kept", f"{describe(said['facts'])} The refit is worse, so the model was not changed."
 
 
 def _early(code: int) -> str:
-    """Say that a process ended without a result."""
+    """Return a message for a process that ended without a result."""
     if code == -9:  # SIGKILL, which Windows lacks
-        return "The process of the refit was killed; memory may be short."
-    return f"The process of the refit ended early (exit status {code}). The log has more."
+        return "The refit process was killed, perhaps for lack of memory."
+    return f"The refit process ended early (exit status {code}). See the service log."
 
 
 def _figures(facts: Mapping[str, object]) -> dict[str, object]:
@@ -262,7 +262,7 @@ def _figures(facts: Mapping[str, object]) -> dict[str, object]:
 
 
 def _threads() -> int:
-    """Return how many threads a refit may use: one less than there are processors, so that answers come quickly."""
+    """Return the number of threads for a refit: all cores but one, which is left for requests."""
     given = os.environ.get("OMP_NUM_THREADS", "")
     free = max(1, available_cores() - 1)
     return min(free, int(given)) if given.isdecimal() and int(given) else free

@@ -19,21 +19,21 @@ EVERY = 1.0  # seconds between two checks
 
 
 class Renewal:
-    """Watches the folder of the engine's model, and renews the model when a refit has changed it."""
+    """Watch the folder of the engine's model, and reload the model after a refit."""
 
     def __init__(self, engine: Engine, every: float = EVERY) -> None:
         self._engine, self._every = engine, every
         model = engine.model
         self._folder = model.folder if model.method.can_refit else None
         self._address = of_model(self._folder) if self._folder else None
-        self._seen: object = None  # signature of the bundle.json that was checked last
-        self._told: object = None  # signature of the one whose failure is in the log
+        self._seen: object = None  # signature of the last bundle.json checked
+        self._told: object = None  # signature of the last bundle.json whose failure was logged
         self._looking = asyncio.Lock()
         self._thread = BriefThreads(1, "denn-renew")
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        """Begin to watch, inside a running event loop."""
+        """Start watching, inside a running event loop."""
         if self._folder is not None:
             self._task = asyncio.get_running_loop().create_task(self._run())
 
@@ -44,7 +44,7 @@ class Renewal:
         await self._thread.rest()
 
     async def look(self) -> None:
-        """Switch to what a refit has learnt, if one has changed the folder since the last check."""
+        """Switch to the refitted model, if a refit has changed the folder since the last check."""
         async with self._looking:
             model = await self._thread.run(self._renewed)
             if model is not None:
@@ -56,8 +56,8 @@ class Renewal:
             await asyncio.sleep(self._every)
             try:
                 await self.look()
-            except Exception:  # a fault of our own: log it, and keep the old model
-                log.exception("the refitted model could not be loaded")
+            except Exception:  # a bug: log it, and keep the old model
+                log.exception("could not load the refitted model")
 
     def _renewed(self) -> Model | None:
         """Return the new model, or None to keep the old one."""
@@ -74,7 +74,7 @@ class Renewal:
                 self._seen = found
             if self._told != found:
                 self._told = found
-                log.warning("The service keeps the model that it has loaded: %s", error)
+                log.warning("the service keeps the model that is loaded: %s", error)
             return None
         self._seen = found
         return model

@@ -1,4 +1,4 @@
-"""Routes to the datastore: list, get, add, change and remove documents; the history, and undoing."""
+"""Routes of the datastore: list, get, add, change and remove documents; history and undo."""
 
 from __future__ import annotations
 
@@ -35,29 +35,29 @@ from denn.validation import matching
 
 router = APIRouter(prefix="/v1", tags=["datastore"])
 
-FEW = 200  # documents that are read beside other short reads
-TOGETHER = 50  # documents that are read at a time, so that too long ones are not all in memory
-MANY, SHARE = 1000, 0.1  # documents, and of all documents; to undo a change of more has to be confirmed
+FEW = 200  # documents that count as a short read
+TOGETHER = 50  # documents per read, so that memory stays bounded if the texts are too long
+MANY, SHARE = 1000, 0.1  # documents, and share of all; undoing a larger change needs confirmation
 
 
 def _written(time: Any) -> Any:
-    if isinstance(time, str) and not re.match(r"\d{4}-", time):  # seconds since 1970 would be taken as well
-        raise ValueError("expected a time such as 2026-01-31T23:59:00Z")
+    if isinstance(time, str) and not re.match(r"\d{4}-", time):  # pydantic would also accept seconds since 1970
+        raise ValueError("must be a time such as 2026-01-31T23:59:00Z")
     return time
 
 
 def _in_utc(time: datetime) -> datetime:
     try:
-        return time.astimezone(UTC)  # one without a zone is local
+        return time.astimezone(UTC)  # a time without a zone is local
     except (OverflowError, ValueError) as error:
-        raise ValueError("expected a time of the years 1 to 9999, in UTC") from error
+        raise ValueError("must be in the years 1 to 9999, in UTC") from error
 
 
 Time = Annotated[datetime, BeforeValidator(_written), AfterValidator(_in_utc)]
 
 
 class _AnyId(PathConvertor):
-    regex = "(?s:.*)"  # line breaks too
+    regex = "(?s:.*)"  # including line breaks
 
 
 register_url_convertor("id", _AnyId())
@@ -66,15 +66,17 @@ register_url_convertor("id", _AnyId())
 @router.get("/documents", response_model=DocumentsOut, responses=responses(409))
 async def documents(
     service: Running,
-    label: Annotated[list[Label], Query(max_length=100, description="With one of these.")] = [],  # noqa: B006
+    label: Annotated[list[Label], Query(max_length=100, description="Documents with any of these labels.")] = [],  # noqa: B006
     text: Annotated[
-        str | None, Query(min_length=1, max_length=1000, description="Part of the text, letter for letter.")
+        str | None,
+        Query(min_length=1, max_length=1000, description="Documents whose text contains this, case-sensitive."),
     ] = None,
     source: Annotated[
-        str | None, Query(min_length=1, max_length=400, description="Who changed it last, as the history has it.")
+        str | None,
+        Query(min_length=1, max_length=400, description="Documents last changed by this source, as in the history."),
     ] = None,
-    since: Annotated[Time | None, Query(description="Changed at this time or later.")] = None,
-    before: Annotated[Time | None, Query(description="Changed before.")] = None,
+    since: Annotated[Time | None, Query(description="Documents last changed at this time or later.")] = None,
+    before: Annotated[Time | None, Query(description="Documents last changed before this time.")] = None,
     offset: Annotated[int, Query(ge=0, le=LARGEST)] = 0,
     limit: Annotated[int, Query(ge=0, le=1000)] = 50,
 ) -> Response:
@@ -105,7 +107,7 @@ def _shown(store: Datastore, ids: list[str]) -> list[Document]:
 
 @router.post("/documents", status_code=201, response_model=IdsOut, responses=responses(409))
 async def add(body: AddRequest, service: Running, author: Writer) -> Response:
-    """Learn documents, all or none; they are safe when this is answered, and the next prediction knows them."""
+    """Add documents, all or none. They are on disk when this returns, and the next prediction uses them."""
     check_texts(service.settings, [document.text for document in body.documents])
     given = [Document(one.text, tuple(one.labels), one.id, tuple(one.rejected)) for one in body.documents]
     new = with_ids(given, service.model.vocabulary)
@@ -124,7 +126,7 @@ async def get(id: str, service: Running) -> Response:
 
 @router.put("/documents/{id:id}", response_model=DocumentOut, responses=responses(409))
 async def put(id: Annotated[Id, Path()], body: PutRequest, service: Running, author: Writer) -> Response:
-    """Make or replace a document."""
+    """Create or replace a document."""
     check_texts(service.settings, [body.text])
     vocabulary = service.model.vocabulary
     (document,) = with_ids([Document(body.text, tuple(body.labels), id, tuple(body.rejected))], vocabulary)
@@ -134,7 +136,7 @@ async def put(id: Annotated[Id, Path()], body: PutRequest, service: Running, aut
 
 @router.patch("/documents/{id:id}", response_model=DocumentOut, responses=responses(404, 409))
 async def patch(id: str, body: PatchRequest, service: Running, author: Writer) -> Response:
-    """Give a document other labels."""
+    """Change the labels of a document."""
     store, vocabulary = service.model.store, service.model.vocabulary
     labels = None if body.labels is None else vocabulary.ids(body.labels)
     add, drop, reject = (vocabulary.ids(some) for some in (body.add, body.drop, body.reject))
@@ -150,12 +152,12 @@ async def patch(id: str, body: PatchRequest, service: Running, author: Writer) -
 async def delete(
     id: str, service: Running, author: Writer, forget: bool = False, source: Annotated[Source, Query()] = ""
 ) -> Response:
-    """Remove a document; `forget` takes it out of the history and of the validation documents too, for good."""
+    """Remove a document; `forget` also erases it from the history and the validation documents."""
     model = service.model
 
     def change() -> None:
         if not (forget and matching(model.folder, id)):
-            model.store.get([id])  # a forget says nothing of what is not there
+            model.store.get([id])  # raise if it is missing, because `forget` does not
         (model.forget if forget else model.remove)(id, source=author.source(source))
 
     await service.engine.write(change)
@@ -166,7 +168,7 @@ async def delete(
 async def history(
     service: Running, limit: Annotated[int, Query(ge=0, le=1000)] = 50, id: str | None = None
 ) -> Response:
-    """List the changes of the datastore, newest first; with an id those of that document."""
+    """List the changes of the datastore, or of one document, newest first."""
     store = service.model.store
     found = await service.engine.read(lambda: store.history(limit, id))
     rows = [
@@ -188,9 +190,9 @@ async def undo(
     service: Running,
     author: Writer,
     source: Annotated[Source, Query()] = "",
-    confirm: Annotated[bool, Query(description="Do it though it touches many documents.")] = False,
+    confirm: Annotated[bool, Query(description="Undo the change even if it affects many documents.")] = False,
 ) -> Response:
-    """Bring the documents that a change touched to where they were before; where these are many, only if confirmed."""
+    """Revert a change; `confirm` is required if it affects many documents."""
     store = service.model.store
 
     def change() -> int:
@@ -202,14 +204,14 @@ async def undo(
 
 
 def _check_extent(store: Datastore, number: int) -> None:
-    """Refuse to undo a change that touched many documents, or many of those there are."""
+    """Refuse to undo a change of many documents, or of a large share of the datastore."""
     newest = store.history(1)
     later = store.history(newest[0].number - number + 1) if newest and newest[0].number >= number else []
     touched = next((change.documents for change in later if change.number == number), 0)
     if touched > 1 and (touched > MANY or touched > SHARE * len(store)):
         raise Refusal(
             409,
-            f"Undoing change {number} would touch {touched:,} documents; the datastore holds {len(store):,}. "
-            "Send confirm=true to do it.",
-            errors=[Mistake(where="query.confirm", message=f"would touch {touched:,} documents")],
+            f"Undoing change {number} affects {touched:,} documents; the datastore holds {len(store):,}. "
+            "Send confirm=true to proceed.",
+            errors=[Mistake(where="query.confirm", message=f"affects {touched:,} documents")],
         )

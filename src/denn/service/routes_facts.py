@@ -1,4 +1,4 @@
-"""Routes that tell of the model and the service: labels, card, map, recent predictions, health, metrics."""
+"""Routes on the model and the service: labels, model card, map, recent predictions, health, metrics."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ from denn.vocabulary import Vocabulary
 
 router = APIRouter()
 
-POINTS = 2000  # on a map, unless asked otherwise
+POINTS = 2000  # default size of the map
 
 
 @router.get("/v1/session", response_model=SessionOut, responses=responses(), tags=["service"])
 async def session(request: Request, service: Running) -> Response:
-    """Say what this service is, and what the key that was sent may do."""
+    """Describe the service and the permissions of the key."""
     settings, card = service.settings, service.model.card
     limits = {"body_bytes": settings.body_bytes, "texts": settings.texts, "characters": settings.characters}
     return JSONResponse(
@@ -55,12 +55,12 @@ async def session(request: Request, service: Running) -> Response:
 @router.get("/v1/labels", response_model=LabelsOut, responses=responses(), tags=["model"])
 async def labels(
     service: Running,
-    query: Annotated[str, Query(max_length=1000, description="Part of the name, in any case.")] = "",
+    query: Annotated[str, Query(max_length=1000, description="Labels that contain this, ignoring case.")] = "",
     sort: Order = "documents",
     offset: Annotated[int, Query(ge=0, le=LARGEST)] = 0,
     limit: Annotated[int, Query(ge=0, le=1000)] = 100,
 ) -> Response:
-    """List the labels with their documents and thresholds, those of the datastore that came later included."""
+    """List all labels, including those added since training, with document counts and thresholds."""
 
     model, names = service.model, service.model.vocabulary
 
@@ -88,7 +88,7 @@ def _named(names: Vocabulary, label: str) -> dict[str, str]:
 
 @router.get("/v1/model", response_model=ModelOut, responses=responses(), tags=["model"])
 async def model(service: Running) -> Response:
-    """Show the card of the model."""
+    """Show the model card."""
     model = service.model
     card = model.card
     body = card.model_dump(mode="json", exclude={"digests", "thresholds", "format", "learnt", "validation"})
@@ -115,7 +115,7 @@ async def model(service: Running) -> Response:
 
 @router.get("/v1/map", response_model=MapOut, responses=responses(409), tags=["model"])
 async def map_(service: Running, limit: Annotated[int, Query(ge=1, le=10_000)] = POINTS) -> Response:
-    """Show the datastore in two dimensions, a sample of it where it is large."""
+    """Show the documents of the datastore in two dimensions, or a sample if there are many."""
     store, vocabulary = service.model.store, service.model.vocabulary
 
     def look() -> dict[str, Any]:
@@ -129,7 +129,7 @@ async def map_(service: Running, limit: Annotated[int, Query(ge=1, le=10_000)] =
 
 @router.post("/v1/map/place", response_model=PlaceOut, responses=responses(409), tags=["model"])
 async def place(body: PlaceRequest, service: Running) -> Response:
-    """Say where a text lies on the map that was shown last."""
+    """Return the coordinates of a text on the most recent map."""
     check_texts(service.settings, [body.text])
     store = service.model.store
     vector = await service.engine.embed([body.text])
@@ -142,21 +142,21 @@ async def place(body: PlaceRequest, service: Running) -> Response:
 
 @router.get("/v1/recent", response_model=RecentOut, responses=responses(), tags=["service"])
 async def recent(service: Running) -> Response:
-    """Tell how confident and how empty the last predictions were; of their texts nothing is kept."""
+    """Show statistics of recent predictions, without their texts."""
     return JSONResponse(service.telemetry.recent())
 
 
 @router.get("/health", response_model=StatusOut, responses=responses(), tags=["service"])
 async def health() -> Response:
-    """Say that the process answers."""
+    """Report that the process is running."""
     return JSONResponse({"status": "ok"})
 
 
 @router.get("/ready", response_model=StatusOut, responses=responses(), tags=["service"])
 async def ready(service: Running) -> Response:
-    """Say whether requests would be answered: the queue has room and the datastore can be read."""
+    """Report whether the service accepts requests: the queue is not full and the datastore is available."""
     if service.engine.waiting >= service.settings.queue:
-        raise Busy("Too many texts are waiting.", after=1)
+        raise Busy("The queue is full. Try again later.", after=1)
     if service.engine.probe is not None and not service.engine.probe.well:
         raise Busy(SENTENCES[503], after=5)
     return JSONResponse({"status": "ready"})
@@ -164,7 +164,7 @@ async def ready(service: Running) -> Response:
 
 @router.get("/metrics", response_class=PlainTextResponse, responses=responses(), tags=["service"])
 async def metrics(service: Running) -> Response:
-    """Return counters for Prometheus."""
+    """Return the Prometheus metrics."""
     if service.engine.probe is not None:
         service.telemetry.documents.set(service.engine.probe.documents)
     return Response(service.telemetry.exposition(), media_type="text/plain; version=0.0.4; charset=utf-8")

@@ -1,4 +1,4 @@
-"""Routes that tag texts: one, several, a stream; and the neighbours of a text."""
+"""Routes that tag one text, several texts or a stream, and find neighbours."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ from denn.service.state import Running, Service
 router = APIRouter(prefix="/v1", tags=["tag"])
 
 NDJSON = "application/x-ndjson"
-FEW = 200  # neighbours that are read beside other short reads
-LINES = 32  # of a stream that are tagged together
-PATIENCE = 0.1  # seconds before a stream asks again where too many texts wait
+FEW = 200  # neighbours that count as a short read
+LINES = 32  # lines of a stream per batch
+PATIENCE = 0.1  # seconds before a stream retries when the queue is full
 
 
 @router.post("/predict", response_model=PredictionOut, responses=responses())
@@ -52,7 +52,8 @@ async def predict_batch(body: BatchRequest, service: Running) -> Response:
 @router.post(
     "/predict/stream",
     response_class=Response,
-    responses=responses() | {200: {"content": {NDJSON: {"schema": {"type": "string"}}}, "description": "Lines."}},
+    responses=responses()
+    | {200: {"content": {NDJSON: {"schema": {"type": "string"}}}, "description": "JSON lines, one per input line."}},
     openapi_extra={"requestBody": {"content": {NDJSON: {"schema": {}}}}},
 )
 async def predict_stream(
@@ -64,9 +65,10 @@ async def predict_stream(
     top_k: Annotated[int | None, Query(ge=1, le=1000)] = None,
     evidence: Annotated[int, Query(ge=0, le=100)] = 0,
 ) -> Response:
-    """Tag any number of texts: lines of JSON with a `text`, and an `id` if wanted; a line for each comes back.
+    """Tag any number of texts.
 
-    A line that cannot be read gives a line with an `error`, and the rest goes on.
+    Send JSON lines, each with a `text` and optionally an `id`. Each line gets one line in the response; an invalid one
+    gets an `error`.
     """
     options = Options(threshold=threshold, per_label=per_label, min_labels=min_labels, top_k=top_k, evidence=evidence)
     lines = enumerate(io.BytesIO(await request.body()), 1)
@@ -92,7 +94,9 @@ async def neighbours(body: NeighboursRequest, service: Running) -> Response:
                 "rejected": list(documents[id].rejected),
                 "text": documents[id].text[: body.text_characters],
             }
-            for id, similarity in zip(found.ids[0], found.similarity[0].tolist(), strict=False)  # the row may be wider
+            for id, similarity in zip(
+                found.ids[0], found.similarity[0].tolist(), strict=False
+            )  # similarity may have more columns
             if id in documents
         ]
         return {"neighbours": found_documents} | documents_json(list(documents.values()), vocabulary)
@@ -114,7 +118,7 @@ async def _stream(service: Service, lines: Iterator[tuple[int, bytes]], options:
         read = []
         for number, line in some:
             read.append(_read(service, number, line))
-            await asyncio.sleep(0)  # lines may be long or need no model: others come in between
+            await asyncio.sleep(0)  # long lines may take a while; let other requests run
         good = [line for line in read if "error" not in line]
         try:
             found = iter(await _patiently(service, [line.pop("text") for line in good], options))
@@ -126,7 +130,7 @@ async def _stream(service: Service, lines: Iterator[tuple[int, bytes]], options:
 
 
 async def _patiently(service: Service, texts: Sequence[str], options: Options) -> list[dict[str, Any]]:
-    """Tag texts, and wait where too many others do."""
+    """Tag texts, and retry while the queue is full."""
     if not texts:
         return []
     while True:
@@ -137,19 +141,19 @@ async def _patiently(service: Service, texts: Sequence[str], options: Options) -
 
 
 def _read(service: Service, number: int, line: bytes) -> dict[str, Any]:
-    """Read one line of a stream: its number, id and text, or what is wrong with it."""
+    """Parse one line of a stream: return its number and id, with the text or an error."""
     found: dict[str, Any] = {"line": number, "id": None}
     if len(line) > service.settings.body_bytes:
-        return found | {"error": f"The line is longer than {service.settings.body_bytes:,} bytes. Cut its text."}
+        return found | {"error": f"The line is longer than {service.settings.body_bytes:,} bytes. Shorten its text."}
     try:
         row = json.loads(line)
-        json.dumps(row, ensure_ascii=False, allow_nan=False).encode()  # half a character cannot be, nor can NaN
+        json.dumps(row, ensure_ascii=False, allow_nan=False).encode()  # reject lone surrogates and NaN
         found["id"], text = row.get("id"), row.get("text")
         if not isinstance(text, str):
             raise TypeError
         check_texts(service.settings, [text])
     except (ValueError, TypeError, AttributeError, RecursionError):
-        return found | {"error": "Expected an object with a text, as JSON in UTF-8."}
+        return found | {"error": "Not a JSON object with a text, in UTF-8."}
     except Refusal as refusal:
         return found | {"error": refusal.detail}
     return found | {"text": text}

@@ -1,4 +1,4 @@
-"""Routes to refits: start one, and see how it goes."""
+"""Routes that start a refit and show its progress."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ router = APIRouter(prefix="/v1", tags=["model"])
 
 @router.get("/refit", response_model=RefitOut, responses=responses(409))
 async def status(service: Running) -> Response:
-    """Show the refit that is running, or how the last one ended."""
+    """Show the running refit, or the outcome of the last one."""
     return JSONResponse(await service.refits.status())
 
 
 @router.post("/refit", status_code=202, response_model=RefitOut, responses=responses(409))
 async def begin(service: Running, author: Writer, body: RefitRequest | None = None) -> Response:
-    """Refit the model in the background; the old model answers until the refit is done."""
+    """Refit the model in the background; the old model keeps answering until the refit is done."""
     await service.refits.begin(author.key, body is not None and body.force)
     return JSONResponse(await service.refits.status(), 202)

@@ -1,4 +1,4 @@
-"""What requests and answers hold; FastAPI checks the requests and describes both in openapi.json."""
+"""Request and response bodies; FastAPI validates requests and describes both in openapi.json."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, FailFast, Field, St
 
 
 def _whole(number: Any) -> Any:
-    """Take 7.0 for 7, which JSON does not tell apart."""
+    """Accept 7.0 as 7, because JSON does not distinguish them."""
     return int(number) if isinstance(number, float) and number.is_integer() else number
 
 
@@ -17,62 +17,66 @@ Many = Annotated[int, Field(ge=1, le=1000), BeforeValidator(_whole)]
 Label = Annotated[str, StringConstraints(min_length=1, max_length=1000, pattern=r"^[^\n]*[^\s\u001c-\u001f][^\n]*$")]
 Id = Annotated[str, StringConstraints(min_length=1, max_length=1000)]
 Share = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
-LINE = r"^[^\u0000-\u001f\u007f-\u009f\u200e\u200f\u2028-\u202e\u2066-\u2069]*$"  # nothing that breaks or turns it
+LINE = r"^[^\u0000-\u001f\u007f-\u009f\u200e\u200f\u2028-\u202e\u2066-\u2069]*$"  # no control or bidi characters
 Source = Annotated[
     str,
     StringConstraints(max_length=200, pattern=LINE),
-    Field(description="Where the change comes from; the history names it behind the key."),
+    Field(description="Origin of the change, recorded in the history after the name of the key."),
 ]
 Shown = Annotated[
-    int, Field(ge=0, le=100_000, description="Characters of each neighbour's text."), BeforeValidator(_whole)
+    int,
+    Field(ge=0, le=100_000, description="Maximum number of characters of each neighbour's text."),
+    BeforeValidator(_whole),
 ]
 Rejected = Annotated[
     list[Label],
-    Field(max_length=1000, description="Labels that a person decided against; none of them can be among the labels."),
+    Field(max_length=1000, description="Labels that a person rejected; they must not be among the labels."),
 ]
 Names = Annotated[
     dict[str, str] | None,
-    Field(description="Names of the labels of this answer that are in the model's vocabulary; absent if it has none."),
+    Field(description="Names of the labels in this response, if the model has a vocabulary."),
 ]
-FIELDS = 100  # of an object
-THRESHOLDS = 1000  # of a request
-LARGEST = 2**53 - 1  # integers that every reader of JSON keeps
+FIELDS = 100  # maximum per object
+THRESHOLDS = 1000  # maximum per request
+LARGEST = 2**53 - 1  # largest integer that every JSON parser keeps exactly
 
 
-# Every mistake costs memory and time before any is told, so lists of any length end at the first one.
+# pydantic collects all mistakes before it reports any, so long lists stop at the first one to save memory and time.
 Texts = Annotated[list[str], FailFast()]
 
 
 class Request(BaseModel):
-    """A body in which nothing is passed over."""
+    """A request body that rejects unknown fields."""
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
     @model_validator(mode="before")
     @classmethod
     def _few(cls, given: Any) -> Any:
-        if isinstance(given, dict) and len(given) > FIELDS:  # each unknown one would be a mistake of its own
-            raise ValueError(f"expected at most {FIELDS} fields")
+        if isinstance(given, dict) and len(given) > FIELDS:  # each unknown field would be reported separately
+            raise ValueError(f"must have at most {FIELDS} fields")
         return given
 
 
 def _not_many(given: Any) -> Any:
-    if isinstance(given, dict) and len(given) > THRESHOLDS:  # before each of them is looked at
-        raise ValueError(f"expected at most {THRESHOLDS:,} thresholds")
+    if isinstance(given, dict) and len(given) > THRESHOLDS:  # before each is validated
+        raise ValueError(f"must have at most {THRESHOLDS:,} thresholds")
     return given
 
 
 class Options(Request):
-    """How texts are decided."""
+    """Decision options."""
 
-    threshold: Share | None = Field(None, description="One for all labels; null: as tuned.")
+    threshold: Share | None = Field(None, description="Minimum score for all labels; null: the tuned threshold.")
     thresholds: Annotated[dict[Label, Share], BeforeValidator(_not_many)] = Field(
-        default_factory=dict, max_length=THRESHOLDS, description="For some labels, before all others."
+        default_factory=dict,
+        max_length=THRESHOLDS,
+        description="Minimum scores for single labels; these override the other thresholds.",
     )
-    per_label: bool = Field(False, description="Use the thresholds tuned for each label.")
-    min_labels: Few = Field(0, description="So many labels at least, the best.")
-    top_k: Many | None = Field(None, description="So many labels at most, the best.")
-    evidence: Few = Field(10, description="Neighbours that are returned.")
+    per_label: bool = Field(False, description="Use a separate tuned threshold for each label.")
+    min_labels: Few = Field(0, description="Always return at least this many labels.")
+    top_k: Many | None = Field(None, description="Maximum number of labels to return, best first.")
+    evidence: Few = Field(10, description="Number of neighbours to return.")
     text_characters: Shown = 300
 
 
@@ -89,7 +93,7 @@ class BatchRequest(Options):
 
 
 class NeighboursRequest(Request):
-    """A text whose nearest documents are asked for."""
+    """A text to find neighbours for."""
 
     text: str
     k: Many = 10
@@ -103,7 +107,7 @@ class PlaceRequest(Request):
 
 
 class NewDocument(Request):
-    """A document to learn."""
+    """A document to add."""
 
     text: str
     labels: list[Label] = Field(max_length=1000)
@@ -112,14 +116,14 @@ class NewDocument(Request):
 
 
 class AddRequest(Request):
-    """Documents to learn, all or none."""
+    """Documents to add, all or none."""
 
     documents: Annotated[list[NewDocument], FailFast()] = Field(min_length=1)
     source: Source = ""
 
 
 class PutRequest(Request):
-    """What a document is from now on."""
+    """The new content of a document."""
 
     text: str
     labels: list[Label] = Field(max_length=1000)
@@ -128,7 +132,7 @@ class PutRequest(Request):
 
 
 class PatchRequest(Request):
-    """Other labels for a document: these, or some more and some less. Rejected ones stay so until given or dropped."""
+    """New labels, or labels to add, drop and reject. A label stays rejected until it is added or dropped."""
 
     model_config = ConfigDict(
         json_schema_extra={
@@ -150,7 +154,7 @@ class PatchRequest(Request):
     @model_validator(mode="after")
     def _something(self) -> PatchRequest:
         if self.labels is None and not self.add and not self.drop and not self.reject:
-            raise ValueError("expected labels, or add, or drop, or reject")
+            raise ValueError("must have labels, add, drop or reject")
         return self
 
 
@@ -158,23 +162,23 @@ class SupportingWord(BaseModel):
     """A word or phrase of the text that supports a label."""
 
     word: str
-    weight: float = Field(description="Its contribution to the label's score, before that is mapped to 0 to 1.")
+    weight: float = Field(description="Contribution to the label's score, before the score is mapped to [0, 1].")
 
 
 class ScoredLabel(BaseModel):
-    """A label worth showing."""
+    """A label with its score."""
 
     label: str
-    name: str | None = Field(None, description="Its name; absent if the model has no vocabulary.")
+    name: str | None = Field(None, description="Name of the label, if the model has a vocabulary.")
     score: float
     threshold: float
     chosen: bool
-    parts: dict[str, float] = Field(description="Score of each witness; one that cannot know the label is left out.")
-    words: list[SupportingWord] = Field(description="Words that support it, strongest first; may be empty.")
+    parts: dict[str, float] = Field(description="Score of each witness that knows the label.")
+    words: list[SupportingWord] = Field(description="Words that support the label, strongest first.")
 
 
 class NeighbourOut(BaseModel):
-    """A stored document near the text."""
+    """A stored document similar to the text."""
 
     id: str
     similarity: float
@@ -188,12 +192,16 @@ class PredictionOut(BaseModel):
 
     labels: list[str]
     scores: list[ScoredLabel]
-    confidence: float | None = Field(description="λ: how much the neighbours support what the classifier is sure of.")
-    familiarity: float | None = Field(
-        description="Share of ordinary documents whose nearest neighbours are farther away, from 0 to 1."
+    confidence: float | None = Field(
+        description="λ: how much the neighbours support the classifier's confident labels."
     )
-    unfamiliar: bool = Field(description="Whether nothing stored is much like the text: trust its labels less.")
-    same_text: str | None = Field(description="The id of a stored document with the same text: its labels are these.")
+    familiarity: float | None = Field(
+        description="Share of typical documents with more distant neighbours, from 0 to 1."
+    )
+    unfamiliar: bool = Field(
+        description="Whether no stored document is similar to the text; its labels are then less reliable."
+    )
+    same_text: str | None = Field(description="Id of a stored document with the same text, whose labels are returned.")
     neighbours: list[NeighbourOut]
     names: Names = None
 
@@ -205,7 +213,7 @@ class BatchOut(BaseModel):
 
 
 class NeighboursOut(BaseModel):
-    """The nearest documents, nearest first."""
+    """Stored documents, nearest first."""
 
     neighbours: list[NeighbourOut]
     names: Names = None
@@ -222,7 +230,7 @@ class DocumentOut(BaseModel):
 
 
 class DocumentsOut(BaseModel):
-    """Some of the documents that are meant, newest first."""
+    """A page of the matching documents, newest first."""
 
     total: int
     documents: list[DocumentOut]
@@ -230,10 +238,10 @@ class DocumentsOut(BaseModel):
 
 
 class IdsOut(BaseModel):
-    """The ids of what was added, in order."""
+    """The ids of the added documents, in the order given."""
 
     ids: list[str]
-    warning: str | None = Field(None, description="If predictions will never show some of the labels.")
+    warning: str | None = Field(None, description="Set if predictions will never include some of the labels.")
 
 
 class ChangeOut(BaseModel):
@@ -253,24 +261,24 @@ class HistoryOut(BaseModel):
 
 
 class UndoneOut(BaseModel):
-    """How many documents an undo touched."""
+    """The number of documents that an undo restored."""
 
     documents: int
 
 
 class LabelOut(BaseModel):
-    """A label and what is known of it."""
+    """A label with its document count and threshold."""
 
     label: str
-    name: str | None = Field(None, description="Its name; absent if the model has no vocabulary.")
-    description: str | None = Field(None, description="What it means; absent if the vocabulary does not say so.")
+    name: str | None = Field(None, description="Name of the label, if the model has a vocabulary.")
+    description: str | None = Field(None, description="Description of the label, if the vocabulary has one.")
     documents: int
     trained: bool
     threshold: float
 
 
 class LabelsOut(BaseModel):
-    """Some of the labels that are meant."""
+    """A page of the matching labels."""
 
     total: int
     labels: list[LabelOut]
@@ -297,14 +305,14 @@ class MapOut(BaseModel):
 
 
 class PlaceOut(BaseModel):
-    """Where a text lies on the map."""
+    """The coordinates of a text on the map."""
 
     x: float
     y: float
 
 
 class SeenOut(BaseModel):
-    """What is remembered of a prediction."""
+    """Statistics of a prediction."""
 
     time: str
     labels: int
@@ -312,7 +320,7 @@ class SeenOut(BaseModel):
 
 
 class RecentOut(BaseModel):
-    """The last predictions, oldest first."""
+    """Recent predictions, oldest first."""
 
     total: int
     empty: int
@@ -320,7 +328,7 @@ class RecentOut(BaseModel):
 
 
 class SessionOut(BaseModel):
-    """What the service is, and what the key that was sent may do."""
+    """The service and the permissions of the key."""
 
     version: str
     model: str
@@ -335,7 +343,7 @@ class SessionOut(BaseModel):
 
 
 class ModelOut(BaseModel):
-    """The card of the loaded model."""
+    """The model card."""
 
     model_config = ConfigDict(protected_namespaces=())
 
@@ -357,42 +365,42 @@ class ModelOut(BaseModel):
 class RefitRequest(Request):
     """Options of a refit."""
 
-    force: bool = Field(False, description="Use the refitted model even if it is worse.")
+    force: bool = Field(False, description="Keep the refitted model even if it is worse.")
 
 
 class FiguresOut(BaseModel):
-    """Scores before and after a refit, on documents that it did not learn from."""
+    """Scores before and after a refit, on held-out documents."""
 
     metric: str
     before: float
     after: float
     standard_error: float = Field(description="Standard error of the difference between `before` and `after`.")
-    documents: int = Field(description="Number of documents that it learnt from.")
-    held_out: int = Field(description="Number of documents that `before` and `after` were measured on.")
+    documents: int = Field(description="Number of documents that the model was refitted on.")
+    held_out: int = Field(description="Number of held-out documents behind `before` and `after`.")
     labels: int
     seconds: float
 
 
 class RefitOut(BaseModel):
-    """The refit that is running, or the last one; `kept` if it was worse and the model stayed as it was."""
+    """The running refit, or the last one; the state `kept` means that it was worse and the model was not changed."""
 
     state: Literal["never", "running", "done", "kept", "failed"]
-    stage: str | None = Field(description="Current stage, while it runs.")
-    done: int | None = Field(description="How much of the stage is done.")
+    stage: str | None = Field(description="Current stage of a running refit.")
+    done: int | None = Field(description="Progress of the stage, in units.")
     total: int | None
     unit: str | None = Field(description="What `done` and `total` count.")
     started: str | None
     ended: str | None
     by: str | None = Field(description="Name of the key, or --refit-every; null if another process ran it.")
-    sentence: str | None = Field(description="Result or error, when it has ended.")
+    sentence: str | None = Field(description="Result or error of a finished refit.")
     figures: FiguresOut | None
     changed_documents: int | None = Field(
-        description="Documents added, changed or removed since the last refit; one that changed twice counts twice. "
-        "Null if the datastore does not answer."
+        description="Number of documents added, changed or removed since the last refit; one that changed twice counts "
+        "twice. Null if the datastore is unavailable."
     )
 
 
 class StatusOut(BaseModel):
-    """How the service is."""
+    """The state of the service."""
 
     status: str

@@ -1,4 +1,4 @@
-"""What a service allows: sizes, times, and who may ask from where."""
+"""Settings of a service: limits, keys and allowed hosts."""
 
 from __future__ import annotations
 
@@ -11,22 +11,24 @@ MEGABYTE = 2**20
 
 @dataclass(frozen=True)
 class Settings:
-    """The limits of a service; everything beyond them is refused with a sentence that says so."""
+    """The limits of a service; requests beyond them get an error that names the limit."""
 
-    name: str = "model"  # of the model, for people
+    name: str = "model"  # display name of the model
     keys: Keys = field(default_factory=Keys)
-    body_bytes: int = 8 * MEGABYTE  # of a request
-    stream_bytes: int = 64 * MEGABYTE  # of a request to predict/stream, whose answer needs no memory
-    texts: int = 256  # of one request
-    characters: int = 100_000  # of one text
-    labels: int = 1000  # of one document
-    queue: int = 1024  # texts that wait at most; then 503
-    batch_tokens: int = 8192  # of the texts that are scored together, about
-    gather: float = 0.002  # seconds to wait for others to score together with
-    seconds: float = 60.0  # from a whole request to its answer
-    body_seconds: float = 20.0  # to send a request, and to take each part of an answer
-    stop_seconds: float = 30.0  # that a stop waits for what was accepted
-    hosts: tuple[str, ...] = ()  # names that the service answers to; none: any
-    origins: tuple[str, ...] = ()  # other sites whose pages may ask
-    refit_every: int | None = None  # number of changed documents that starts a refit
-    label_uri: str = "urn:denn:label:"  # before a label's name, where Annif's clients expect a URI
+    body_bytes: int = 8 * MEGABYTE  # maximum size of a request
+    stream_bytes: int = (
+        64 * MEGABYTE
+    )  # maximum size of a request to predict/stream, whose response is not held in memory
+    texts: int = 256  # maximum per request
+    characters: int = 100_000  # maximum per text
+    labels: int = 1000  # maximum per document
+    queue: int = 1024  # maximum number of queued texts before returning 503
+    batch_tokens: int = 8192  # approximate number of tokens per batch
+    gather: float = 0.002  # seconds to wait for other requests to join a batch
+    seconds: float = 60.0  # request timeout, from the complete request to its response
+    body_seconds: float = 20.0  # timeout for receiving a request, and for sending each part of a response
+    stop_seconds: float = 30.0  # maximum wait for accepted requests on shutdown
+    hosts: tuple[str, ...] = ()  # accepted host names; empty: any
+    origins: tuple[str, ...] = ()  # other sites whose pages may send requests
+    refit_every: int | None = None  # number of changed documents that triggers a refit
+    label_uri: str = "urn:denn:label:"  # URI prefix for labels in the Annif API

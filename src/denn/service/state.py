@@ -1,4 +1,4 @@
-"""The running service as routes see it, and who may write to it."""
+"""The running service as routes see it, and the check for write access."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ BEARER = {"WWW-Authenticate": "Bearer"}
 
 @dataclass(frozen=True)
 class Service:
-    """Everything that answers requests."""
+    """The parts of a running service."""
 
     settings: Settings
     telemetry: Telemetry
@@ -37,7 +37,7 @@ class Service:
 
     @property
     def learns(self) -> bool:
-        """Whether the model keeps a datastore."""
+        """Whether the model has a datastore."""
         return self.model.method.store is not None
 
 
@@ -48,21 +48,21 @@ async def _service(request: Request) -> Service:
 
 @dataclass(frozen=True)
 class Author:
-    """Who changes the datastore."""
+    """The author of a change to the datastore."""
 
-    key: str  # its name
+    key: str  # name of the key
 
     def source(self, claimed: str) -> str:
-        """Return what the history says of a change: the key, which nobody can choose, and what its owner added."""
+        """Return the source to record in the history: the key, which a client cannot forge, and the client's text."""
         return f"{self.key}: {claimed}" if claimed else self.key
 
 
 async def _may_write(request: Request) -> Author:
     settings: Settings = request.app.state.service.settings
     if not settings.keys.has("write"):
-        raise Refusal(403, "Writing is off. Start the service with a write key to turn it on.")
+        raise Refusal(403, "Editing is off. Start the service with --teach or a write key to enable it.")
     if not request.state.may_write:
-        raise Refusal(401, "This needs a key that may write. Send it as 'Authorization: Bearer KEY'.", BEARER)
+        raise Refusal(401, "A key with write access is required. Send it as 'Authorization: Bearer KEY'.", BEARER)
     return Author(request.state.key)
 
 

@@ -1,4 +1,4 @@
-"""What a service tells of itself: Prometheus metrics, recent predictions without their texts, logs in JSON."""
+"""Prometheus metrics, statistics of recent predictions without their texts, and JSON logs."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, gene
 
 from denn.types import Prediction
 
-RECENT = 200  # predictions that are remembered
+RECENT = 200  # number of predictions to remember
 SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
 SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 
 
 @dataclass(frozen=True)
 class Seen:
-    """What is remembered of a prediction."""
+    """Statistics of a prediction."""
 
     time: str
-    labels: int  # how many were chosen
-    best: float  # the highest score
+    labels: int  # number of labels chosen
+    best: float  # highest score
 
 
 class Telemetry:
-    """The counters of one service."""
+    """The metrics of one service."""
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
@@ -39,20 +39,20 @@ class Telemetry:
         )
         self.seconds = Histogram(
             "denn_request_seconds",
-            "From the first byte to the answer.",
+            "Time from the first byte of a request to its response.",
             ("route",),
             buckets=SECONDS,
             registry=self.registry,
         )
-        self.waiting = Gauge("denn_waiting_texts", "Texts that wait or are worked on.", registry=self.registry)
-        self.refused = Counter("denn_refused", "Requests refused as too much is to do.", registry=self.registry)
+        self.waiting = Gauge("denn_waiting_texts", "Texts queued or in progress.", registry=self.registry)
+        self.refused = Counter("denn_refused", "Requests refused because of load.", registry=self.registry)
         self.texts = Counter("denn_texts", "Texts scored or embedded.", registry=self.registry)
-        self.batches = Histogram("denn_batch_texts", "Texts worked on together.", buckets=SIZES, registry=self.registry)
-        self.computing = Counter("denn_computing_seconds", "Time spent on batches.", registry=self.registry)
+        self.batches = Histogram("denn_batch_texts", "Texts per batch.", buckets=SIZES, registry=self.registry)
+        self.computing = Counter("denn_computing_seconds", "Time spent computing batches.", registry=self.registry)
         self.predictions = Counter("denn_predictions", "Texts tagged.", registry=self.registry)
-        self.empty = Counter("denn_empty_predictions", "Texts that got no label.", registry=self.registry)
+        self.empty = Counter("denn_empty_predictions", "Texts tagged without a label.", registry=self.registry)
         self.unfamiliar = Counter(
-            "denn_unfamiliar_predictions", "Texts unlike anything in the datastore.", registry=self.registry
+            "denn_unfamiliar_predictions", "Texts unlike any document in the datastore.", registry=self.registry
         )
         self.documents = Gauge("denn_documents", "Documents in the datastore.", registry=self.registry)
         self.refits = Counter("denn_refits", "Refits run by this service.", ("outcome",), registry=self.registry)
@@ -68,7 +68,7 @@ class Telemetry:
         self.computing.inc(seconds)
 
     def predicted(self, predictions: Sequence[Prediction]) -> None:
-        """Count predictions, and remember the last ones."""
+        """Count predictions and remember their statistics."""
         now = datetime.now(UTC).isoformat(timespec="milliseconds")
         for one in predictions:
             best = max(one.scores.values(), default=0.0)
@@ -80,19 +80,19 @@ class Telemetry:
         self.unfamiliar.inc(sum(one.unfamiliar for one in predictions))
 
     def recent(self) -> dict[str, Any]:
-        """Return what is remembered, oldest first."""
+        """Return statistics of recent predictions, oldest first."""
         return {"total": self._total, "empty": self._empty, "predictions": [asdict(seen) for seen in self._recent]}
 
     def exposition(self) -> bytes:
-        """Return all metrics as Prometheus reads them."""
+        """Return all metrics in the Prometheus text format."""
         return generate_latest(self.registry)
 
 
 class JsonLines(logging.Formatter):
-    """Writes a record as one line of JSON, with the fields that it was given; no words of errors, which hold texts."""
+    """Format a log record and its fields as one line of JSON, without error messages, which may contain texts."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """Return the line."""
+        """Return the record as a line of JSON."""
         time = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
         line = {"time": time, "level": record.levelname.lower(), "message": record.getMessage().partition("\n")[0]}
         line |= getattr(record, "facts", {})
@@ -102,7 +102,7 @@ class JsonLines(logging.Formatter):
 
 
 def trace(error: BaseException | None) -> Iterator[str]:
-    """Say where an error and those behind it came from, and of which kind they are."""
+    """Yield the tracebacks and types of an error and its causes, without their messages."""
     while error is not None:
         yield from traceback.format_tb(error.__traceback__)
         yield f"{type(error).__qualname__}\n"

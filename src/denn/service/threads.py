@@ -1,4 +1,4 @@
-"""Threads that end with their work, so that the model's keep the processor to themselves."""
+"""Short-lived threads, which leave the cores to the model's own threads."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ Result = TypeVar("Result")
 
 
 class BriefThreads:
-    """At most so many at once, first come, first served.
+    """Run work in up to `most` threads at once, in order of arrival.
 
-    A thread that has worked with torch keeps helpers of its own for as long as it lives. Once there are more of them
-    than cores, OpenMP lets all of them sleep between two steps instead of waiting awake, and a batch takes a fifth
-    longer.
+    A thread that has used torch keeps its own pool of OpenMP workers for as long as it lives. Once there are more
+    workers than cores, OpenMP puts them all to sleep between two steps instead of letting them spin, and a batch takes
+    a fifth longer.
     """
 
     def __init__(self, most: int, name: str) -> None:
@@ -25,18 +25,18 @@ class BriefThreads:
         self._free = asyncio.Semaphore(most)
 
     async def run(self, work: Callable[[], Result]) -> Result:
-        """Do the work in a thread; once begun it is finished, though nobody waits for it any more."""
+        """Run work in a thread; once started it finishes, even if the caller is cancelled."""
         await self._free.acquire()
         found: Future[Result] = Future()
         found.set_running_or_notify_cancel()
-        # The interpreter does not wait for a daemon, which may hang; who needs the end of the work waits with `rest`.
+        # A daemon thread that hangs does not block the interpreter's exit; use `rest` to wait for the work.
         threading.Thread(target=_do, args=(work, found), name=f"{self._name}_0", daemon=True).start()
         done = asyncio.wrap_future(found)
         done.add_done_callback(lambda _: self._free.release())
         return await asyncio.shield(done)
 
     async def rest(self, seconds: float | None = None) -> None:
-        """Wait until none is at work, at most so long."""
+        """Wait until no thread is running, or until the timeout."""
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 for _ in range(self._most):
@@ -50,4 +50,4 @@ def _do(work: Callable[[], Result], found: Future[Result]) -> None:
         found.set_result(work())
     except BaseException as error:
         found.set_exception(error)
-        del work, found  # which the error's own frames hold
+        del work, found  # break the reference cycle with the error's frames

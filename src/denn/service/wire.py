@@ -1,4 +1,4 @@
-"""HTTP on the wire: how many connections there may be, and what has to end before a request or after its answer."""
+"""The HTTP protocol: a limit on connections, and timeouts for headers and slow readers."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from denn.errors import ConfigError
 if TYPE_CHECKING:
     from uvicorn._types import ASGI3Application
 
-CONNECTIONS = 1000  # at most, unless more are asked for
+CONNECTIONS = 1000  # default maximum
 RESERVED = 100  # file descriptors for everything else
-TURNED_AWAY = 20  # connections beyond the limit that are told so; more are closed without a word
-FAREWELL = 1.0  # seconds to read that
+TURNED_AWAY = 20  # connections beyond the limit that get a 503; further ones are just closed
+FAREWELL = 1.0  # seconds to read the 503
 FULL = json.dumps(
     {
         "type": "about:blank",
@@ -33,29 +33,29 @@ FULL_ANSWER = (
 
 
 class Wire(HttpToolsProtocol):
-    """HTTP as uvicorn speaks it, with an end to heads that never end and to clients that never read."""
+    """uvicorn's HTTP protocol, with limits for endless headers and clients that do not read."""
 
     HEAD_BYTES = 64 * 1024
     HEAD_SECONDS = 20.0
-    STUCK_SECONDS = 20.0  # without a byte taken
-    PIPELINED = 16  # requests that may follow one that is not answered
+    STUCK_SECONDS = 20.0  # without the client reading a byte
+    PIPELINED = 16  # maximum number of requests queued on a connection
     CONNECTIONS = CONNECTIONS
 
-    _head = 0  # bytes since the last head or part of a body
-    _late: asyncio.TimerHandle | None = None  # runs from the first byte that belongs to no request
+    _head = 0  # bytes since the last complete header or body part
+    _late: asyncio.TimerHandle | None = None  # runs from the first byte outside a request
     _stuck: asyncio.TimerHandle | None = None
     _turned_away = False
     _at_work: RequestResponseCycle | None = None
 
     @classmethod
     def limited(cls, connections: int) -> type[Self]:
-        """Return the same protocol for at most so many connections."""
+        """Return this protocol with another limit on connections."""
         return type(cls.__name__, (cls,), {"CONNECTIONS": connections})
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Give a new connection as long as one between two requests; one too many gets an answer and no more."""
+        """Apply the keep-alive timeout to new connections; answer those beyond the limit with 503."""
         super().connection_made(transport)
-        transport.set_write_buffer_limits(0)  # so that `pause_writing` tells of every byte that is not taken
+        transport.set_write_buffer_limits(0)  # so that `pause_writing` is called for every unread byte
         over = len(self.connections) - self.CONNECTIONS
         if over <= 0:
             self.timeout_keep_alive_task = self.loop.call_later(
@@ -67,14 +67,14 @@ class Wire(HttpToolsProtocol):
             transport.abort()
             return
         transport.write(FULL_ANSWER)
-        self._late = self.loop.call_later(FAREWELL, transport.close)  # at once, the answer could be lost
+        self._late = self.loop.call_later(FAREWELL, transport.close)  # closing at once could lose the response
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: ASGI3Application) -> None:
         self._at_work = cycle
         super()._start_asgi_task(cycle, app)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Forget the connection, and the timers that hold it; uvicorn tells only the last of several requests."""
+        """Cancel timers, and notify the running request, because uvicorn notifies only the last pipelined one."""
         super().connection_lost(exc)
         if self._at_work is not None and not self._at_work.response_complete:
             self._at_work.disconnected = True
@@ -84,20 +84,20 @@ class Wire(HttpToolsProtocol):
                 timer.cancel()
 
     def data_received(self, data: bytes) -> None:
-        """Read on, unless it is the head of a request and too long; what begins no request has its time as well."""
+        """Parse data; close connections with headers that are too long or too slow."""
         if self._turned_away:
             return
         self._head += len(data)
-        super().data_received(data)  # which stops the timer between two requests
+        super().data_received(data)  # stops the keep-alive timer
         if self.transport.is_closing():
             return
         if self._head > self.HEAD_BYTES:
-            self.send_400_response(f"The headers are longer than {self.HEAD_BYTES:,} bytes.")
+            self.send_400_response(f"The headers are longer than {self.HEAD_BYTES:,} bytes. Shorten them.")
         elif self._late is None and (self.cycle is None or self.cycle.response_complete):
             self._late = self.loop.call_later(self.HEAD_SECONDS, self.transport.close)
 
     def on_headers_complete(self) -> None:
-        """End a head."""
+        """Check the size of the headers and the number of pipelined requests."""
         self._head = 0
         if self._late is not None:
             self._late.cancel()
@@ -110,24 +110,24 @@ class Wire(HttpToolsProtocol):
         super().on_headers_complete()
 
     def send_400_response(self, msg: str) -> None:
-        """Answer what is not HTTP; where another answer is on its way, this one would land in its middle."""
+        """Reject invalid HTTP; abort if another response is being sent, which this one would corrupt."""
         if self.pipeline or (self.cycle and self.cycle.response_started and not self.cycle.response_complete):
             self.transport.abort()
         else:
             super().send_400_response(msg)
 
     def on_body(self, body: bytes) -> None:
-        """Take a part of a body, which has limits of its own."""
+        """Receive a part of a body, which has its own limits."""
         self._head = 0
         super().on_body(body)
 
     def pause_writing(self) -> None:
-        """Stop writing to who does not read, and look whether that lasts."""
+        """Pause writing, and start watching for a client that does not read."""
         super().pause_writing()
         self._watch(self.transport.get_write_buffer_size())
 
     def resume_writing(self) -> None:
-        """Write on."""
+        """Resume writing."""
         super().resume_writing()
         if self._stuck is not None:
             self._stuck.cancel()
@@ -144,23 +144,23 @@ class Wire(HttpToolsProtocol):
 
 
 def connection_limit(wanted: int | None) -> int:
-    """Return how many connections there may be: as many as are wanted, or the usual number where that is possible."""
+    """Return the maximum number of connections, limited by the file descriptors of this process."""
     possible = _descriptors() - RESERVED
     if wanted is None:
         return int(max(1, min(CONNECTIONS, possible)))
     if wanted > possible:
         raise ConfigError(
-            f"{wanted:,} connections need {wanted + RESERVED:,} file descriptors, and this process may open "
-            f"{possible + RESERVED:,.0f}. Allow more with `ulimit -n {wanted + RESERVED}`, or lower --connections."
+            f"{wanted:,} connections need {wanted + RESERVED:,} file descriptors, but this process may open only "
+            f"{possible + RESERVED:,.0f}. Raise the limit with `ulimit -n {wanted + RESERVED}`, or lower --connections."
         )
     return wanted
 
 
 def _descriptors() -> float:
-    """Return how many files and sockets this process may have open."""
+    """Return the maximum number of open files and sockets."""
     try:
         import resource
-    except ImportError:  # Windows, where no such limit is near
+    except ImportError:  # Windows, where the limit is far higher
         return math.inf
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return math.inf if soft == resource.RLIM_INFINITY else soft

@@ -118,7 +118,9 @@ def test_batch_waits_where_the_service_is_busy(opened) -> None:
     def answer(route) -> None:
         asked.append(len(route.request.post_data_json["texts"]))
         if len(asked) == 2:
-            route.fulfill(status=503, headers={"Retry-After": "1"}, json={"detail": "Too many texts are waiting."})
+            route.fulfill(
+                status=503, headers={"Retry-After": "1"}, json={"detail": "The queue is full. Try again later."}
+            )
         else:
             route.continue_()
 
@@ -134,13 +136,13 @@ def test_batch_keeps_what_is_done_and_names_the_row(opened, service) -> None:
     rows[70] = "x" * 100_001
     run_batch(page, "long.csv", "\n".join(["text", *rows]).encode())
     expect(page.locator("#failure")).to_contain_text("Stopped at row 71: the text has 100,001 characters")
-    expect(page.locator("#batch-status")).to_contain_text("70 rows of 80 kept")
+    expect(page.locator("#batch-status")).to_contain_text("70 of 80 rows done")
     _, content = download(page)
     done = ["|".join(said["labels"]) for said in predicted(service, rows[:70])]
     assert any(done)
     assert [row["labels"] for row in csv.DictReader(io.StringIO(content.decode()))] == done + [""] * 10
-    page.click("text=Go on without row 71")
-    expect(page.locator("#batch-status")).to_contain_text("1 row left out")
+    page.click("text=Continue without row 71")
+    expect(page.locator("#batch-status")).to_contain_text("1 row skipped")
 
 
 def test_batch_can_be_cancelled(opened) -> None:
@@ -148,19 +150,19 @@ def test_batch_can_be_cancelled(opened) -> None:
     page.route("**/v1/predict/batch", lambda route: None)  # an answer that does not come
     run_batch(page, "many.csv", b"text\n" + b"goal\n" * 130)
     page.click("#batch-cancel")
-    expect(page.locator("#batch-status")).to_contain_text("Cancelled. No rows of 130 kept.")
+    expect(page.locator("#batch-status")).to_contain_text("Cancelled. 0 of 130 rows done.")
     page.unroute_all(behavior="ignoreErrors")
-    page.click("text=Go on")
+    page.click("text=Continue")
     expect(page.locator("#batch-status")).to_contain_text("Done: 130 rows")
 
 
 @pytest.mark.parametrize(
     ("name", "content", "said"),
     [
-        ("a.jsonl", b'{"text": "x"}\n{"text": ', "a.jsonl: Line 2 is not JSON"),
-        ("a.csv", b'text\n"never closed', "a.csv: The quote that is opened in line 2 is never closed"),
-        ("a.csv", b"", "a.csv: the file holds no rows"),
-        ("a.csv", b"a,b\n1,2\n1,2,3\n", "a.csv: record 3 has 3 fields, expected at most 2"),
+        ("a.jsonl", b'{"text": "x"}\n{"text": ', "a.jsonl: Line 2 is not valid JSON"),
+        ("a.csv", b'text\n"never closed', "a.csv: The quote opened in line 2 is never closed"),
+        ("a.csv", b"", "a.csv: the file has no rows"),
+        ("a.csv", b"a,b\n1,2\n1,2,3\n", "a.csv: row 3 has 3 fields, but the first row has 2"),
     ],
 )
 def test_batch_files_that_cannot_be_read(opened, name: str, content: bytes, said: str) -> None:

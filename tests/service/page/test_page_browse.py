@@ -38,26 +38,26 @@ def test_a_document_is_edited_removed_and_forgotten(opened, service) -> None:
     expect(page.locator("#document h2")).to_have_text("odd/ id?")
     page.locator("#document .add input").fill("music")
     page.locator("#document .add input").press("Enter")
-    page.get_by_role("button", name="Take sport away").click()
+    page.get_by_role("button", name="Remove sport").click()
     page.click("text=Save labels")
     expect(page.locator("#notice")).to_contain_text("Saved")
     path = f"/v1/documents/{quote('odd/ id?', safe='')}"
     with service.client() as client:
         assert client.get(path).json()["labels"] == ["music"]
         page.click("#notice >> text=Undo")
-        expect(page.locator("#notice")).to_contain_text("Undone")
+        expect(page.locator("#notice")).to_contain_text("Restored")
         assert client.get(path).json()["labels"] == ["sport"]
-        page.click("text=Remove …")
-        page.click("#confirm >> text=Keep it")
+        page.click("text=Remove…")
+        page.click("#confirm >> text=Cancel")
         assert client.get(path).status_code == 200
-        page.click("text=Remove …")
+        page.click("text=Remove…")
         page.click("#confirm-yes")
         expect(page.locator("#notice")).to_contain_text("Removed")
         assert client.get(path).status_code == 404
         page.click("#notice >> text=Undo")
         expect(page.locator("#documents-rows a")).to_have_text(["odd/ id?"])
         page.click("#documents-rows a")
-        page.click("text=Forget …")
+        page.click("text=Forget…")
         page.click("#confirm-yes")
         expect(page.locator("#notice")).to_contain_text("Forgot")
         assert client.get(path).status_code == 404
@@ -77,9 +77,9 @@ def test_map_with_the_current_text(opened, service) -> None:
     page.click("#views a[href='#/map']")
     total = document_count(service)
     expect(page.locator("#map-summary")).to_contain_text(f"{total} documents")
-    expect(page.locator("#map-summary")).to_contain_text("The cross is the text")
+    expect(page.locator("#map-summary")).to_contain_text("The cross is the last text you tagged")
     expect(page.locator("#map-canvas")).to_have_attribute(
-        "aria-label", f"{total} documents in two dimensions, and your text among them"
+        "aria-label", f"{total} documents in two dimensions, with your text"
     )
     assert page.evaluate("document.querySelector('#map-canvas').toDataURL()") != before
     assert page.evaluate(HAS_COLOUR, "--here")
@@ -155,9 +155,9 @@ def test_script_in_labels_and_texts_is_text(opened, service) -> None:
         page.click("#documents-rows a")
         expect(page.locator("#document .text")).to_have_text(text)
         expect(page.locator("#document h2")).to_have_text(id)
-        page.click("text=Remove …")
+        page.click("text=Remove…")
         expect(page.locator("#confirm-title")).to_have_text(f"Remove {id}?")
-        page.click("#confirm >> text=Keep it")
+        page.click("#confirm >> text=Cancel")
         page.click("#views a[href='#/map']")
         expect(page.locator("#map-summary")).to_contain_text("documents")
         page.click("#views a[href='#/batch']")

@@ -55,7 +55,7 @@ def test_an_unfamiliar_text_is_flagged_above_its_labels(opened) -> None:
     page.route("**/v1/predict", flagged)
     tag(page)
     notice = page.locator("#unfamiliar")
-    expect(notice).to_contain_text("Unfamiliar text: nothing in the datastore is much like it")
+    expect(notice).to_contain_text("Unfamiliar text: no stored document is similar")
     assert notice.bounding_box()["y"] < page.locator("#chosen").bounding_box()["y"]
     tag(page, "orbit rocket planet")
     expect(notice).to_be_empty()
@@ -113,7 +113,7 @@ def test_options_hold_at_once(opened, service) -> None:
     expect(page.locator("#chosen .name")).to_have_text(tuned)  # or a late answer would hide what comes next
     page.fill("#text", "")
     page.click("#ask-button")
-    expect(page.locator("#failure")).to_contain_text("There is no text yet")
+    expect(page.locator("#failure")).to_contain_text("There is no text")
 
 
 @pytest.mark.parametrize(
@@ -219,7 +219,7 @@ def test_rejected_labels_are_taught_shown_and_taken_back(opened, service) -> Non
     nearest.locator("a").first.click()
     expect(page.locator("#document .rejected li")).to_have_count(2)
     expect(page.locator("text=Save labels")).to_be_disabled()
-    page.get_by_role("button", name=f"No longer reject {other}", exact=True).click()
+    page.get_by_role("button", name=f"Stop rejecting {other}", exact=True).click()
     second = page.locator("#document .rejected li a").text_content()
     page.click("text=Save labels")
     expect(page.locator("#notice")).to_contain_text("Saved")
@@ -249,13 +249,13 @@ def test_undo_asks_where_it_would_touch_many_documents(opened, service) -> None:
         asked.append(route.request.url)
         if "confirm=true" in route.request.url:
             return route.continue_()
-        errors = [{"where": "query.confirm", "message": "would touch 1,001 documents"}]
+        errors = [{"where": "query.confirm", "message": "affects 1,001 documents"}]
         route.fulfill(status=409, content_type="application/problem+json", json={"detail": "x", "errors": errors})
 
     page.route("**/undo?*", large)
     page.click("#undo")
-    expect(page.locator("#confirm-text")).to_have_text("This would touch 1,001 documents.")
-    page.click("#confirm >> text=Keep it")
+    expect(page.locator("#confirm-text")).to_have_text("This affects 1,001 documents.")
+    page.click("#confirm >> text=Cancel")
     expect(page.locator("#confirm")).to_be_hidden()
     assert document_count(service) == before + 1 and len(asked) == 1
     page.click("#undo")
@@ -269,12 +269,12 @@ def test_without_a_key_teaching_says_why_and_takes_one(opened, service) -> None:
     tag(page)
     page.click("#accept-all")
     expect(page.locator("#teach")).to_have_attribute("aria-disabled", "true")
-    expect(page.locator("#teach-why")).to_contain_text("needs a key that may write")
+    expect(page.locator("#teach-why")).to_contain_text("needs a key with write access")
     page.click("#teach", force=True)
-    expect(page.locator("#notice")).to_contain_text("needs a key that may write")
+    expect(page.locator("#notice")).to_contain_text("needs a key with write access")
     page.fill("#teach-key-field", "nonsense")
     page.press("#teach-key-field", "Enter")
-    expect(page.locator("#failure")).to_contain_text("does not know this key")
+    expect(page.locator("#failure")).to_contain_text("This key is unknown")
     page.fill("#teach-key-field", service.write_key)
     page.press("#teach-key-field", "Enter")
     expect(page.locator("#teach")).to_have_attribute("aria-disabled", "false")
@@ -284,12 +284,12 @@ def test_without_a_key_teaching_says_why_and_takes_one(opened, service) -> None:
 def test_the_key_leaves_the_address(opened, service) -> None:
     page = opened()
     assert service.write_key not in page.url
-    expect(page.locator("#open-key")).to_have_text("May teach")
+    expect(page.locator("#open-key")).to_have_text("Editing on")
     page.reload()
-    expect(page.locator("#open-key")).to_have_text("May teach")
+    expect(page.locator("#open-key")).to_have_text("Editing on")
     page.click("#open-key")
     page.click("#key-forget")
-    expect(page.locator("#open-key")).to_have_text("Read only")
+    expect(page.locator("#open-key")).to_have_text("Read-only")
 
 
 def test_where_reading_needs_a_key_the_page_asks_for_it(opened, serving, tiny_model: Path, tmp_path: Path) -> None:
@@ -298,13 +298,13 @@ def test_where_reading_needs_a_key_the_page_asks_for_it(opened, serving, tiny_mo
     (tmp_path / "keys").write_text(line)
     with serving(tmp_path / "model", "--keys", str(tmp_path / "keys"), teach=False) as running:
         page = opened("#/labels", at=running, key=False)
-        expect(page.locator("#key-state")).to_have_text("This service asks for a key.")
+        expect(page.locator("#key-state")).to_have_text("This service requires a key.")
         page.fill("#key-field", key)
         page.press("#key-field", "Enter")
         expect(page.locator("#labels-summary")).to_contain_text("labels")
         page.click("#views a[href='#/tag']")
         tag(page)
-        expect(page.locator("#teach-why")).to_have_text("Teaching is off: the service was started without a write key.")
+        expect(page.locator("#teach-why")).to_have_text("Editing is off: the service was started without a write key.")
         expect(page.locator("#teach-key")).to_be_hidden()
 
 
@@ -314,10 +314,10 @@ def test_a_model_without_a_datastore(opened, serving, tiny_corpus: denn.Corpus, 
         page = opened(at=running)
         tag(page)
         expect(page.locator("#evidence")).to_be_hidden()
-        expect(page.locator("#teach-why")).to_contain_text("keeps no datastore")
+        expect(page.locator("#teach-why")).to_contain_text("has no datastore")
         page.click("#views a[href='#/map']")
         expect(page.locator("#failure")).to_contain_text("keeps no datastore")
-        expect(page.locator("#map-summary")).to_have_text("There is no map.")
+        expect(page.locator("#map-summary")).to_have_text("The map is unavailable.")
 
 
 def test_keyboard_only(opened, service) -> None:

@@ -1,17 +1,17 @@
-/** The HTTP API: JSON in, JSON out, errors as one sentence. */
+/** Call the HTTP API; errors become one sentence. */
 import { currentKey } from "./key.js";
 import { learnNames } from "./names.js";
 
-/** What the history says of changes that were made here, behind the name of the key. */
+/** Source recorded in the history for changes from this page, after the name of the key. */
 export const SOURCE = "page";
 
-const ROOT = new URL("../v1/", import.meta.url); // beside the page, also behind a proxy with a prefix
+const ROOT = new URL("../v1/", import.meta.url); // relative, to work behind a proxy with a path prefix
 
-/** An answer that is no success. */
+/** An error response. */
 export class ApiError extends Error {
   /** @param {number} status @param {object} problem the body, see RFC 9457 @param {number} retryAfter seconds */
   constructor(status, problem, retryAfter) {
-    super(problem.detail ?? `The service answered ${status}.`);
+    super(problem.detail ?? `The service returned status ${status}.`);
     this.name = "ApiError";
     this.status = status;
     this.errors = problem.errors ?? [];
@@ -20,10 +20,10 @@ export class ApiError extends Error {
 }
 
 /**
- * Ask the service.
+ * Send a request.
  * @param {string} method
- * @param {string} path below /v1/, its parts already encoded
- * @param {{query?: object, body?: object, signal?: AbortSignal}} [options] query values that are empty are left out
+ * @param {string} path below /v1/, with encoded parts
+ * @param {{query?: object, body?: object, signal?: AbortSignal}} [options] empty query values are omitted
  */
 export async function request(method, path, { query = {}, body, signal } = {}) {
   const headers = {};
@@ -42,10 +42,10 @@ export async function request(method, path, { query = {}, body, signal } = {}) {
 export const get = (path, query, signal) => request("GET", path, { query, signal });
 export const post = (path, body, signal) => request("POST", path, { body, signal });
 
-/** The path of one document. */
+/** Return the path of a document. */
 export const documentPath = (id) => `documents/${encodeURIComponent(id)}`;
 
-/** The number of the last change of a document, by which it can be undone. */
+/** Return the number of a document's last change, which is needed to undo it. */
 export async function lastChange(id) {
   const { changes } = await get("history", { id, limit: 1 });
   return changes[0]?.number ?? null;
@@ -64,7 +64,7 @@ async function send(url, options) {
     return await fetch(url, { ...options, cache: "no-store", credentials: "omit" });
   } catch (error) {
     if (error.name === "AbortError") throw error;
-    throw new Error("The service cannot be reached. Look whether it still runs, then try again.");
+    throw new Error("The service cannot be reached. Check that it is still running, then try again.");
   }
 }
 
@@ -73,6 +73,6 @@ async function parsed(answer) {
   try {
     return text ? JSON.parse(text) : null;
   } catch {
-    return null; // an answer that did not come from the service, such as a proxy's error page
+    return null; // not from the service, for example a proxy's error page
   }
 }

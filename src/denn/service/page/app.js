@@ -1,4 +1,4 @@
-/** The page: starts every view and shows the one that the address names. */
+/** Start all views, and show the one in the address. */
 import { startBatch } from "./batch.js";
 import { showDocuments, startDocuments } from "./documents.js";
 import { byId, decoded } from "./dom.js";
@@ -14,7 +14,7 @@ import { startShortcuts } from "./shortcuts.js";
 import { startTag } from "./tag.js";
 import { startTeach } from "./teach.js";
 
-/** What each view does when it is opened; one may return the element that should have the focus. */
+/** Functions that open the views; each may return the element to focus. */
 const VIEWS = {
   tag: () => null,
   labels: () => showLabels(),
@@ -24,7 +24,7 @@ const VIEWS = {
   recent: () => showRecent(),
 };
 
-/** Read the address: `#/view/part?query`. */
+/** Parse the address: `#/view/part?query`. */
 function place() {
   const [path, search] = location.hash.replace(/^#\/?/, "").split(/\?(.*)/s);
   const [view, part] = path.split(/\/(.*)/s);
@@ -35,7 +35,7 @@ function place() {
   };
 }
 
-/** Show the view that the address names; what the others hold stays. Only a person's own step moves the focus. */
+/** Show the view in the address; the others keep their state. The focus moves only if the user navigated. */
 async function go({ step = true } = {}) {
   if (location.hash === "#main") return byId("main").focus();
   const { view, part, query } = place();
@@ -64,7 +64,7 @@ function startKeys() {
   });
 }
 
-/** A new address in the same tab may carry another key. */
+/** Show the new address, which may contain another key. */
 async function addressChanged() {
   if (takeKeyFromAddress()) await refreshSession().catch(fail);
   await go();
@@ -75,7 +75,7 @@ async function start() {
   for (const begin of [startTag, startTeach, startRefit, startShortcuts, startLabels, startDocuments, startMap,
     startBatch, startRecent, startKeys, ignoreStrayFiles]) begin();
   window.addEventListener("hashchange", addressChanged);
-  news.addEventListener("session", () => go({ step: false })); // another key may see more
+  news.addEventListener("session", () => go({ step: false })); // the new key may allow more
   go({ step: false });
   try {
     await refreshSession();

@@ -1,11 +1,11 @@
-/** Sending many texts in parts, patiently. */
+/** Tag many texts in several requests, and retry while the service is busy. */
 import { ApiError, post } from "./api.js";
 import { count } from "./format.js";
 
-const PART = 64; // texts in a request at most
-const ROOM = 0.8; // of the service's limit for a body: texts grow when they are written as JSON
+const PART = 64; // maximum number of texts per request
+const ROOM = 0.8; // share of the body limit to use, because texts grow when encoded as JSON
 
-/** A row that the service did not take. */
+/** An error in one row. */
 export class RowError extends Error {
   constructor(row, message) {
     super(message);
@@ -14,9 +14,9 @@ export class RowError extends Error {
 }
 
 /**
- * Tag what is not tagged yet, in order.
+ * Tag the rows that have no result yet, in order.
  * @param {string[]} texts
- * @param {(object|null|undefined)[]} results filled in as answers come; a row that has one is left alone
+ * @param {(object|null|undefined)[]} results filled in as responses arrive; rows with a result are skipped
  * @param {{limits: object, signal: AbortSignal, onProgress: () => void, onWait: (seconds: number) => void}} options
  */
 export async function tagAll(texts, results, { limits, signal, onProgress, onWait }) {
@@ -24,7 +24,7 @@ export async function tagAll(texts, results, { limits, signal, onProgress, onWai
     if (results[row] !== undefined) {
       row += 1;
     } else if (!texts[row].trim()) {
-      results[row] = { labels: [], scores: [], familiarity: null, unfamiliar: false }; // nothing to ask about
+      results[row] = { labels: [], scores: [], familiarity: null, unfamiliar: false }; // an empty text needs no request
       row += 1;
     } else {
       checkLength(texts[row], row, limits);
@@ -37,7 +37,7 @@ export async function tagAll(texts, results, { limits, signal, onProgress, onWai
   onProgress();
 }
 
-/** The next rows that fit into one request, at least one. */
+/** Return the next rows that fit into one request, at least one. */
 function nextPart(texts, results, start, limits) {
   const most = Math.min(PART, limits.texts ?? PART);
   const room = ROOM * (limits.body_bytes ?? 1e6);
@@ -45,7 +45,7 @@ function nextPart(texts, results, start, limits) {
   let bytes = 0;
   for (let row = start; row < texts.length && rows.length < most; row += 1) {
     if (results[row] !== undefined || !texts[row].trim()) continue;
-    if (texts[row].length > limits.characters) break; // its turn comes, and then its message
+    if (texts[row].length > limits.characters) break; // it is reported when its turn comes
     bytes += size(texts[row]);
     if (rows.length && bytes > room) break;
     rows.push(row);
@@ -55,7 +55,7 @@ function nextPart(texts, results, start, limits) {
 
 function checkLength(text, row, { characters }) {
   if (text.length <= characters || [...text].length <= characters) return;
-  throw new RowError(row, `the text has ${count([...text].length)} characters, expected at most ${count(characters)}.`);
+  throw new RowError(row, `the text has ${count([...text].length)} characters; the maximum is ${count(characters)}.`);
 }
 
 const size = (text) => new TextEncoder().encode(JSON.stringify(text)).length + 1;
@@ -72,7 +72,7 @@ async function sendPart(texts, { signal, onWait }) {
   }
 }
 
-/** Say which row an error is about: the one that the service names, or the first of the part. */
+/** Add the row to an error: the one that the service names, or the first of the request. */
 function blame(rows) {
   return (error) => {
     if (error.name === "AbortError") throw error;
@@ -96,7 +96,7 @@ function sleep(seconds, signal) {
     const timer = setTimeout(done, 1000 * seconds);
     signal.addEventListener("abort", () => {
       clearTimeout(timer);
-      refused(new DOMException("given up", "AbortError"));
+      refused(new DOMException("cancelled", "AbortError"));
     }, { once: true });
   });
 }

@@ -1,4 +1,4 @@
-/** The view Batch: a file in, the same file with labels out. */
+/** The Batch view: tag a file and download it with labels. */
 import { RowError, tagAll } from "./batch-run.js";
 import { byId, el } from "./dom.js";
 import { acceptFiles, decodeFile, download } from "./files.js";
@@ -6,7 +6,7 @@ import { count, counted, duration, excerpt } from "./format.js";
 import { clearFailure, fail } from "./notice.js";
 import { session } from "./session.js";
 
-const SPOKEN = 10; // seconds between two spoken words about the progress
+const SPOKEN = 10; // seconds between two progress announcements for screen readers
 let job = null; // { name, content, file, results, controller, started, spoken, skip }
 
 export function startBatch() {
@@ -30,7 +30,7 @@ async function open(file) {
   }
 }
 
-/** Read the content anew, after another file or another idea of its first row. */
+/** Parse the content again after a new file or a change of the header option. */
 async function reread() {
   const { readTexts } = await import("./tabular.js");
   try {
@@ -64,7 +64,7 @@ function restart() {
   paint("Not started.");
 }
 
-/** Begin, or go on after a stop; the row that stopped it is left out. */
+/** Start, or continue after an error and skip the row that caused it. */
 async function run() {
   if (job.skip !== null) job.results[job.skip] = null;
   const mine = job;
@@ -79,7 +79,7 @@ async function run() {
       limits: session.limits,
       signal: mine.controller.signal,
       onProgress: progress,
-      onWait: (seconds) => progress(`The service is busy; going on in ${counted(seconds, "second")}.`),
+      onWait: (seconds) => progress(`The service is busy; retrying in ${counted(seconds, "second")}.`),
     });
     stop(mine, summary());
   } catch (error) {
@@ -88,8 +88,8 @@ async function run() {
 }
 
 function stopEarly(mine, error) {
-  if (mine !== job) return; // another file was opened meanwhile
-  const kept = `${counted(finished(mine), "row")} of ${count(mine.file.size)} kept.`.replace(/^no/, "No");
+  if (mine !== job) return; // another file was opened in the meantime
+  const kept = `${count(finished(mine))} of ${counted(mine.file.size, "row")} done.`;
   if (error.name === "AbortError") return stop(mine, `Cancelled. ${kept}`);
   const row = error instanceof RowError ? error.row : error.firstRow;
   if (error instanceof RowError) mine.skip = row;
@@ -102,7 +102,7 @@ function stop(mine, message) {
   if (mine !== job) return;
   mine.controller = null;
   const without = mine.skip === null ? "" : ` without ${mine.file.place(mine.skip)}`;
-  byId("batch-start").textContent = finished(mine) === mine.file.size ? "Tag all rows" : `Go on${without}`;
+  byId("batch-start").textContent = finished(mine) === mine.file.size ? "Tag all rows" : `Continue${without}`;
   paint(message);
   byId("batch-spoken").textContent = message;
 }
@@ -115,7 +115,7 @@ function summary() {
   const unfamiliar = job.results.filter((result) => result?.unfamiliar).length;
   const seconds = (performance.now() - job.started.time) / 1000;
   const strange = unfamiliar ? `, ${count(unfamiliar)} unfamiliar` : "";
-  const without = skipped ? ` ${counted(skipped, "row")} left out.` : "";
+  const without = skipped ? ` ${counted(skipped, "row")} skipped.` : "";
   return `Done: ${counted(job.file.size, "row")} in ${duration(seconds)}, ${count(empty)} without a label${strange}.${without}`;
 }
 

@@ -1,4 +1,4 @@
-/** Two small charts. Colours are classes; the words that say the same stand beside them. */
+/** Two small charts, each with a summary in words. */
 import { el, svg } from "./dom.js";
 
 const WIDTH = 360;
@@ -7,7 +7,7 @@ const LEFT = 34;
 const BOTTOM = 24;
 const TOP = 8;
 
-/** A figure with a caption, a picture and a summary in words, which is also the picture's name. */
+/** Return a figure with a caption, a picture and a summary, which is also the accessible name of the picture. */
 export function figure(title, picture, words) {
   picture.setAttribute("role", "img");
   picture.setAttribute("aria-label", words);
@@ -15,7 +15,7 @@ export function figure(title, picture, words) {
     el("p", { class: "note" }, words));
 }
 
-/** Dots in the order they came, from 0 to 1. */
+/** Draw values from 0 to 1 as dots, in order. */
 export function dots(values) {
   const x = (place) => LEFT + ((place + 0.5) / values.length) * (WIDTH - LEFT - 6);
   const y = (value) => TOP + (1 - value) * (HEIGHT - TOP - BOTTOM);
@@ -25,7 +25,7 @@ export function dots(values) {
 }
 
 /**
- * Bars.
+ * Draw bars.
  * @param {{name: string, value: number, loud?: boolean}[]} bars
  */
 export function bars(bars) {

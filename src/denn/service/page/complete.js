@@ -1,4 +1,4 @@
-/** A text field that suggests known labels: the combobox pattern of the ARIA authoring practices. */
+/** A text field that suggests known labels, following the ARIA combobox pattern. */
 import { get } from "./api.js";
 import { debounced, el } from "./dom.js";
 import { counted } from "./format.js";
@@ -9,8 +9,8 @@ const SHOWN = 8;
 /**
  * Make a field suggest labels.
  * @param {HTMLInputElement} input
- * @param {HTMLUListElement} list an empty list beside it
- * @param {(label: string) => void} pick called when a suggestion is chosen
+ * @param {HTMLUListElement} list an empty list for the suggestions
+ * @param {(label: string) => void} pick called with the selected suggestion
  */
 export function suggestLabels(input, list, pick) {
   let options = [];
@@ -68,7 +68,7 @@ export function suggestLabels(input, list, pick) {
     try {
       show((await get("labels", { query, limit: SHOWN }, controller.signal)).labels);
     } catch {
-      // Without suggestions the field is still a field.
+      // The field also works without suggestions.
     }
   }, 120);
 
@@ -76,7 +76,7 @@ export function suggestLabels(input, list, pick) {
   input.addEventListener("blur", close);
   input.addEventListener("keydown", (event) => {
     const step = { ArrowDown: 1, ArrowUp: -1 }[event.key];
-    const from = step < 0 ? Math.max(active, 0) : active; // up from the field goes to the last
+    const from = step < 0 ? Math.max(active, 0) : active; // from the field, up goes to the last option
     if (step && options.length) activate((from + step + options.length) % options.length);
     else if (event.key === "Enter" && active >= 0) choose(options[active]);
     else if (event.key === "Escape" && options.length) close();

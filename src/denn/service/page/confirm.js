@@ -1,8 +1,8 @@
-/** What a person has to say yes to. */
+/** Actions that need confirmation. */
 import { request, SOURCE } from "./api.js";
 import { byId } from "./dom.js";
 
-/** Take a change back; where that touches many documents, only if the person agrees. Return null where not. */
+/** Undo a change, after asking if it affects many documents. Return null if the user declines. */
 export async function undo(number) {
   const send = (confirm) => request("POST", `history/${number}/undo`, { query: { source: SOURCE, confirm } });
   try {
@@ -10,12 +10,12 @@ export async function undo(number) {
   } catch (error) {
     const asked = error.errors?.find(({ where }) => where === "query.confirm");
     if (!asked) throw error;
-    const agreed = await confirmed(`Undo change ${number}?`, `This ${asked.message}.`, "Undo it");
+    const agreed = await confirmed(`Undo change ${number}?`, `This ${asked.message}.`, "Undo");
     return agreed ? send(true) : null;
   }
 }
 
-/** Ask in a dialog; Escape means no. */
+/** Ask in a dialog and return the answer; Escape means no. */
 export function confirmed(title, text, yes) {
   const dialog = byId("confirm");
   byId("confirm-title").textContent = title;

@@ -1,12 +1,12 @@
-/** Comma-separated values as of RFC 4180, with other separators, a byte-order mark, and any line ends. */
+/** CSV as in RFC 4180, also with other separators, a byte-order mark and any line endings. */
 
 const SEPARATORS = [",", ";", "\t", "|"];
-const LOOKED_AT = 20; // records, to find the separator
+const LOOKED_AT = 20; // number of records used to detect the separator
 
 /**
- * Read a file.
+ * Parse a file.
  * @param {string} text
- * @param {string} [separator] found by itself where it is not given
+ * @param {string} [separator] detected by default
  * @returns {{rows: string[][], separator: string, newline: string, bom: boolean}}
  */
 export function parseCsv(text, separator) {
@@ -17,17 +17,17 @@ export function parseCsv(text, separator) {
   return { rows, separator: used, newline: /\r?\n|\r/.exec(unquoted(body))?.[0] ?? "\n", bom };
 }
 
-/** Write rows; what `parseCsv` reads back and `restore` restores is the same. */
+/** Write rows; `parseCsv` and `restore` return the same rows again. */
 export function writeCsv(rows, { separator = ",", newline = "\n", bom = false } = {}) {
   const special = new RegExp(`["\\r\\n${separator === "\t" ? "\\t" : `\\${separator}`}]|^\\s|\\s$`);
   const quoted = (value) => (special.test(value) ? `"${value.replaceAll('"', '""')}"` : value);
   const field = (value) => quoted(protect(value));
-  // A row of one empty field must not look like a blank line, which means nothing.
+  // A row of one empty field must not become a blank line, which is skipped.
   const line = (row) => (row.length === 1 && row[0] === "" ? '""' : row.map(field).join(separator));
   return (bom ? "\uFEFF" : "") + rows.map((row) => line(row) + newline).join("");
 }
 
-/** Put an apostrophe before what a spreadsheet would run as a formula, as OWASP advises; numbers stay numbers. */
+/** Put an apostrophe before cells that a spreadsheet would run as a formula, as OWASP advises; keep numbers. */
 export function protect(cell) {
   return /^'*[=+\-@\t\r\n＝＋－＠]/.test(cell) && !/^[+-]?\d+(\.\d+)?([eE][+-]?\d+)?$/.test(cell) ? `'${cell}` : cell;
 }
@@ -37,7 +37,7 @@ export function restore(cell) {
   return /^'+[=+\-@\t\r\n＝＋－＠]/.test(cell) ? cell.slice(1) : cell;
 }
 
-/** The separator that gives the first records the same number of fields, the more the better; a comma if none does. */
+/** Return the separator that splits the first records into the same, largest number of fields; default: a comma. */
 function findSeparator(text) {
   let best = { separator: ",", fields: 1 };
   for (const separator of SEPARATORS) {
@@ -56,12 +56,12 @@ function firstWidths(text, separator) {
       if (widths.length === LOOKED_AT) break;
     }
   } catch {
-    return [0]; // not with this separator
+    return [0]; // invalid with this separator
   }
   return widths;
 }
 
-/** Go through the records; blank lines are left out. */
+/** Yield the records, skipping blank lines. */
 function* records(text, separator) {
   let row = [];
   let at = 0;
@@ -76,7 +76,7 @@ function* records(text, separator) {
       at += 1;
       if (at === text.length) row.push(""); // the file ends after a separator
     } else if (at < text.length && text[at] !== "\r" && text[at] !== "\n") {
-      throw new Error(`Line ${line} has “${text[at]}” after a closing quote, expected a separator there.`);
+      throw new Error(`Line ${line} has “${text[at]}” after a closing quote. Put a separator there.`);
     } else {
       at += text[at] === "\r" && text[at + 1] === "\n" ? 2 : 1;
       line += 1;
@@ -98,7 +98,7 @@ function quotedField(text, start, line) {
   let at = start + 1;
   for (;;) {
     const quote = text.indexOf('"', at);
-    if (quote < 0) throw new Error(`The quote that is opened in line ${line} is never closed.`);
+    if (quote < 0) throw new Error(`The quote opened in line ${line} is never closed.`);
     value += text.slice(at, quote);
     if (text[quote + 1] !== '"') return { value, start, end: quote + 1 };
     value += '"';
@@ -110,7 +110,7 @@ function newlines(text, start, end) {
   return text.slice(start, end).match(/\r\n|\r|\n/g)?.length ?? 0;
 }
 
-/** The beginning of a text without its quoted fields, to see how lines end outside of them. */
+/** Return the start of a text without its quoted fields, to detect the line endings. */
 function unquoted(text) {
   return text.slice(0, 100_000).replace(/"(?:[^"]|"")*"/g, "");
 }

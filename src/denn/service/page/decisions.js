@@ -1,35 +1,35 @@
-/** What the person has decided about the labels of one text. Fires `change` whenever that changes. */
+/** The user's decisions about the labels of one text. Fires `change` after each one. */
 
 export class Decisions extends EventTarget {
   #states = new Map(); // label → "accepted" or "rejected"; absent: undecided
-  #added = new Set(); // labels that the person brought, in order
+  #added = new Set(); // labels added by the user, in order
 
-  /** Start anew, for another text. */
+  /** Clear all decisions, for a new text. */
   reset() {
     this.#states.clear();
     this.#added.clear();
     this.#tell();
   }
 
-  /** "accepted", "rejected" or undefined. */
+  /** Return "accepted", "rejected" or undefined. */
   of(label) {
     return this.#states.get(label);
   }
 
-  /** Decide about a label; the same decision again takes it back. */
+  /** Set the decision about a label; setting the same one again clears it. */
   toggle(label, state) {
     if (this.#states.get(label) === state) this.#states.delete(label);
     else this.#states.set(label, state);
     this.#tell();
   }
 
-  /** Accept those that are undecided. */
+  /** Accept all undecided labels. */
   acceptAll(labels) {
     for (const label of labels) if (!this.#states.has(label)) this.#states.set(label, "accepted");
     this.#tell();
   }
 
-  /** Bring a label of one's own, accepted. */
+  /** Add and accept a new label. */
   add(label) {
     this.#added.add(label);
     this.#states.set(label, "accepted");

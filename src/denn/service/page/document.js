@@ -1,4 +1,4 @@
-/** One document: its text, its labels to edit, and ways to remove or forget it. */
+/** One document: show its text, edit its labels, remove or forget it. */
 import { documentPath, get, lastChange, request, SOURCE } from "./api.js";
 import { suggestLabels } from "./complete.js";
 import { confirmed, undo } from "./confirm.js";
@@ -10,10 +10,10 @@ import { session, stored, whyReadOnly } from "./session.js";
 import { tagText } from "./tag.js";
 
 const place = byId("document");
-let back = route("documents"); // where the list is
-let fields = 0; // made so far, for ids of their own
+let back = route("documents"); // address of the list
+let fields = 0; // number of fields created, for unique ids
 
-/** Open a document by its id; return its heading. */
+/** Open a document, and return its heading or null. */
 export async function openDocument(id, list) {
   back = list;
   try {
@@ -38,8 +38,8 @@ function show({ id, text, labels, rejected }) {
     editor(id, labels, rejected),
     el("div", { class: "actions apart" },
       button("Tag this text", () => tagThis(text)),
-      session.may_write && button("Remove …", () => remove(id)),
-      session.may_write && button("Forget …", () => forget(id), "danger")),
+      session.may_write && button("Remove…", () => remove(id)),
+      session.may_write && button("Forget…", () => forget(id), "danger")),
     !session.may_write && el("p", { class: "note" }, whyReadOnly())));
   return heading;
 }
@@ -51,7 +51,7 @@ function tagThis(text) {
   tagText(text);
 }
 
-/** Chips of labels and rejected labels that can be taken away, a field that adds one, and a button that saves. */
+/** Return an editor for labels and rejected labels. */
 function editor(id, before, rejectedBefore) {
   const labels = new Set(before);
   const rejected = new Set(rejectedBefore);
@@ -60,9 +60,9 @@ function editor(id, before, rejectedBefore) {
   const decided = [...before, ...rejectedBefore];
   const save = button("Save labels", () => patch(id, before, labels, decided, rejected), "primary");
   const paint = () => {
-    list.replaceChildren(...[...labels].map((label) => chip(label, `Take ${nameOf(label)} away`, labels)));
+    list.replaceChildren(...[...labels].map((label) => chip(label, `Remove ${nameOf(label)}`, labels)));
     if (!labels.size) list.append(el("li", { class: "note" }, "none"));
-    struck.replaceChildren(...[...rejected].map((label) => chip(label, `No longer reject ${nameOf(label)}`, rejected)));
+    struck.replaceChildren(...[...rejected].map((label) => chip(label, `Stop rejecting ${nameOf(label)}`, rejected)));
     struck.hidden = !rejected.size;
     save.disabled = same(before, labels) && same(rejectedBefore, rejected);
   };
@@ -109,7 +109,7 @@ function adder(add) {
     el("button", { type: "submit" }, "Add"));
 }
 
-/** Save the labels; those of `decided` that are neither given nor rejected any more are dropped. */
+/** Save the labels; drop those of `decided` that are no longer set or rejected. */
 async function patch(id, before, labels, decided, rejected) {
   const body = {
     add: [...labels].filter((label) => !before.includes(label)),
@@ -125,7 +125,7 @@ async function patch(id, before, labels, decided, rejected) {
 }
 
 async function remove(id) {
-  if (!(await confirmed(`Remove ${id}?`, "It will no longer vote. This can be undone.", "Remove it"))) return;
+  if (!(await confirmed(`Remove ${id}?`, "It will no longer be used as evidence. You can undo this.", "Remove"))) return;
   await changing(async () => {
     await request("DELETE", documentPath(id), { query: { source: SOURCE } });
     leave();
@@ -134,9 +134,9 @@ async function remove(id) {
 }
 
 async function forget(id) {
-  const warning = "Its text and labels leave the datastore and its history, and its id cannot be used again. "
-    + "This cannot be undone.";
-  if (!(await confirmed(`Forget ${id}?`, warning, "Forget it"))) return;
+  const warning = "This deletes its text and labels from the datastore and the history. Its id cannot be used again. "
+    + "You cannot undo this.";
+  if (!(await confirmed(`Forget ${id}?`, warning, "Forget"))) return;
   await changing(async () => {
     await request("DELETE", documentPath(id), { query: { forget: true, source: SOURCE } });
     leave();
@@ -154,13 +154,13 @@ async function changing(work) {
 
 function leave() {
   place.hidden = true;
-  place.replaceChildren(); // what is forgotten is forgotten here too
+  place.replaceChildren(); // a forgotten document must not remain in the page
   delete place.dataset.id;
   stored();
   location.hash = back;
 }
 
-/** The way back from the change just made, or nothing where the history does not know it. */
+/** Return an undo action for the last change of a document, if the history has one. */
 async function undoing(id, reopen) {
   const number = await lastChange(id);
   if (number === null) return undefined;
@@ -168,7 +168,7 @@ async function undoing(id, reopen) {
     if (!(await undo(number))) return;
     stored();
     if (reopen && place.dataset.id === id) show(await get(documentPath(id)));
-    say(`Undone: ${id} is as it was.`);
+    say(`Restored ${id}.`);
   });
   return { label: "Undo", run };
 }

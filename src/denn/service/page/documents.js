@@ -1,4 +1,4 @@
-/** The view Documents: a list with filters beside one document. */
+/** The Documents view: a filtered list next to one document. */
 import { get } from "./api.js";
 import { suggestLabels } from "./complete.js";
 import { openDocument } from "./document.js";
@@ -31,8 +31,7 @@ export function startDocuments() {
 }
 
 /**
- * Called when the view is opened, with the id of a document or null, and with filters in the query.
- * Return what should have the focus.
+ * Open the view with the id of a document or null, and filters in the query. Return the element to focus.
  */
 export async function showDocuments(id, query) {
   byId("documents-layout").classList.toggle("opened", id !== null);
@@ -46,7 +45,7 @@ export async function showDocuments(id, query) {
   return id === null ? null : openDocument(id, backAddress());
 }
 
-/** Filter the list and keep that in the address, so that it can be linked to. */
+/** Filter the list, and put the filters into the address so that it can be shared. */
 function apply(wanted) {
   use(wanted);
   history.replaceState(null, "", backAddress());
@@ -88,9 +87,9 @@ async function load(from) {
 }
 
 function summary(total, here) {
-  if (!total) return filters.label || filters.text ? "No document fits these filters." : "There are no documents.";
+  if (!total) return filters.label || filters.text ? "No documents match." : "The datastore is empty.";
   const part = here < total ? `${count(offset + 1)} to ${count(offset + here)} of ` : "";
-  return `${part}${counted(total, "document")}, the newest first.`;
+  return `${part}${counted(total, "document")}, newest first.`;
 }
 
 function row({ id, text, labels, rejected }) {

@@ -1,12 +1,12 @@
-/** Making elements. Whatever comes from outside becomes a text node or an attribute, never markup. */
+/** Create elements. Untrusted data becomes a text node or an attribute, never markup. */
 
 import { nameOf } from "./names.js";
 
-/** The element with this id. */
+/** Return the element with this id. */
 export const byId = (id) => document.getElementById(id);
 
 /**
- * Make an HTML element.
+ * Create an HTML element.
  * @param {string} tag
  * @param {object} [properties] `class`, `on` (listeners by event) and `data`; anything else is an attribute, where
  *   `true` means present and `false`, `null` and `undefined` mean absent
@@ -16,7 +16,7 @@ export function el(tag, properties = {}, ...children) {
   return fill(document.createElement(tag), properties, children);
 }
 
-/** Make an SVG element, like `el`. */
+/** Create an SVG element, like `el`. */
 export function svg(tag, properties = {}, ...children) {
   return fill(document.createElementNS("http://www.w3.org/2000/svg", tag), properties, children);
 }
@@ -32,22 +32,22 @@ function fill(element, { on = {}, data = {}, ...attributes }, children) {
   return element;
 }
 
-/** Text that only screen readers get. */
+/** Return text for screen readers only. */
 export const hidden = (text) => el("span", { class: "visually-hidden" }, text);
 
-/** A list of labels as chips, each a link to its documents where `linked`. */
+/** Return labels as chips; with `linked`, each links to its documents. */
 export function chips(labels, { linked = false } = {}) {
   const content = (label) => (linked ? el("a", { href: route("documents", { label }) }, nameOf(label)) : nameOf(label));
   return el("ul", { class: "chips" }, labels.map((label) => el("li", { data: { label } }, content(label))));
 }
 
-/** A list of labels that were rejected, struck through. */
+/** Return rejected labels, struck through. */
 export function rejectedChips(labels) {
   const properties = { class: "chips rejected", "aria-label": "Rejected labels" };
   return el("ul", properties, labels.map((label) => el("li", {}, nameOf(label))));
 }
 
-/** A table row of header cell and cells; numbers are set to the right. */
+/** Return a table row with a header cell; numbers are right-aligned. */
 export function tableRow(first, ...cells) {
   const cell = (value) => el("td", { class: typeof value === "number" ? "number" : null }, shown(value));
   return el("tr", {}, el("th", { scope: "row" }, first), cells.map(cell));
@@ -55,13 +55,13 @@ export function tableRow(first, ...cells) {
 
 const shown = (value) => (typeof value === "number" ? value.toLocaleString("en") : value);
 
-/** The address of a view, with an optional part after it and a query. */
+/** Return the address of a view, with an optional part and query. */
 export function route(view, query = {}, part = null) {
   const search = new URLSearchParams(query).toString();
   return `#/${view}${part === null ? "" : `/${encodeURIComponent(part)}`}${search && `?${search}`}`;
 }
 
-/** Undo the encoding of a part of an address; one with a stray % is taken as it is. */
+/** Decode a part of an address; return it unchanged if the encoding is invalid. */
 export function decoded(text) {
   try {
     return decodeURIComponent(text);
@@ -70,7 +70,7 @@ export function decoded(text) {
   }
 }
 
-/** Call `work` once, `milliseconds` after the last call. */
+/** Return a function that calls `work` once, `milliseconds` after its last call. */
 export function debounced(work, milliseconds) {
   let timer;
   return (...values) => {

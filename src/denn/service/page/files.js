@@ -1,11 +1,11 @@
-/** Files that people drop or open. */
+/** Read dropped or opened files, and save files. */
 
-/** A file that is dropped beside its place must not replace the page, with all that is in it. */
+/** Ignore files dropped outside a drop zone, which would otherwise replace the page. */
 export function ignoreStrayFiles() {
   for (const event of ["dragover", "drop"]) window.addEventListener(event, (dropped) => dropped.preventDefault());
 }
 
-/** Take files dropped on an element or chosen in its input. */
+/** Accept files dropped on an element or chosen in its input. */
 export function acceptFiles(zone, input, take) {
   const over = (state) => (event) => {
     if (!event.dataTransfer?.types.includes("Files")) return;
@@ -23,13 +23,13 @@ export function acceptFiles(zone, input, take) {
   input.addEventListener("change", () => {
     const [file] = input.files;
     if (file) take(file);
-    input.value = ""; // so that the same file can be chosen again
+    input.value = ""; // allow choosing the same file again
   });
 }
 
 /**
- * Decode a file: UTF-8, UTF-16 with a byte-order mark, else Windows-1252, which older spreadsheets write.
- * A byte-order mark stays the first character.
+ * Decode a file as UTF-8, UTF-16 with a byte-order mark, or else Windows-1252, which older spreadsheets write.
+ * Keeps a byte-order mark as the first character.
  */
 export async function decodeFile(file) {
   const bytes = new Uint8Array(await file.arrayBuffer());
@@ -42,13 +42,13 @@ export async function decodeFile(file) {
   }
 }
 
-/** The text of a .txt, .md or .html file; of HTML what a reader would see. */
+/** Return the text of a .txt, .md or .html file; for HTML, only the visible text. */
 export async function readTextFile(file) {
   const content = (await decodeFile(file)).replace(/^\uFEFF/, "");
   return /\.html?$/i.test(file.name) ? textOfHtml(content) : content;
 }
 
-/** A parsed document is inert: no script runs and nothing is loaded. */
+/** Return the text of an HTML page. Parsing is safe: no script runs and nothing is loaded. */
 function textOfHtml(html) {
   const { body } = new DOMParser().parseFromString(html, "text/html");
   for (const element of body.querySelectorAll("script, style, noscript, template")) element.remove();
@@ -56,7 +56,7 @@ function textOfHtml(html) {
   return body.textContent.replace(/[ \t]+/g, " ").replace(/ *\n\s*\n\s*/g, "\n\n").trim();
 }
 
-/** Let the browser save a text as a file. */
+/** Save a text as a file. */
 export function download(name, text, type) {
   const address = URL.createObjectURL(new Blob([text], { type: `${type};charset=utf-8` }));
   const link = document.createElement("a");

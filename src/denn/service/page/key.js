@@ -1,4 +1,4 @@
-/** The API key of this tab: from the address (`#key=…`) or from a field, kept until the tab is closed. */
+/** The API key of this tab, from the address (`#key=…`) or a field, kept until the tab is closed. */
 import { decoded } from "./dom.js";
 
 const NAME = "denn-key";
@@ -11,7 +11,7 @@ export function setKey(key) {
   else sessionStorage.removeItem(NAME);
 }
 
-/** Take a key out of the address, so that it is neither seen nor kept in the history; say whether there was one. */
+/** Move a key from the address, where it is visible, to the session storage; return whether there was one. */
 export function takeKeyFromAddress() {
   const found = IN_ADDRESS.exec(location.hash);
   if (!found) return false;

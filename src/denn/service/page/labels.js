@@ -1,4 +1,4 @@
-/** The view Labels: all labels with their documents, thresholds and origin. */
+/** The Labels view: all labels with document counts and thresholds. */
 import { get } from "./api.js";
 import { byId, debounced, el, route, tableRow } from "./dom.js";
 import { count, counted, score } from "./format.js";
@@ -19,7 +19,7 @@ export function startLabels() {
   for (const event of ["stored", "session"]) news.addEventListener(event, () => (stale = true));
 }
 
-/** Called when the view is opened; what was looked for stays. */
+/** Open the view; keep the search. */
 export function showLabels() {
   if (stale) load(0);
 }
@@ -37,14 +37,14 @@ async function load(offset) {
     stale = false;
     byId("labels-more").hidden = shown >= found.total;
     byId("labels-summary").textContent = summary(found.total, query);
-    if (offset) rows[0]?.querySelector("a").focus(); // go on where the new ones begin
+    if (offset) rows[0]?.querySelector("a").focus(); // move to the first new row
   } catch (error) {
     fail(error);
   }
 }
 
 function summary(total, query) {
-  if (!total) return query ? `No label contains “${query}”.` : "There are no labels.";
+  if (!total) return query ? `No labels contain “${query}”.` : "There are no labels.";
   return shown < total ? `${count(shown)} of ${counted(total, "label")}.` : `${counted(total, "label")}.`;
 }
 
@@ -54,6 +54,6 @@ function row({ label, description, documents, trained, threshold }) {
     [el("a", { href: route("documents", { label }), title }, nameOf(label)), description && el("p", { class: "note" }, description)],
     documents,
     el("span", { class: "number" }, threshold == null ? "–" : score(threshold)),
-    el("span", { class: trained ? "flag" : "flag later" }, trained ? "training" : "learnt later"),
+    el("span", { class: trained ? "flag" : "flag later" }, trained ? "training" : "added later"),
   );
 }

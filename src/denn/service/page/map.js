@@ -1,4 +1,4 @@
-/** The view Map: the datastore in two dimensions, with the current text on it. */
+/** The Map view: the datastore in two dimensions, with the current text. */
 import { get, post } from "./api.js";
 import { byId, el, route, svg, tableRow } from "./dom.js";
 import { count, counted, percent } from "./format.js";
@@ -10,12 +10,12 @@ import { asked } from "./tag.js";
 
 const STEPS = { ArrowRight: [1, 0], ArrowLeft: [-1, 0], ArrowUp: [0, -1], ArrowDown: [0, 1] };
 const ZOOMS = { "+": 1.5, "-": 1 / 1.5, 0: 0 };
-const DRAG = 5; // pixels from which on a press is no click
+const DRAG = 5; // pixels; moving further is a drag, not a click
 const canvas = byId("map-canvas");
 let plot;
-let map = null; // the last answer of /v1/map
+let map = null; // last response of /v1/map
 let placed = { text: null, here: null };
-let chosen = null; // the label whose documents are lit
+let chosen = null; // the highlighted label
 
 export function startMap() {
   plot = new Plot(canvas);
@@ -35,9 +35,9 @@ export function startMap() {
   byId("zoom-out").addEventListener("click", () => zoom(ZOOMS["-"]));
 }
 
-/** Point at documents, drag the map, open one with a click that is no drag, zoom with Ctrl and the wheel. */
+/** Handle hovering, dragging, clicking, and zooming with Ctrl and the wheel. */
 function startPointer() {
-  let dragged = null; // how far since the button went down
+  let dragged = null; // pixels moved since the button was pressed
   canvas.addEventListener("pointerdown", () => (dragged = 0));
   canvas.addEventListener("pointermove", ({ offsetX, offsetY, movementX, movementY, buttons }) => {
     if (!buttons || !plot.zoomed) return point(plot.nearest(offsetX, offsetY));
@@ -50,7 +50,7 @@ function startPointer() {
     if (dragged < DRAG) openPoint(plot.nearest(offsetX, offsetY));
   });
   canvas.addEventListener("wheel", (event) => {
-    if (!event.ctrlKey) return; // the page scrolls; a pinch on a touchpad comes with ctrlKey
+    if (!event.ctrlKey) return; // scroll the page; a pinch on a touchpad sets ctrlKey
     event.preventDefault();
     zoom(Math.exp(-event.deltaY / 200), [event.offsetX, event.offsetY]);
   }, { passive: false });
@@ -62,12 +62,12 @@ function zoom(times, place) {
   byId("zoom-out").disabled = !plot.zoomed;
 }
 
-/** Called when the view is opened. */
+/** Open the view. */
 export async function showMap() {
   try {
     if (!map) {
       map = await get("map", { limit: 2000 });
-      placed = { text: null, here: null }; // its axes are others
+      placed = { text: null, here: null }; // the axes have changed
       chosen = null;
       showLegend();
     }
@@ -77,15 +77,15 @@ export async function showMap() {
     byId("map-summary").textContent = summary();
   } catch (error) {
     fail(error);
-    byId("map-summary").textContent = "There is no map.";
+    byId("map-summary").textContent = "The map is unavailable.";
   }
 }
 
 function summary() {
   const { points, documents, share } = map;
   const part = points.length < documents ? `${count(points.length)} of ` : "";
-  const text = placed.here ? "The cross is the text that you tagged last." : "Tag a text to see it here.";
-  return `${part}${counted(documents, "document")}. The axes show ${percent(share)} of what sets them apart. ${text}`;
+  const text = placed.here ? "The cross is the last text you tagged." : "Tag a text to see it here.";
+  return `${part}${counted(documents, "document")}. The axes explain ${percent(share)} of the variance. ${text}`;
 }
 
 function paint() {
@@ -93,11 +93,11 @@ function paint() {
   plot.active = null;
   byId("map-tip").hidden = true;
   plot.set({ points, here: placed.here });
-  const where = placed.here ? ", and your text among them" : "";
+  const where = placed.here ? ", with your text" : "";
   canvas.setAttribute("aria-label", `${counted(points.length, "document")} in two dimensions${where}`);
 }
 
-/** A document has the mark of the rarest legend label that it carries, or of the one that was chosen. */
+/** Return the mark of a document: that of the selected label, or of its rarest label in the legend. */
 function look({ labels }) {
   if (chosen !== null) {
     const has = labels.includes(chosen);

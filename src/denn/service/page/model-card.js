@@ -1,13 +1,13 @@
-/** What /v1/model says, as lists of names and values. */
+/** The model card: the response of /v1/model as lists of names and values. */
 import { el } from "./dom.js";
 import { count, when } from "./format.js";
 
-/** Cards: facts, metrics, parameters and so on; those that are empty are left out. */
+/** Return the sections of the model card, without empty ones. */
 export function modelCard(model) {
   const { name, method, encoder, labels, created } = model;
   const parts = {
     Facts: { name, method, encoder, labels, created: when(created) },
-    "Metrics on validation": model.metrics,
+    "Validation metrics": model.metrics,
     "Last refit": model.refitted,
     Thresholds: model.thresholds,
     Datastore: model.store,
@@ -26,9 +26,9 @@ function part(title, content) {
   return el("section", { class: "card" }, el("h3", {}, title), el("dl", { class: "facts" }, rows.map(row)));
 }
 
-const LONGEST = 10; // list that is shown
+const LONGEST = 10; // longer lists are omitted
 
-/** Names with values, those of inner objects behind the outer name; long lists and lists of objects are left out. */
+/** Flatten nested objects into names and values; omit long lists and lists of objects. */
 function flat(content, before = "") {
   return Object.entries(content).flatMap(([key, value]) => {
     const name = before + key.replaceAll("_", " ");

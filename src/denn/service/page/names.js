@@ -1,9 +1,9 @@
-/** The names of labels in the model's vocabulary, as answers of the service bring them; ids stay what is stored. */
+/** Names of labels in the model's vocabulary, collected from responses; the datastore contains the ids. */
 
 const names = new Map(); // label → name
-const labels = new Map(); // name → labels that have it
+const labels = new Map(); // name → its labels
 
-/** Remember the names in an answer, and in the predictions of a batch. */
+/** Remember the names in a response, and in the predictions of a batch. */
 export function learnNames(answer) {
   for (const prediction of answer?.predictions ?? []) learnNames(prediction);
   for (const [label, name] of Object.entries(answer?.names ?? {})) {
@@ -12,14 +12,14 @@ export function learnNames(answer) {
   }
 }
 
-/** What a label is called; one without a name is called as it is. */
+/** Return the name of a label, or the label itself if it has none. */
 export const nameOf = (label) => names.get(label) ?? label;
 
-/** The label that somebody typed, by its name or as it is; a name that several labels have means none of them. */
+/** Return the label for a typed name or id; a name of several labels is taken as an id. */
 export function labelOf(typed) {
   const found = labels.get(typed);
   return !names.has(typed) && found?.size === 1 ? [...found][0] : typed;
 }
 
-/** What to put into a field for a label, so that `labelOf` gives it back. */
+/** Return the text for a field that `labelOf` converts back to the label. */
 export const typedFor = (label) => (labelOf(nameOf(label)) === label ? nameOf(label) : label);

@@ -1,13 +1,13 @@
-/** One sentence at the bottom of the page: what was done, with a way back, or what went wrong. */
+/** A message at the bottom of the page: a confirmation, with an optional action, or an error. */
 import { byId, el } from "./dom.js";
 
-const SECONDS = 8; // that a notice stays which asks for nothing
+const SECONDS = 8; // display time of a message without an action
 let timer;
 
 /**
- * Say what was done.
+ * Show a confirmation.
  * @param {string} message
- * @param {{label: string, run: () => void}} [action] a button beside it; with one the notice stays until it is closed
+ * @param {{label: string, run: () => void}} [action] a button; with one, the message stays until it is closed
  */
 export function say(message, action) {
   clearTimeout(timer);
@@ -16,14 +16,14 @@ export function say(message, action) {
   if (!action) timer = setTimeout(close, 1000 * SECONDS);
 }
 
-/** Say what went wrong; a request that was given up is no error. */
+/** Show an error; ignore cancelled requests. */
 export function fail(error) {
   if (error.name === "AbortError") return;
   close();
   byId("failure").replaceChildren(...content(error.message));
 }
 
-/** Take away what went wrong, because the person went on. */
+/** Hide the last error. */
 export const clearFailure = () => byId("failure").replaceChildren();
 
 function close() {

@@ -1,11 +1,11 @@
-/** Points on a canvas: drawing, finding the one under the pointer, moving with the arrow keys. */
+/** A scatter plot on a canvas: draw points, find the one under the pointer, move with the arrow keys. */
 
 const MARGIN = 26;
-const REACH = 14; // pixels around a point that still mean it
+const REACH = 14; // radius in pixels in which a point can be selected
 const SIZE = 3.6;
 const MOST_ZOOM = 20;
 
-/** Shapes that go with the colours, so that no mark is told by its colour alone; all around (0,0), of radius 1. */
+/** Shapes around (0,0) with radius 1, so that marks do not differ by colour alone. */
 const SHAPES = {
   circle: [],
   square: [[-0.9, -0.9], [0.9, -0.9], [0.9, 0.9], [-0.9, 0.9]],
@@ -14,13 +14,13 @@ const SHAPES = {
   wedge: [[0, 1.2], [1.1, -0.8], [-1.1, -0.8]],
 };
 
-/** The mark of each place in the legend: colours come from the style sheet, `other` is the last. */
+/** The marks of the legend, in order; the style sheet sets the colours. */
 export const MARKS = [
   "circle", "square", "triangle", "diamond", "wedge", "circle", "square", "triangle", "diamond", "wedge",
 ].map((shape, place) => ({ shape, colour: `--m${place}` }));
 export const OTHER = { shape: "circle", colour: "--m-other" };
 
-/** Draw a mark with its middle at x, y. */
+/** Draw a mark centred at x, y. */
 export function drawMark(pen, { shape }, x, y, radius) {
   pen.beginPath();
   if (shape === "circle") pen.arc(x, y, radius, 0, 7);
@@ -31,11 +31,11 @@ export function drawMark(pen, { shape }, x, y, radius) {
 
 export class Plot {
   #canvas;
-  #points = []; // { x, y, mark, faded, … } in the units of the map
-  #here = null; // where the current text is
-  #active = null; // the point under the pointer or the keys
-  #scale = { factor: 1, x: 0, y: 0 }; // so that everything fits
-  #lens = { zoom: 1, x: 0, y: 0 }; // what the person has zoomed and moved
+  #points = []; // { x, y, mark, faded, … } in map coordinates
+  #here = null; // position of the current text
+  #active = null; // the point selected by pointer or keyboard
+  #scale = { factor: 1, x: 0, y: 0 }; // fits all points into the canvas
+  #lens = { zoom: 1, x: 0, y: 0 }; // the user's zoom and pan
 
   constructor(canvas) {
     this.#canvas = canvas;
@@ -43,7 +43,7 @@ export class Plot {
     matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => this.draw());
   }
 
-  /** Take points and, where there is one, the place of the current text. */
+  /** Set the points and the position of the current text, if any. */
   set({ points, here }) {
     this.#points = points;
     this.#here = here;
@@ -60,7 +60,7 @@ export class Plot {
     this.draw();
   }
 
-  /** Where a point is on the canvas, in CSS pixels. */
+  /** Return the position of a point on the canvas in CSS pixels. */
   at({ x, y }) {
     const { factor, x: left, y: top } = this.#scale;
     const { zoom, x: right, y: down } = this.#lens;
@@ -71,7 +71,7 @@ export class Plot {
     return this.#lens.zoom > 1;
   }
 
-  /** Zoom so that what is at this place of the canvas stays there; without one, the active point or the middle. */
+  /** Zoom around a position; default: the active point, or the centre. */
   zoom(times, place) {
     const { clientWidth, clientHeight } = this.#canvas;
     const [x, y] = place ?? (this.#active ? this.at(this.#active) : [clientWidth / 2, clientHeight / 2]);
@@ -85,7 +85,7 @@ export class Plot {
     this.#look({ zoom, x: x + dx, y: y + dy });
   }
 
-  /** Move so far that a point is seen. */
+  /** Pan just far enough to show a point. */
   reveal(point) {
     const [x, y] = this.at(point);
     const { clientWidth: width, clientHeight: height } = this.#canvas;
@@ -93,7 +93,7 @@ export class Plot {
     this.move(beyond(x, width), beyond(y, height));
   }
 
-  /** Keep the map over the whole canvas. */
+  /** Set zoom and pan, keeping the canvas filled. */
   #look({ zoom, x, y }) {
     const { clientWidth: width, clientHeight: height } = this.#canvas;
     const within = (value, size) => Math.min(0, Math.max(size * (1 - zoom), value));
@@ -101,18 +101,18 @@ export class Plot {
     this.draw();
   }
 
-  /** The point nearest to a place on the canvas, null where none is near. */
+  /** Return the point nearest to a position, or null if none is near. */
   nearest(x, y) {
     let [best, least] = [null, REACH ** 2];
     for (const point of this.#points) {
       const [px, py] = this.at(point);
-      const distance = (px - x) ** 2 + (py - y) ** 2 - (point.faded ? 0 : 4); // the marked ones lie above
+      const distance = (px - x) ** 2 + (py - y) ** 2 - (point.faded ? 0 : 4); // prefer marked points
       if (distance < least) [best, least] = [point, distance];
     }
     return best;
   }
 
-  /** The next point in a direction; sideways steps count double. */
+  /** Return the next point in a direction; sideways distance counts double. */
   neighbour(dx, dy) {
     const start = this.#active ?? this.#here;
     if (!start) return this.#points[0] ?? null;
@@ -159,7 +159,7 @@ export class Plot {
     pen.stroke();
   }
 
-  /** The current text: a cross in a ring, with its name. */
+  /** Draw the current text as a cross in a ring, with a caption. */
   #cross(pen, colour) {
     const [x, y] = this.at(this.#here);
     this.#ring(pen, this.#here, 11, colour("--card"));
@@ -180,7 +180,7 @@ export class Plot {
     pen.fillText("your text", ...words);
   }
 
-  /** One scale for both axes, so that distances mean the same in every direction. */
+  /** Fit the points into the canvas, with one scale for both axes to keep distances comparable. */
   #fit(width, height) {
     const all = this.#here ? [...this.#points, this.#here] : this.#points;
     if (!all.length) return;

@@ -1,4 +1,4 @@
-/** The view Recent: how well the best labels of the last predictions scored, how many got none, and the model behind them. */
+/** The Recent view: statistics of recent predictions, and the model card. */
 import { get } from "./api.js";
 import { bars, dots, figure } from "./charts.js";
 import { byId } from "./dom.js";
@@ -6,13 +6,13 @@ import { count, counted, percent, score, when } from "./format.js";
 import { modelCard } from "./model-card.js";
 import { fail } from "./notice.js";
 
-const MANY = 9; // labels; more are counted together
+const MANY = 9; // labels; larger numbers share one bar
 
 export function startRecent() {
   byId("recent-refresh").addEventListener("click", showRecent);
 }
 
-/** Called when the view is opened. */
+/** Open the view. */
 export async function showRecent() {
   try {
     const [recent, model] = await Promise.all([get("recent"), get("model")]);
@@ -25,10 +25,10 @@ export async function showRecent() {
 }
 
 function summary({ total, empty, predictions }) {
-  if (!total) return "Nothing was predicted since the service started.";
+  if (!total) return "No predictions since the service started.";
   const last = predictions.at(-1);
-  return `${counted(total, "prediction")} since the service started, ${count(empty)} of them without a label `
-    + `(${percent(empty / total)}). The last one was on ${when(last.time)}.`;
+  return `${counted(total, "prediction")} since the service started, ${count(empty)} without a label `
+    + `(${percent(empty / total)}). Last prediction: ${when(last.time)}.`;
 }
 
 function charts(predictions) {
@@ -38,8 +38,8 @@ function charts(predictions) {
 
 function bestChart(values) {
   const low = values.filter((value) => value < 0.5).length;
-  const words = `For half of the last ${count(values.length)}, the best label scores ${score(median(values))} or more; `
-    + `for ${count(low)} (${percent(low / values.length)}) it scores below 0.50.`;
+  const words = `Last ${counted(values.length, "text")}: the best label scores at least ${score(median(values))} in `
+    + `half of them, and below 0.50 in ${count(low)} (${percent(low / values.length)}).`;
   return figure("Score of the best label", dots(values), words);
 }
 
@@ -47,13 +47,13 @@ function labelChart(predictions) {
   const found = Array.from({ length: MANY + 1 }, () => 0);
   for (const { labels } of predictions) found[Math.min(labels, MANY)] += 1;
   const name = (number) => (number === MANY ? `${MANY}+` : String(number));
-  const words = `Of the last ${count(predictions.length)}, ${count(found[0])} have no label `
-    + `(${percent(found[0] / predictions.length)}); half have ${median(predictions.map((row) => row.labels))} or more.`;
+  const words = `Last ${counted(predictions.length, "text")}: ${count(found[0])} without a label (${
+    percent(found[0] / predictions.length)}); half have at least ${median(predictions.map((row) => row.labels))}.`;
   const picture = bars(found.map((value, number) => ({ name: name(number), value, loud: number === 0 })));
   return figure("Labels per text", picture, words);
 }
 
-/** The largest value that at least half reach. */
+/** Return the largest value that at least half of the values reach. */
 function median(values) {
   const sorted = [...values].sort((a, b) => b - a);
   return sorted[Math.ceil(sorted.length / 2) - 1];

@@ -1,4 +1,4 @@
-/** Refits: the model learns again from the datastore while the old one answers. */
+/** Refit the model to the datastore while the old model keeps answering. */
 import { get, post } from "./api.js";
 import { byId } from "./dom.js";
 import { counted } from "./format.js";
@@ -7,7 +7,7 @@ import { news, whyReadOnly } from "./session.js";
 import { ask, asked } from "./tag.js";
 
 const PAUSE = 1000; // milliseconds between two checks of a running refit
-let shown = null; // the last answer of /v1/refit
+let shown = null; // last response of /v1/refit
 let timer;
 
 export function startRefit() {
@@ -32,7 +32,7 @@ async function look() {
   try {
     follow(await get("refit"));
   } catch (error) {
-    if (error.status === 409) return paint(null); // a model that cannot be refitted
+    if (error.status === 409) return paint(null); // this model cannot be refitted
     if (shown?.state === "running") timer = setTimeout(look, PAUSE);
   }
 }
@@ -54,11 +54,11 @@ function paint(status) {
   byId("refit").hidden = status === null;
   if (status === null) return;
   const running = status.state === "running";
-  const changed = status.changed_documents; // null while the datastore is away
+  const changed = status.changed_documents; // null if the datastore is unavailable
   byId("refit-changes").textContent =
     changed === null ? "" : `${counted(changed, "document")} changed since the last training or refit.`.replace(/^no/, "No");
-  byId("refit-button").setAttribute("aria-disabled", String(running)); // not disabled, so that it keeps the focus
-  byId("refit-said").textContent = running ? `Refitting: ${status.stage} …` : status.sentence ?? "";
+  byId("refit-button").setAttribute("aria-disabled", String(running)); // unlike disabled, this keeps the focus
+  byId("refit-said").textContent = running ? `Refitting: ${status.stage}…` : status.sentence ?? "";
   const bar = byId("refit-progress");
   bar.hidden = !running;
   if (status.total && status.done !== null) bar.value = Math.min(1, status.done / status.total);

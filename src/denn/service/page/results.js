@@ -1,10 +1,10 @@
-/** A prediction on the page: labels with bars and buttons, neighbours, and what links the two. */
+/** Show a prediction: labels with bars and buttons, neighbours, and links between them. */
 import { byId, chips, el, hidden, rejectedChips, route } from "./dom.js";
 import { counted, excerpt, score } from "./format.js";
 import { nameOf } from "./names.js";
 
-const FEW = 10; // neighbours that are shown at first
-const UNFAMILIAR = "Unfamiliar text: nothing in the datastore is much like it, so trust these labels less.";
+const FEW = 10; // number of neighbours shown at first
+const UNFAMILIAR = "Unfamiliar text: no stored document is similar, so these labels are less reliable.";
 
 /**
  * Show a prediction.
@@ -19,7 +19,7 @@ export function showPrediction(prediction, decisions) {
   const others = prediction.scores.filter((row) => !row.chosen);
   const make = (row) => labelRow(row, prediction, decisions);
   byId("chosen").replaceChildren(...(rows.length ? rows.map(make) : [nothing("No label reaches its threshold.")]));
-  byId("others").replaceChildren(...(others.length ? others.map(make) : [nothing("No other label comes near.")]));
+  byId("others").replaceChildren(...(others.length ? others.map(make) : [nothing("No other label comes close.")]));
   byId("unfamiliar").textContent = prediction.unfamiliar ? UNFAMILIAR : "";
   showNeighbours(prediction.neighbours);
   paintDecisions(decisions);
@@ -37,7 +37,7 @@ function showNeighbours(neighbours) {
   show(false);
 }
 
-/** Paint what was decided on the rows that are there. */
+/** Show the decisions on the label rows. */
 export function paintDecisions(decisions) {
   for (const row of labelRows()) {
     const state = decisions.of(row.dataset.label);
@@ -47,18 +47,18 @@ export function paintDecisions(decisions) {
   }
 }
 
-/** The rows of labels, in the order they are seen. */
+/** Return the label rows, in display order. */
 export const labelRows = () => [...document.querySelectorAll("#result .label-row")];
 
-/** Put the focus on a label's row. */
+/** Focus the row of a label. */
 export function focusLabel(label) {
   labelRows().find((row) => row.dataset.label === label)?.querySelector(".accept").focus();
 }
 
-/** Light up what belongs to the label or the neighbour under the pointer or the focus. */
+/** Highlight the neighbours of the hovered or focused label, and the labels of such a neighbour. */
 export function linkLabelsAndNeighbours() {
   const layout = document.querySelector(".tag-layout");
-  // Not pointerover, which also fires when the page scrolls under a pointer that rests.
+  // Not pointerover, which also fires when the page scrolls under a resting pointer.
   for (const event of ["pointermove", "focusin"]) layout.addEventListener(event, ({ target }) => light(layout, target));
   for (const event of ["pointerleave", "focusout"]) layout.addEventListener(event, () => light(layout, null));
 }
@@ -98,7 +98,7 @@ function labelRow({ label, score: value, threshold, parts, words }, { neighbours
     supporters(support, neighbours.length));
 }
 
-/** What each witness gives a label, side by side, with bars of one scale. */
+/** Return the score of each witness for a label, with bars. */
 function witnesses(parts) {
   return el("dl", { class: "witnesses" }, Object.entries(parts).map(([name, value]) => {
     const track = el("span", { class: "track", "aria-hidden": "true" }, el("span", { class: "fill" }));
@@ -119,7 +119,7 @@ function bar(value, threshold) {
 
 function supporters(support, all) {
   if (!all) return el("p", { class: "support note" }, "");
-  if (!support.length) return el("p", { class: "support note" }, `none of ${counted(all, "neighbour")}`);
+  if (!support.length) return el("p", { class: "support note" }, `0 of ${counted(all, "neighbour")}`);
   return el("details", { class: "support" },
     el("summary", {}, `${support.length} of ${counted(all, "neighbour")}`),
     el("ol", { class: "neighbours" }, support.map(neighbourItem)));
@@ -132,13 +132,13 @@ function neighbourItem(neighbour) {
       el("a", { href: route("documents", {}, id) }, id),
       el("span", { class: "similarity", title: "cosine similarity" }, hidden("similarity "), score(similarity))),
     el("p", { class: "snippet" }, excerpt(text, 220)),
-    labels.length ? chips(labels) : el("p", { class: "note" }, "It carries no label."),
+    labels.length ? chips(labels) : el("p", { class: "note" }, "No labels."),
     rejected.length > 0 && rejectedChips(rejected));
 }
 
 const nothing = (text) => el("li", { class: "note nothing" }, text);
 
-/** Remember which control of which row has the focus; the function that is returned gives it back. */
+/** Return a function that restores the focus to the current label row, or null. */
 function focusedControl() {
   const row = document.activeElement?.closest("#result .label-row");
   if (!row) return null;

@@ -1,42 +1,42 @@
-/** What the service is and what this tab's key may do; and news of changes in the datastore. */
+/** The service, the permissions of this tab's key, and events for changes. */
 import { get } from "./api.js";
 import { byId } from "./dom.js";
 import { currentKey, setKey } from "./key.js";
 import { fail, say } from "./notice.js";
 
-/** Fires `session` when rights have changed and `stored` when documents have. */
+/** Fires `session` when permissions may have changed, and `stored` when documents have. */
 export const news = new EventTarget();
 
-/** The last answer of /v1/session; before the first one nothing is allowed. */
+/** Last response of /v1/session; initially nothing is allowed. */
 export let session = { may_read: false, may_write: false, writes: "off", learns: false, k: null, limits: {} };
 
-/** Ask what the key may do, and tell everybody. */
+/** Request the permissions of the key and notify listeners. */
 export async function refreshSession() {
   session = await get("session");
   byId("model-name").textContent = session.model;
   byId("evidence").hidden = !session.neighbours;
-  byId("open-key").textContent = session.may_write ? "May teach" : session.may_read ? "Read only" : "Key needed";
+  byId("open-key").textContent = session.may_write ? "Editing on" : session.may_read ? "Read-only" : "Key required";
   byId("key-state").textContent = rights();
   byId("key-forget").disabled = !currentKey();
   news.dispatchEvent(new Event("session"));
 }
 
-/** Tell everybody that the datastore has changed. */
+/** Notify listeners that the datastore has changed. */
 export const stored = () => news.dispatchEvent(new Event("stored"));
 
-/** Why documents cannot be changed now, in one sentence; null where they can. */
+/** Return the reason why documents cannot be changed, or null if they can. */
 export function whyReadOnly() {
   if (session.learns && session.may_write) return null;
-  if (!session.learns) return "This model keeps no datastore, so it cannot learn documents.";
-  if (session.writes === "off") return "Teaching is off: the service was started without a write key.";
-  return "Teaching needs a key that may write.";
+  if (!session.learns) return "This model has no datastore, so it cannot learn from documents.";
+  if (session.writes === "off") return "Editing is off: the service was started without a write key.";
+  return "Editing needs a key with write access.";
 }
 
-/** Whether a key would help. */
+/** Return whether a key would allow more. */
 export const keyWouldHelp = () =>
   !session.may_read || (!session.may_write && session.learns && session.writes === "on");
 
-/** Make a form take a key: one that allows no more than before is not kept. */
+/** Let a form set the key; a key that allows no more than the current one is not kept. */
 export function bindKeyForm(form) {
   form.addEventListener("submit", async (event) => {
     event.preventDefault();
@@ -50,7 +50,7 @@ export function bindKeyForm(form) {
       if (useful) return finish(form);
       setKey(before.key);
       await refreshSession();
-      fail(new Error("The service does not know this key, or it may do no more than you may now."));
+      fail(new Error("This key is unknown, or gives no additional access."));
     } catch (error) {
       setKey(before.key);
       fail(error);
@@ -60,10 +60,10 @@ export function bindKeyForm(form) {
 
 function finish(form) {
   form.closest("dialog")?.close();
-  say(session.may_write ? "You may teach now." : "You may read now.");
+  say(session.may_write ? "You can now edit." : "You can now read.");
 }
 
 function rights() {
-  if (!session.may_read) return "This service asks for a key.";
-  return session.may_write ? "You may read and teach." : `You may read. ${whyReadOnly()}`;
+  if (!session.may_read) return "This service requires a key.";
+  return session.may_write ? "You can read and edit." : `You can read. ${whyReadOnly()}`;
 }

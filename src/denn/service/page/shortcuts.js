@@ -1,4 +1,4 @@
-/** One key for each step of tagging. */
+/** Keyboard shortcuts for tagging. */
 import { byId } from "./dom.js";
 import { labelRows } from "./results.js";
 import { acceptSuggested, askFromField, decisions } from "./tag.js";
@@ -23,7 +23,7 @@ const KEYS = {
   "?": () => byId("help").showModal(),
 };
 
-let current = null; // the label that was in focus last
+let current = null; // the last focused label
 
 export function startShortcuts() {
   document.addEventListener("keydown", pressed);
@@ -53,7 +53,7 @@ function pressed(event) {
   KEYS[key]();
 }
 
-/** Leave a field for the labels, where the letters work. */
+/** Move the focus from a field to the labels, where shortcuts work. */
 function leave(field) {
   field.blur();
   currentRow()?.querySelector(".accept").focus();
@@ -68,7 +68,7 @@ function move(step) {
   rows[next]?.querySelector(".accept").focus();
 }
 
-/** Decide about the label in focus; without one the key only goes to the first. */
+/** Set the decision about the focused label; without one, focus the first. */
 function decide(state) {
   const row = document.activeElement.closest(".label-row");
   if (row) decisions.toggle(row.dataset.label, state);

@@ -1,30 +1,30 @@
-/** Files of many texts: CSV and JSON lines, read into rows and written back with what was found. */
+/** Read CSV and JSON lines into rows, and write them back with the results. */
 import { parseCsv, restore, writeCsv } from "./csv.js";
 
 /**
  * A file of texts.
  * @typedef {object} Texts
- * @property {number} size how many rows there are
- * @property {string} about what was found, in words
- * @property {string[]} columns names to choose the text from
- * @property {boolean} hasHeader whether the first row may name the columns
- * @property {string} guess the column that most likely holds the text
+ * @property {number} size number of rows
+ * @property {string} about description of the format
+ * @property {string[]} columns column names to choose from
+ * @property {boolean} hasHeader whether the first row may contain column names
+ * @property {string} guess the column that most likely contains the text
  * @property {(column: string) => string[]} texts one for each row
- * @property {() => string[][]} preview the first rows, in the order of the columns
- * @property {(row: number) => string} place where a row is, for messages
+ * @property {() => string[][]} preview the first rows
+ * @property {(row: number) => string} place position of a row, for messages
  * @property {(results: (Result|null)[]) => string} write
  *
- * What was found for a row.
+ * The result for a row.
  * @typedef {{labels: string[], scores: number[], familiarity: number|null, unfamiliar: boolean}} Result
  */
 
 const PREVIEW = 3;
-const ADDED = ["labels", "scores", "familiarity", "unfamiliar"]; // fields of each row
+const ADDED = ["labels", "scores", "familiarity", "unfamiliar"]; // fields added to each row
 
-/** Read a file by its name: .jsonl and .ndjson are JSON lines, everything else is CSV. */
+/** Read a file: .jsonl and .ndjson as JSON lines, all others as CSV. */
 export function readTexts(name, content, { header = true } = {}) {
   const texts = /\.(jsonl|ndjson)$/i.test(name) ? jsonLines(content) : table(content, header);
-  if (!texts.size) throw new Error("the file holds no rows.");
+  if (!texts.size) throw new Error("the file has no rows.");
   return texts;
 }
 
@@ -34,7 +34,7 @@ function table(content, header) {
   const rows = header ? all.slice(1) : all;
   const width = all[0]?.length ?? 0;
   const wide = all.findIndex((row) => row.length > width);
-  if (wide >= 0) throw new Error(`record ${wide + 1} has ${all[wide].length} fields, expected at most ${width}.`);
+  if (wide >= 0) throw new Error(`row ${wide + 1} has ${all[wide].length} fields, but the first row has ${width}.`);
   const columns = Array.from({ length: width }, (_, place) => (header && all[0][place]) || `column ${place + 1}`);
   const padded = (row) => [...row, ...Array(width - row.length).fill("")];
   return {
@@ -60,7 +60,7 @@ function resultCells({ labels, scores, familiarity, unfamiliar }, joined) {
   return [joined(labels), scores.map(rounded).join("|"), near, unfamiliar ? "true" : ""];
 }
 
-/** Tell a file that this page wrote, by its last columns; in other files an apostrophe means itself. */
+/** Return whether this page wrote a file, judging by its last columns; only then are apostrophes removed. */
 function isOurs(header = []) {
   const names = header.map((name) => name.replace(/^predicted_/, ""));
   return [ADDED, ADDED.slice(0, 2)].some((added) => names.slice(-added.length).join() === added.join());
@@ -75,9 +75,9 @@ function jsonLines(content) {
     .map((line) => ({ ...line, value: jsonObject(line) }));
   const names = [...new Set(rows.flatMap(({ value }) => Object.keys(value)))];
   const columns = names.filter((name) => rows.some(({ value }) => typeof value[name] === "string"));
-  if (rows.length && !columns.length) throw new Error("no line has a string in it, expected a field with the text.");
+  if (rows.length && !columns.length) throw new Error("no line has a string field for the text.");
   return {
-    about: "one JSON object a line",
+    about: "one JSON object per line",
     size: rows.length,
     columns,
     hasHeader: false,
@@ -96,15 +96,15 @@ function jsonObject({ text, number }) {
   try {
     value = JSON.parse(text);
   } catch {
-    throw new Error(`Line ${number} is not JSON, expected an object such as {"text": "…"}.`);
+    throw new Error(`Line ${number} is not valid JSON. Expected an object such as {"text": "…"}.`);
   }
   if (value === null || typeof value !== "object" || Array.isArray(value)) {
-    throw new Error(`Line ${number} is not a JSON object, expected one such as {"text": "…"}.`);
+    throw new Error(`Line ${number} is not a JSON object. Expected one such as {"text": "…"}.`);
   }
   return value;
 }
 
-/** Add fields at the end of an object's own text, so that all else stays as it was written, long numbers too. */
+/** Add fields at the end of an object's JSON text, which leaves the rest unchanged, including long numbers. */
 function extended(text, [labelsName, scoresName, familiarityName, unfamiliarName], found) {
   if (!found) return text;
   const scores = Object.fromEntries(found.labels.map((label, place) => [label, Number(rounded(found.scores[place]))]));
@@ -119,12 +119,12 @@ function extended(text, [labelsName, scoresName, familiarityName, unfamiliarName
   return `${start}${start === "{" ? "" : ", "}${fields}`;
 }
 
-/** The names of the added fields, or other names where the file has those already. */
+/** Return the names of the added fields, with a prefix if the file already has them. */
 function newNames(taken) {
   return ADDED.map((name) => (taken.includes(name) ? `predicted_${name}` : name));
 }
 
-/** Labels joined by bars, as `denn` reads them; as JSON lists where a label itself has a sign that could part it. */
+/** Return a function that joins labels with bars, as `denn` reads them, or as JSON if a label contains a separator. */
 function joiner(results) {
   const risky = results.some((found) => found?.labels.some((label) => /[|;,]/.test(label)));
   return (labels) => (risky ? JSON.stringify(labels) : labels.join("|"));
@@ -132,7 +132,7 @@ function joiner(results) {
 
 const rounded = (score) => score.toFixed(4);
 
-/** The column called text, or the one with the longest content. */
+/** Return the column with a typical name, or else the one with the longest content. */
 function guessColumn(columns, rows) {
   const named = columns.find((name) => /^(text|body|content|description)$/i.test(name));
   if (named !== undefined) return named;
@@ -141,7 +141,7 @@ function guessColumn(columns, rows) {
   return columns[lengths.indexOf(Math.max(...lengths))];
 }
 
-/** Names that occur twice get their place added. */
+/** Make duplicate names unique by adding their position. */
 function unique(names) {
   return names.map((name, place) => (names.indexOf(name) === place ? name : `${name} (${place + 1})`));
 }

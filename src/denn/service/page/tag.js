@@ -1,4 +1,4 @@
-/** The view Tag: ask about a text, decide about its labels, hand over to teaching. */
+/** The Tag view: tag a text and decide about its labels. */
 import { post } from "./api.js";
 import { suggestLabels } from "./complete.js";
 import { Decisions } from "./decisions.js";
@@ -12,10 +12,10 @@ import { session } from "./session.js";
 
 export const decisions = new Decisions();
 
-/** The text that was asked about last and what came back; null before the first answer. */
+/** The last text and its prediction; null before the first one. */
 export let asked = null;
 
-/** Fires `new` before another text is asked about, `answer` after each prediction, `text` when the field changes. */
+/** Fires `new` before a new text is tagged, `answer` after each prediction, `text` when the field changes. */
 export const tagging = new EventTarget();
 
 const field = byId("text");
@@ -36,12 +36,12 @@ export function startTag() {
   linkLabelsAndNeighbours();
 }
 
-/** Ask about the text in the field, and go to the first label. */
+/** Tag the text in the field, and focus the first label. */
 export async function askFromField() {
   const text = field.value;
   if (!text.trim()) {
     field.focus();
-    return fail(new Error("There is no text yet: paste one, or drop a file."));
+    return fail(new Error("There is no text. Paste one, or drop a file."));
   }
   if (text !== asked?.text) {
     decisions.reset();
@@ -50,13 +50,13 @@ export async function askFromField() {
   if (await ask(text)) (labelRows()[0]?.querySelector(".accept") ?? byId("add-label")).focus();
 }
 
-/** Put a text into the field and ask about it. */
+/** Put a text into the field and tag it. */
 export function tagText(text) {
   setText(text);
   return askFromField();
 }
 
-/** Ask about a text and show what comes back; return the prediction, or null where none came. */
+/** Tag a text and show the prediction; return it, or null after an error. */
 export async function ask(text) {
   running.abort();
   running = new AbortController();
@@ -77,20 +77,21 @@ export async function ask(text) {
   }
 }
 
-/** Accept what was suggested and not rejected. */
+/** Accept all suggested labels that are not rejected. */
 export function acceptSuggested() {
   if (asked) decisions.acceptAll(asked.prediction.labels);
 }
 
-/** Whether the field holds another text than the one that the labels are about. */
+/** Return whether the text in the field differs from the tagged one. */
 export const textIsStale = () => asked !== null && field.value !== asked.text;
 
 function show() {
   const { prediction } = asked;
   byId("result-body").hidden = false;
   byId("result-summary").textContent =
-    `${counted(prediction.labels.length, "label")} suggested, ${counted(prediction.neighbours.length, "neighbour")}.` +
-    (prediction.same_text === null ? "" : ` The document ${prediction.same_text} has the same text: its labels count.`);
+    `${counted(prediction.labels.length, "label")} suggested, ${counted(prediction.neighbours.length, "neighbour")}.`
+      .replace(/^no/, "No") +
+    (prediction.same_text === null ? "" : ` Document ${prediction.same_text} has the same text, so its labels are used.`);
   showPrediction(prediction, decisions);
   tagging.dispatchEvent(new Event("answer"));
 }
@@ -105,7 +106,7 @@ function textChanged() {
   const size = field.value.length;
   const limit = session.limits.characters;
   byId("text-size").textContent =
-    size > limit ? `${count(size)} characters, more than the ${count(limit)} that the service takes.`
+    size > limit ? `${count(size)} characters; the service accepts at most ${count(limit)}.`
     : size ? `${counted(size, "character")}.` : "No text yet.";
   tagging.dispatchEvent(new Event("text"));
 }
@@ -129,7 +130,7 @@ function options() {
   };
 }
 
-/** What is changed in the options holds at once for the text that is shown. */
+/** Tag the current text again when an option changes. */
 function startOptions() {
   const again = debounced(() => asked && ask(asked.text), 200);
   const slider = byId("threshold");

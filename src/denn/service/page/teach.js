@@ -1,4 +1,4 @@
-/** Teaching: the text with its labels, accepted and rejected, is stored and asked again; both answers are compared. */
+/** Teaching: store the text with its labels, tag it again, and compare both predictions. */
 import { lastChange, post, SOURCE } from "./api.js";
 import { undo } from "./confirm.js";
 import { byId, chips, el, hidden, rejectedChips } from "./dom.js";
@@ -8,8 +8,8 @@ import { fail, say } from "./notice.js";
 import { keyWouldHelp, news, stored, whyReadOnly } from "./session.js";
 import { ask, asked, decisions, tagging, textIsStale } from "./tag.js";
 
-const SMALLEST = 0.005; // change of a score that is told
-let taught = null; // { id, number, text }: what can be undone
+const SMALLEST = 0.005; // smaller changes of a score are not shown
+let taught = null; // { id, number, text } of the change that can be undone
 let busy = false;
 
 export function startTeach() {
@@ -22,7 +22,7 @@ export function startTeach() {
   paint();
 }
 
-/** Teach the accepted and the rejected labels and show what that changed. */
+/** Teach the accepted and rejected labels, and show the effect. */
 export async function teach() {
   const reason = whyNot();
   if (reason) return say(reason);
@@ -39,7 +39,7 @@ export async function teach() {
   });
 }
 
-/** Take the last teaching back and ask again. */
+/** Undo the last teaching and tag the text again. */
 export async function takeBack() {
   if (!taught) return say("There is nothing to undo.");
   await alone(async () => {
@@ -52,7 +52,7 @@ export async function takeBack() {
   });
 }
 
-/** One change at a time; a second press of the key meanwhile does nothing. */
+/** Run one change at a time; ignore further requests meanwhile. */
 async function alone(work) {
   if (busy) return;
   busy = true;
@@ -71,16 +71,16 @@ function whyNot() {
   if (!asked) return "Tag a text first.";
   const readOnly = whyReadOnly();
   if (readOnly) return readOnly;
-  if (taught?.text === asked.text) return "This text is taught. Undo that to teach it otherwise.";
-  if (textIsStale()) return "The text has changed since: tag it again first.";
+  if (taught?.text === asked.text) return "Already taught. Undo to change its labels.";
+  if (textIsStale()) return "The text has changed. Tag it again first.";
   if (!decisions.accepted.length && !decisions.rejected.length) return "Accept, add or reject at least one label.";
-  return busy ? "One moment." : null;
+  return busy ? "Saving…" : null;
 }
 
 function paint() {
   const reason = whyNot();
   const { accepted, rejected } = decisions;
-  byId("teach").setAttribute("aria-disabled", String(reason !== null)); // still in reach, so that its reason is read
+  byId("teach").setAttribute("aria-disabled", String(reason !== null)); // unlike disabled, it stays focusable
   byId("teach-why").textContent = reason ?? "";
   byId("teach-key").hidden = !asked || !keyWouldHelp();
   const against = rejected.length ? `, ${rejected.length} rejected` : "";
@@ -102,17 +102,17 @@ function showDifference(before, after, id) {
   const sentences = [
     gained.length && `Gained: ${gained.join(", ")}.`,
     lost.length && `Lost: ${lost.join(", ")}.`,
-    !gained.length && !lost.length && "The same labels are suggested.",
+    !gained.length && !lost.length && "The suggested labels have not changed.",
     place === 0 && `Your document ${id} is now the nearest neighbour.`,
-    place > 0 && `Your document ${id} is now neighbour ${place + 1}.`,
+    place > 0 && `Your document ${id} is now neighbour number ${place + 1}.`,
   ];
   byId("difference-summary").textContent = sentences.filter(Boolean).join(" ");
   byId("difference-table").replaceChildren(rows.length ? table(rows) : el("p", { class: "note" }, "No score changed."));
   byId("difference").hidden = false;
-  byId("difference").scrollIntoView({ block: "center" }); // teaching is far below it, and it is what one wants to see
+  byId("difference").scrollIntoView({ block: "center" }); // the button is far below the result
 }
 
-/** What differs between two predictions: what is gained and lost first, then the largest changes. */
+/** Return the differences between two predictions: gained and lost labels first, then the largest changes. */
 export function compare(before, after) {
   const old = new Map(before.scores.map((row) => [row.label, row]));
   const now = new Map(after.scores.map((row) => [row.label, row]));
@@ -127,7 +127,7 @@ export function compare(before, after) {
 }
 
 function table(rows) {
-  const absent = () => [el("span", { "aria-hidden": "true" }, "–"), hidden("not among the best")];
+  const absent = () => [el("span", { "aria-hidden": "true" }, "–"), hidden("not listed")];
   const cell = (row) => el("td", { class: "number" }, row ? score(row.score) : absent());
   const line = ({ label, was, is, change, news }) => el("tr", { class: news },
     el("th", { scope: "row" }, nameOf(label), news && [" ", el("span", { class: `flag ${news}` }, news)]),
