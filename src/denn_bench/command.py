@@ -57,7 +57,7 @@ def run(
             min=0.001,
             max=1,
             callback=finite,
-            help="Share of the training documents; below 1, the name of the result has it.",
+            help="Share of the training documents; if below 1, it becomes part of the result's name.",
         ),
     ] = 1.0,
     sweeps: Annotated[bool, typer.Option("--sweeps", help="Also try other k, γ and datastore sizes.")] = False,

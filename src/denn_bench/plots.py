@@ -37,7 +37,7 @@ class Drawing:
 
 def k(results: Sequence[Result]) -> Drawing:
     """Draw F1 against the number of neighbours."""
-    return _sweep(results, "k", "neighbours k", paper.BEST_K)
+    return _sweep(results, "k", "number of neighbours k", paper.BEST_K)
 
 
 def gamma(results: Sequence[Result]) -> Drawing:
@@ -47,7 +47,7 @@ def gamma(results: Sequence[Result]) -> Drawing:
 
 def datastore(results: Sequence[Result]) -> Drawing:
     """Draw F1 against the share of the training split in the datastore."""
-    return _sweep(results, "datastore", "training part in the datastore, %", {})
+    return _sweep(results, "datastore", "share of the training split in the datastore, %", {})
 
 
 def _sweep(results: Sequence[Result], name: str, label: str, printed_best: Mapping[str, float]) -> Drawing:
@@ -124,7 +124,7 @@ def groups(results: Sequence[Result]) -> Drawing:
             top = max(fmean(found[name]) + _sd(found[name]) for found in scores.values())
             panel.text(place, top + 2, gain + in_paper, ha="center", va="bottom", fontsize=9)
         panel.set_xticks(range(len(shown)), [f"{_range(name)}\n{_count(sizes[name])}" for name in shown])
-        panel.set(xlabel="training documents of a label", ylabel="mean F1 of the labels, %", title=title(corpus))
+        panel.set(xlabel="training documents per label", ylabel="mean F1 of the labels, %", title=title(corpus))
         panel.set_ylim(0, min(118, panel.get_ylim()[1] + 16))
         panel.grid(visible=False, axis="x")
     _legend(figure, axes)
@@ -163,7 +163,7 @@ def frequency(results: Sequence[Result]) -> Drawing:
         panel.set_xscale("symlog", linthresh=1)
         ticks = _ticks([row[3] for row in rows if row[0] == corpus])
         panel.set_xticks(ticks, [f"{tick:,}" for tick in ticks])
-        panel.set(xlabel="training documents of a label", ylabel="F1 of the label, %", title=title(corpus))
+        panel.set(xlabel="training documents per label", ylabel="F1 of the label, %", title=title(corpus))
         panel.set_ylim(-2, 102)
     _legend(figure, axes)
     return Drawing(figure, ["corpus", "recipe", "label", "training_documents", "percent"], rows)
@@ -225,9 +225,9 @@ def embedding_map(maps: Sequence[Mapping[str, Any]]) -> Drawing:
         bar.outline.set_visible(False)
         panel.set(xticks=[], yticks=[], title=f"{title(found['corpus'])}: {', '.join(found['label_set'])}")
         panel.set_xlabel(
-            f"t-SNE of cosine distances. Over all {found['documents']:,} training documents: Spearman of label "
-            f"similarity and\ncosine {found['spearman']:.2f}; label similarity of the {found['nearest']} nearest "
-            f"{found['nearest_overlap']:.2f}, of any document {found['random_overlap']:.2f}."
+            f"t-SNE of cosine distances. Over all {found['documents']:,} training documents: Spearman correlation "
+            f"of label\nand cosine similarity {found['spearman']:.2f}; label similarity of the "
+            f"{found['nearest']} nearest {found['nearest_overlap']:.2f}, of any document {found['random_overlap']:.2f}."
         )
         panel.spines[:].set_visible(False)
         panel.legend(loc="upper right")

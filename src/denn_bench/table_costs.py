@@ -144,7 +144,7 @@ def speed(results: Sequence[Result]) -> Table:
 def settings(results: Sequence[Result]) -> Table:
     """Compare every setting of DENN that was tried with the paper's."""
     mine = [run for run in results if run.data["recipe"]["method"] == "denn"]
-    texts, used = ["### What moves the numbers: micro-F1 / macro-F1, percent"], []
+    texts, used = ["### What changes the scores: micro-F1 / macro-F1, percent"], []
     for corpus in corpora(mine, {run.recipe for run in mine}):
         runs = select(mine, corpus)
         like = [

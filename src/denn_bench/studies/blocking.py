@@ -105,7 +105,7 @@ def main() -> None:
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         try:
             url = re.search(r"http://[^/]+", process.stdout.readline())[0]
-            print("| attackers | request | p50, ms | p99, ms | answers |\n|--:|---|--:|--:|---|")
+            print("| attackers | request | p50, ms | p99, ms | responses |\n|--:|---|--:|--:|---|")
             asyncio.run(measure(url, given.clients, given.seconds))
         finally:
             process.terminate()

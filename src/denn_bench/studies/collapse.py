@@ -66,7 +66,7 @@ class Variant:
 
     settings: dict[str, Any] = field(default_factory=dict)  # parameters of the method
     adam: dict[str, Any] = field(default_factory=dict)
-    warmup: float = 0.0  # share of the run, before what the schedule says
+    warmup: float = 0.0  # share of the run, in addition to the schedule's own warm-up
     folded: bool = False  # fold the scale of the pooled vector into the last LayerNorm
     kernels: bool = True
     recorded: bool = True
@@ -107,7 +107,7 @@ class Run(_Run):
     clipping: UsualNorms | None = None
 
     def advance(self, gradients: Any) -> None:
-        """Clip by the usual norm, if the variant does, between gradients and step."""
+        """Clip by the usual norm, if the variant requires it, between gradients and step."""
 
         def clipped(rows: Tensor) -> Tensor:
             loss = gradients(rows)
@@ -303,7 +303,7 @@ class Collapse:
         return "done"
 
     def _look(self, run: Run, before: list[Tensor] | None) -> None:
-        """Record the steps since the last probe and the state of the network, and validate if it is time."""
+        """Record the steps since the last probe and the state of the network, and validate if it is due."""
         network, step, now = self.network, run.state.step, {}
         if before is not None:
             rate = run.optimiser.param_groups[0]["lr"]
@@ -435,7 +435,7 @@ def parser() -> argparse.ArgumentParser:
     run.add_argument("--name", help="name of the record; default: from variant, rate and seed")
     run.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="parameter of the method")
     run.add_argument("--steps", type=int, help="maximum number of steps; the schedule is that of all epochs")
-    run.add_argument("--seconds", type=float, default=math.inf, help="at most")
+    run.add_argument("--seconds", type=float, default=math.inf, help="maximum training time in seconds")
     run.add_argument("--after", type=int, default=200, help="steps to continue after a collapse")
     run.add_argument(
         "--settle", type=int, default=1000, help="steps before the cosine similarity counts, if micro-F1 is below 0.2"

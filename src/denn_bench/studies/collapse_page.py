@@ -27,6 +27,7 @@ CURVES = {
     "own_view": "cosine of a text's two views",
     "other_texts": "cosine of different texts",
 }
+TITLES = {"as-is": "same learning rate in all layers", "layers": "each layer at 0.85 of the layer above"}
 
 
 def read_record(path: Path) -> list[dict[str, Any]]:
@@ -88,7 +89,8 @@ def plot(paths: Sequence[Path], first: int, last: int, out: Path) -> None:
                 axes.set_yscale("log")
             axes.legend(loc="center left" if row == 2 else "upper left", fontsize=8, frameon=False)
             axes.grid(alpha=0.3)
-        grid[0][column].set_title(f"{lines[0]['variant']}, seed {lines[0]['seed']}")
+        variant = lines[0]["variant"]
+        grid[0][column].set_title(f"{TITLES.get(variant, variant)}, seed {lines[0]['seed']}", fontsize=10)
         grid[2][column].set_xlabel("step")
     figure.savefig(out)
 

@@ -303,8 +303,8 @@ def measure_all(arguments: argparse.Namespace) -> None:
                 "store": name,
                 "dimension": dimension,
                 "k": K,
-                "vectors": f"{arguments.real:,} at most are embeddings of real windows, the rest is made of them: "
-                f"between a real one and one of its {NEAR} nearest, with noise that gives back the spread",
+                "vectors": f"at most {arguments.real:,} are embeddings of real windows; the rest are derived, each "
+                f"between a real one and one of its {NEAR} nearest, with noise that restores the spread",
                 "faiss": metadata.version("faiss-cpu") if name == "approximate" else None,
             }
             file = arguments.out and arguments.out / f"datastore-{name}-{dimension}.json"

@@ -194,7 +194,7 @@ def draw(study: dict[str, Any], out: Path) -> list[Path]:
                         panel.plot(*zip(*points, strict=True), color=way.colour, marker=way.marker, label=label)
                 panel.set(ylabel=unit, title=title.format(study["window"]))
         for panel in grid[-1]:
-            panel.set(xlabel="documents of the stream")
+            panel.set(xlabel="documents seen")
         figure.legend(*grid[0][0].get_legend_handles_labels(), loc="outside lower center", ncols=2)
         columns = ["way", "documents", *(f"{part}_{metric}" for part in PANELS for metric in METRICS)]
         rows = [

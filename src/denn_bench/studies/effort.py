@@ -103,7 +103,7 @@ def draw(found: Sequence[dict[str, Any]], out: Path) -> list[Path]:
                     line = "none" if system == "br" else "-"
                     seconds, scores = zip(*points, strict=True) if points else ((), ())
                     panel.plot(seconds, scores, linestyle=line, color=colour, marker=marker, label=NAMES[system])
-                panel.set(xscale="log", xlim=(1, 2000), xlabel="seconds", ylabel=label)
+                panel.set(xscale="log", xlim=(1, 2000), xlabel="training time, seconds", ylabel=label)
                 panel.set_title(TITLES.get(corpus, corpus))
                 panel.set_xticks(TICKS, labels=[str(tick) for tick in TICKS])
                 panel.minorticks_off()

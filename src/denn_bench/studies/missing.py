@@ -72,7 +72,7 @@ def main() -> None:
     for share in arguments.shares or SHARES:
         parts.append((f"{share:.0%} of the kind", others, chance.sample(kind, round(share * len(kind)))))
     if not arguments.shares:
-        parts.append(("as many others taken away", chance.sample(others, len(others) - len(kind)), kind))
+        parts.append(("the same number of others removed", chance.sample(others, len(others) - len(kind)), kind))
     settings = {"method": method or "denn", **parameters, "seed": arguments.seed}
     rows = []
     for what, rest, some in parts:

@@ -176,7 +176,7 @@ def heads(folder: Path, added: int, epochs: Sequence[int], work: Path) -> dict[s
         lead, error = lead_of(values[row["epochs"], "combination", "micro_f1"], values[best, "combination", "micro_f1"])
         row["behind the best"], row["standard error"] = round(-100 * lead, 2), round(100 * error, 2)
     frozen = bool(card.training.get("frozen"))
-    name = f"{card.corpus['name']}, encoder {'as it is' if frozen else 'fine-tuned'}"
+    name = f"{card.corpus['name']}, encoder {'not fine-tuned' if frozen else 'fine-tuned'}"
     return {"model": name, "documents": len(learnt), "held_out": len(judged.documents), "rows": rows}
 
 

@@ -21,19 +21,19 @@ from denn.types import Corpus
 from denn_bench.studies.machine import machine
 
 VARIANTS: dict[str, dict[str, Any]] = {
-    "as it is": {"embedding_norm": None},
+    "unscaled": {"embedding_norm": None},
     "norm 5": {"embedding_norm": 5},
     "norm 10": {"embedding_norm": 10},
     "norm 15": {"embedding_norm": 15},
     "norm 20": {"embedding_norm": 20},
     "norm 40": {"embedding_norm": 40},
-    "as it is, head rate x10": {"embedding_norm": None, "head_learning_rate": 5e-4},
-    "as it is, head rate x50": {"embedding_norm": None, "head_learning_rate": 2.5e-3},
-    "as it is, head start": {"embedding_norm": None, "head_start": 20},
+    "unscaled, head rate x10": {"embedding_norm": None, "head_learning_rate": 5e-4},
+    "unscaled, head rate x50": {"embedding_norm": None, "head_learning_rate": 2.5e-3},
+    "unscaled, head start": {"embedding_norm": None, "head_start": 20},
     "norm 15, head start": {"embedding_norm": 15, "head_start": 20},
-    "cls, as it is": {"pooling": "cls", "embedding_norm": None},
+    "cls, unscaled": {"pooling": "cls", "embedding_norm": None},
     "cls, norm 15": {"pooling": "cls", "embedding_norm": 15},
-    "no contrast, as it is": {"alpha": 0.0, "embedding_norm": None},
+    "no contrast, unscaled": {"alpha": 0.0, "embedding_norm": None},
     "no contrast, norm 15": {"alpha": 0.0, "embedding_norm": 15},
 }
 

@@ -110,7 +110,7 @@ def limit(cgroup: Path) -> float:
 
 def build_alone(path: Path, cgroup: Path | None, answer: Any) -> None:
     """Build the index in a separate process."""
-    import faiss  # noqa: F401 - what it takes is not the store's
+    import faiss  # noqa: F401 - its memory is not the store's
 
     before = enter(cgroup)
     begun = time.perf_counter()
@@ -123,7 +123,7 @@ def build_alone(path: Path, cgroup: Path | None, answer: Any) -> None:
 
 def search_alone(path: Path, queries: Tensor, least: Tensor, cgroup: Path | None, answer: Any) -> None:
     """Open a store and search it in a separate process."""
-    import faiss  # noqa: F401 - what it takes is not the store's
+    import faiss  # noqa: F401 - its memory is not the store's
 
     before, begun = enter(cgroup), time.perf_counter()
     with EmbeddedStore.open(path, read_only=True) as store:

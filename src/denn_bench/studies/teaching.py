@@ -51,7 +51,7 @@ def rearranged(choose: Callable[[list[str], random.Random], Sequence[str]]) -> C
 
 
 ALTERED: dict[str, Callable[[str, random.Random], str]] = {
-    "as it is": lambda text, _: text,
+    "unchanged": lambda text, _: text,
     "other line breaks": lambda text, _: " ".join(text.split()),
     "a typo": typo,
     "without the last fifth": lambda text, _: text[: -max(1, len(text) // 5)],

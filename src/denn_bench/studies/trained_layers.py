@@ -43,6 +43,7 @@ from denn.training.gradients import Gradients
 from denn.training.session import micro_f1
 from denn.types import Corpus
 from denn_bench.figures import STYLE, save
+from denn_bench.studies.effort import TITLES
 from denn_bench.studies.machine import report
 
 VALID = 500  # documents
@@ -200,7 +201,7 @@ def draw(found: Sequence[dict[str, Any]], out: Path) -> list[Path]:
                     points = [(p["seconds"], 100 * p["tuned_micro_f1"]) for p in one["curve"]]
                     style = {"color": colours[_label(one)], "linestyle": ("-", "--", ":")[one["seed"] % 3]}
                     (lines[_label(one)],) = panel.plot(*zip(*points, strict=True), marker="o", markersize=3, **style)
-            panel.set(xlabel="processor seconds", ylabel="micro-F1 on validation, %", title=corpus)
+            panel.set(xlabel="CPU seconds", ylabel="micro-F1 on validation, %", title=TITLES.get(corpus, corpus))
         figure.legend([*lines.values()], [*lines], loc="outside lower center", ncols=2)
         rows = ([{**one, **point}[name] for name in COLUMNS] for one in found for point in one["curve"])
         return save(figure, out, "trained-layers", COLUMNS, rows)
@@ -208,7 +209,7 @@ def draw(found: Sequence[dict[str, Any]], out: Path) -> list[Path]:
 
 def _label(one: dict[str, Any]) -> str:
     layers = {"all": "all layers", "1": "last layer"}.get(one["layers"], f"last {one['layers']} layers")
-    return f"{layers}, rate {one['learning_rate']:g}"
+    return f"{layers}, learning rate {one['learning_rate']:g}"
 
 
 def main() -> None:

@@ -85,7 +85,7 @@ def collection(
 ) -> tuple[Tensor, Tensor]:
     """Return (count,d) vectors, real ones first and the rest derived from them, and real queries not among them."""
     parts, asked = stream(count, dimension, real_count, data, cache, queries)
-    matrix, end = torch.empty(count, dimension), 0  # immediately: the largest take much of the memory
+    matrix, end = torch.empty(count, dimension), 0  # filled in place: the largest take much of the memory
     for part in parts:
         matrix[end : end + len(part)] = part
         end += len(part)

@@ -59,7 +59,7 @@ def train(job: Job) -> Trained:
 
 
 def _limit_threads(cores: int) -> None:
-    """Start ONNX Runtime with one thread per core; else it uses all cores of the machine, whatever the affinity."""
+    """Start ONNX Runtime with one thread per core; it would use all cores of the machine, whatever the affinity."""
     import onnxruntime
 
     start = onnxruntime.InferenceSession.__init__

@@ -54,6 +54,6 @@ def train(job: Job) -> Trained:
     def score(texts: Sequence[str]) -> Matrix:
         return np.asarray(model.predict_proba(list(texts), as_numpy=True), dtype=np.float32)
 
-    limit = "fewer documents, and max_steps from a measured pace"
+    limit = "fewer documents, and max_steps from measured speed"
     packages = ["setfit", "sentence-transformers", "transformers", "torch", "scikit-learn"]
     return Trained(score, len(documents), limit, False, packages, lambda scores, _: scores > 0.5, {"steps": len(done)})

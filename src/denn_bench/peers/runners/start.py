@@ -77,7 +77,7 @@ def perform(asked: argparse.Namespace, cores: int) -> None:
 
 
 def end_with_parent(parent: int) -> None:
-    """Kill this process and its children when its parent is gone."""
+    """Kill this process and its children when its parent exits."""
     while os.getppid() == parent:
         time.sleep(2)
     os.killpg(0, signal.SIGKILL)

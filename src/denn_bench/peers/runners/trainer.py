@@ -65,7 +65,7 @@ def train(job: Job) -> Trained:
 
     done = len(steps)
     return Trained(
-        score, min(SIZE * done, len(job.train)), "max_steps from a measured pace, and a callback", done >= whole,
+        score, min(SIZE * done, len(job.train)), "max_steps from measured speed, and a callback", done >= whole,
         ["transformers", "torch"], lambda scores, _: scores > 0.5, {"steps": done, "seconds_per_step": pace},
     )  # fmt: skip
 
