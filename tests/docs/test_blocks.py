@@ -21,6 +21,7 @@ RUN = [
     "../README.md",
     "index.md",
     "five-minutes.md",
+    "quick-start.md",
     "coming-from.md",
     "troubleshooting.md",
     *(f"{path.parent.name}/{path.name}" for path in DOCS.glob("[ht]*/*.md")),
@@ -41,6 +42,8 @@ def prepared(tmp_path_factory, shell) -> Path:
     shutil.copytree(TICKETS, folder)
     train = ["denn", "-q", "train", "train.jsonl", "--valid-share", "0.3", "--effort", "quick", "--out", "model"]
     subprocess.run(train, cwd=folder, env=shell, check=True)
+    (folder / "some.jsonl").write_text('{"id": "some-id", "text": "How is VAT shown?", "labels": ["billing"]}\n')
+    subprocess.run(["denn", "-q", "store", "add", "model", "some.jsonl"], cwd=folder, env=shell, check=True)
     shutil.copytree(folder / "model", folder / "demo" / "model")  # the names of other tutorials
     shutil.copy(folder / "test.jsonl", folder / "demo" / "test.jsonl")
     shutil.copy(folder / "inbox.jsonl", folder / "new.jsonl")
