@@ -11,8 +11,8 @@ import httpx
 import pytest
 
 import denn
+from denn.service.request_schemas import Options
 from denn.service.routes_predict import _stream
-from denn.service.schemas import Options
 from denn.service.settings import Settings
 
 TEXT = "referee goal stadium kyoto temple sakura"

@@ -19,7 +19,7 @@ from denn.model import Model
 from denn.service.answers import check_texts
 from denn.service.engine import Decided, DecisionOptions
 from denn.service.problems import Refusal, responses
-from denn.service.schemas import Label, Share
+from denn.service.request_schemas import Label, Share
 from denn.service.state import Running, Service, Writer
 from denn.types import Document, Prediction
 

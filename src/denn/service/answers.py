@@ -7,7 +7,7 @@ from typing import Any
 
 from denn.service.engine import Decided, DecisionOptions
 from denn.service.problems import Refusal
-from denn.service.schemas import Options
+from denn.service.request_schemas import Options
 from denn.service.settings import Settings
 from denn.types import Document, Neighbour
 from denn.vocabulary import Vocabulary

@@ -15,20 +15,8 @@ from denn.data.vocabularies import with_ids
 from denn.protocols import Datastore
 from denn.service.answers import check_answer, check_texts, document_json, documents_json
 from denn.service.problems import Mistake, Refusal, responses
-from denn.service.schemas import (
-    LARGEST,
-    AddRequest,
-    DocumentOut,
-    DocumentsOut,
-    HistoryOut,
-    Id,
-    IdsOut,
-    Label,
-    PatchRequest,
-    PutRequest,
-    Source,
-    UndoneOut,
-)
+from denn.service.request_schemas import LARGEST, AddRequest, Id, Label, PatchRequest, PutRequest, Source
+from denn.service.response_schemas import DocumentOut, DocumentsOut, HistoryOut, IdsOut, UndoneOut
 from denn.service.state import Running, Writer
 from denn.types import Document, Where
 from denn.validation import matching

@@ -12,17 +12,8 @@ from denn import __version__
 from denn.service.answers import check_texts, names_json
 from denn.service.labels import Order
 from denn.service.problems import SENTENCES, Busy, responses
-from denn.service.schemas import (
-    LARGEST,
-    LabelsOut,
-    MapOut,
-    ModelOut,
-    PlaceOut,
-    PlaceRequest,
-    RecentOut,
-    SessionOut,
-    StatusOut,
-)
+from denn.service.request_schemas import LARGEST, PlaceRequest
+from denn.service.response_schemas import LabelsOut, MapOut, ModelOut, PlaceOut, RecentOut, SessionOut, StatusOut
 from denn.service.state import Running
 from denn.vocabulary import Vocabulary
 

@@ -15,16 +15,8 @@ from fastapi.responses import JSONResponse, Response, StreamingResponse
 from denn.errors import DennError
 from denn.service.answers import check_answer, check_texts, decision_options, documents_json, prediction_json
 from denn.service.problems import Busy, Refusal, responses, status_and_sentence
-from denn.service.schemas import (
-    BatchOut,
-    BatchRequest,
-    NeighboursOut,
-    NeighboursRequest,
-    Options,
-    PredictionOut,
-    PredictRequest,
-    Share,
-)
+from denn.service.request_schemas import BatchRequest, NeighboursRequest, Options, PredictRequest, Share
+from denn.service.response_schemas import BatchOut, NeighboursOut, PredictionOut
 from denn.service.state import Running, Service
 
 router = APIRouter(prefix="/v1", tags=["tag"])

@@ -6,7 +6,8 @@ from fastapi import APIRouter
 from fastapi.responses import JSONResponse, Response
 
 from denn.service.problems import responses
-from denn.service.schemas import RefitOut, RefitRequest
+from denn.service.request_schemas import RefitRequest
+from denn.service.response_schemas import RefitOut
 from denn.service.state import Running, Writer
 
 router = APIRouter(prefix="/v1", tags=["model"])
