@@ -427,6 +427,6 @@ def test_a_model_that_is_refitted_while_it_is_loaded(model, monkeypatch):
             denn.refit(model, force=True).close()
         return found
 
-    monkeypatch.setattr("denn.model.read", slow)
+    monkeypatch.setattr("denn.loading.read", slow)
     with denn.load(model) as loaded:
         assert loaded.card.learnt == "learnt-1"

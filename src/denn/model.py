@@ -5,26 +5,23 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
-from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Self, cast
 
-from denn.bundle import Card, read, read_labels, undisturbed
-from denn.config import make_recipe
+from denn.bundle import Card, undisturbed
 from denn.core.thresholds import decide
 from denn.data.corpus import labelled
 from denn.data.vocabularies import with_ids
 from denn.errors import BundleError, ConfigError, ConflictError, DataError
 from denn.evaluation import Evaluation, concatenate, copies_sentence, decision_thresholds, evaluate, stored_copies
-from denn.hub import is_hub_name
+from denn.loading import load_parts, locate
 from denn.methods.new_labels import NewLabels
 from denn.predictions import checked, neighbours_with_texts, predictions
 from denn.protocols import Datastore, Method, Progress, Retriever
-from denn.registry import METHODS, lookup
+from denn.text_batches import batch_size, in_batches
 from denn.types import Document, LabelSpace, Neighbour, Prediction, Scores, Which
 from denn.validation import forget
 from denn.vocabulary import Vocabulary
-from denn.vocabulary_file import read_vocabulary
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -33,10 +30,6 @@ if TYPE_CHECKING:
     from denn.analysis.queue import Queued
 
 log = logging.getLogger(__name__)
-
-BATCH = 256  # texts scored at a time, fewer if there are very many labels
-SCORES_BYTES = 256 * 2**20  # limit for the (texts × labels) matrices of a batch
-MATRICES = 10  # float32 matrices of a batch: three witnesses, three combinations, and four for intermediate results
 
 
 class Model:
@@ -108,7 +101,7 @@ class Model:
         _check_threshold(threshold)
 
         def scored() -> Iterator[tuple[Scores, float | Tensor]]:
-            for batch, embeddings in self.method.embed_ahead(self._batches(texts)):
+            for batch, embeddings in self.method.embed_ahead(in_batches(texts, self.batch)):
                 with self.method.first():
                     scores = self.score(batch, embeddings=embeddings)
                     chosen = self.decision_thresholds(scores, threshold, per_label)
@@ -120,23 +113,13 @@ class Model:
         for found in self.method.finish_behind(scored(), finish):
             yield from found
 
-    def _batches(self, texts: Iterable[str]) -> Iterator[list[str]]:
-        """Split texts into batches; raise a DataError for anything that is not a string."""
-        iterator, before = iter(texts), 0
-        while batch := list(islice(iterator, self.batch())):
-            for number, text in enumerate(batch, before + 1):
-                if not isinstance(text, str):
-                    raise DataError(f"Text {number} is of type {type(text).__name__}, expected a string.")
-            yield batch
-            before += len(batch)
-
     def scores(self, texts: Sequence[str], own_ids: Sequence[str | None] | None = None) -> Scores:
         """Score texts without deciding on labels, by every part and every combination; see `Method.scores`."""
         if not texts:
             raise DataError("There are no texts to score. Give at least one.")
         batches: list[Scores] = []
         done = 0
-        for batch, embeddings in self.method.embed_ahead(self._batches(texts)):
+        for batch, embeddings in self.method.embed_ahead(in_batches(texts, self.batch)):
             own = None if own_ids is None else own_ids[done : done + len(batch)]
             with self.method.first():
                 scores = self.score(batch, own, embeddings)
@@ -286,7 +269,7 @@ class Model:
     def batch(self) -> int:
         """Return how many texts to score at a time: fewer if the datastore has very many labels."""
         labels = len(self.labels if self.method.store is None else self.method.store.labels)
-        return max(1, min(BATCH, SCORES_BYTES // (4 * MATRICES * max(1, labels))))
+        return batch_size(labels)
 
     def decision_thresholds(
         self, scores: Scores, threshold: float | None = None, per_label: bool = False
@@ -322,57 +305,10 @@ def load(
     training. With precision auto, a CPU predicts in int8 if that is faster and loses at most 0.1 points of micro-F1 on
     the model's validation documents, which is measured once.
     """
-    folder = Path(path)
-    if isinstance(path, str) and is_hub_name(path):
-        from denn.sharing import fetch
-
-        folder = fetch(path, revision)
-    elif revision is not None:
-        raise ConfigError(f"Got revision={revision!r}, but {path} is not a name on the hub. Leave it out.")
-    return undisturbed(folder, lambda: _load(folder, device, precision))
-
-
-def _load(folder: Path, device: str | None, precision: str | None) -> Model:
-    card, labels = read(folder)
-    kind = lookup(METHODS, card.method, "method")
-    unsaid = getattr(kind.Parameters, "unsaid", {}).get(card.format, {})
-    if unsaid:
-        log.info(
-            "%s was made by an earlier version of denn and works as it did then; train again to use more witnesses.",
-            folder,
-        )
-    trained = make_recipe(card.method, {**unsaid, **card.parameters}).as_dict()["parameters"]
-    card = card.model_copy(update={"parameters": trained})  # with defaults for those that it leaves out
-    if trained.get("device") not in (None, "cpu"):  # this machine may not have that GPU
-        trained = {**trained, "device": "auto"}
-    exact = None if precision == "int8" else precision  # int8 is chosen after loading
-    if exact == "auto" and "precision" not in trained:  # a method without an encoder
-        exact = None
-    given = {name: value for name, value in (("device", device), ("precision", exact)) if value is not None}
-    parameters = make_recipe(card.method, {**trained, **given}).parameters
-    learnt = {"learnt": folder / card.learnt} if card.learnt else {}  # only refitted methods take this argument
-    method: Method = kind.load(folder, parameters, labels, **learnt)
-    model = Model(method, labels, card, read_vocabulary(folder, card.digests))
+    folder = locate(path, revision)
+    model = Model(*undisturbed(folder, lambda: load_parts(folder, device, precision)))
     model.folder = folder
-    _choose_precision(model, folder, precision)
-    first = read_labels(folder).names if learnt else labels.names  # later ones may have left the datastore
-    if method.store is not None and method.store.labels[: len(first)] != first:
-        model.close()
-        raise BundleError(f"{folder}: the datastore's labels do not match labels.txt. Restore the folder from a copy.")
     return model
-
-
-def _choose_precision(model: Model, folder: Path, precision: str | None) -> None:
-    """Predict in 8-bit integers if that was requested, or if precision auto favours it."""
-    if precision not in ("auto", "int8"):
-        return
-    from denn.int8 import prefer_int8, require_int8
-
-    try:
-        (require_int8 if precision == "int8" else prefer_int8)(model.method, model.card, folder)
-    except BaseException:
-        model.close()
-        raise
 
 
 def _check_threshold(threshold: float | None) -> None:

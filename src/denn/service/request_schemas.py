@@ -1,4 +1,4 @@
-"""What requests contain: FastAPI checks them, and describes them in openapi.json."""
+"""Request bodies, which FastAPI validates and describes in openapi.json."""
 
 from __future__ import annotations
 

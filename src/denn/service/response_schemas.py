@@ -1,4 +1,4 @@
-"""What responses contain, as FastAPI describes them in openapi.json."""
+"""Response bodies, which FastAPI describes in openapi.json."""
 
 from __future__ import annotations
 

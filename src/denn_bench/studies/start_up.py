@@ -42,7 +42,7 @@ def stage(name):
 stage("python")
 import torch
 stage("import torch")
-import denn.model, denn.methods.denn
+import denn.loading, denn.methods.denn, denn.model
 from denn import bundle
 from denn.config import make_recipe
 from denn.encoders.transformer import TransformerEncoder
@@ -59,7 +59,7 @@ def timed(name, function):
             spent[name] = time.monotonic() - start, time.process_time() - cpu
     return call
 
-denn.model.read = timed("check files", denn.model.read)
+denn.loading.read = timed("check files", denn.loading.read)
 TransformerEncoder.load = timed("load encoder", TransformerEncoder.load)
 import denn.methods.neighbours
 denn.methods.neighbours.open_store = timed("open datastore", denn.methods.neighbours.open_store)
