@@ -17,7 +17,8 @@ from denn.analysis.sweeps import Searched, datastore_sweep, sweep
 from denn.combiners.average import Average
 from denn.core.metrics import multilabel_scores
 from denn.core.thresholds import decide, tune_global
-from denn.types import Document, LabelSpace, Scores
+from denn.prediction_types import Scores
+from denn.types import Document, LabelSpace
 
 GOLD = torch.tensor([[1, 0, 1], [0, 1, 0], [1, 1, 0], [0, 0, 0]], dtype=torch.bool)
 VALUES = torch.tensor([[0.9, 0.3, 0.2], [0.6, 0.7, 0.1], [0.8, 0.4, 0.6], [0.05, 0.0, 0.55]])

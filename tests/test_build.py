@@ -13,10 +13,11 @@ import torch
 import denn
 from denn.build import Silent
 from denn.errors import ConfigError, DataError, DennError, TrainingError
+from denn.prediction_types import Scores
 from denn.protocols import Method
 from denn.refusals import existing_model
 from denn.registry import METHODS
-from denn.types import Fitted, Scores
+from denn.types import Fitted
 
 pytestmark = pytest.mark.slow  # most tests here train
 

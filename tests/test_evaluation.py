@@ -7,8 +7,9 @@ import torch
 
 from denn.bundle import Thresholds
 from denn.evaluation import concatenate, evaluate, label_thresholds, stored_copies, tune, untuned
+from denn.prediction_types import Scores
 from denn.stores.address import create_store
-from denn.types import Document, Scores
+from denn.types import Document
 
 FINAL = torch.tensor([[0.9, 0.6, 0.1], [0.7, 0.2, 0.3], [0.1, 0.4, 0.2]])
 PART = torch.tensor([[0.1, 0.1, 0.9], [0.1, 0.1, 0.9], [0.1, 0.1, 0.9]])

@@ -12,9 +12,10 @@ import torch
 import denn
 from denn.bundle import add_facts
 from denn.errors import BundleError, ConfigError, DataError, StoreError
+from denn.prediction_types import Scores
 from denn.predictions import SHOWN, WORTH_SHOWING, checked
 from denn.text_batches import BATCH, SCORES_BYTES
-from denn.types import Scores, Where
+from denn.types import Where
 
 pytestmark = pytest.mark.slow  # loads a trained model
 

@@ -13,8 +13,9 @@ if TYPE_CHECKING:
     from denn.errors import DennError
     from denn.frame import to_frame
     from denn.model import Model, load
+    from denn.prediction_types import Neighbour, Prediction
     from denn.refitting import refit
-    from denn.types import Corpus, Document, Neighbour, Prediction, Where
+    from denn.types import Corpus, Document, Where
     from denn.vocabulary import Vocabulary
 
 # Threads that spin while waiting take cores from those that work. OpenMP reads this when torch is imported.
@@ -45,8 +46,8 @@ _HOMES = {
     "DennError": "denn.errors",
     "Document": "denn.types",
     "Model": "denn.model",
-    "Neighbour": "denn.types",
-    "Prediction": "denn.types",
+    "Neighbour": "denn.prediction_types",
+    "Prediction": "denn.prediction_types",
     "Vocabulary": "denn.vocabulary",
     "Where": "denn.types",
     "load": "denn.model",

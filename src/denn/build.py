@@ -28,6 +28,7 @@ from denn.errors import BundleError, ConfigError, DataError, EncoderError, FineT
 from denn.evaluation import evaluate, systems_of, tune, untuned
 from denn.methods.effort import with_effort
 from denn.model import Model, load
+from denn.prediction_types import Calibrated
 from denn.protocols import Method, Progress
 from denn.refusals import check_corpus, locked, model_in, why_poor
 from denn.registry import METHODS, lookup
@@ -36,7 +37,7 @@ from denn.training import unfinished
 from denn.training.kept import KeptStates
 from denn.training.loop import CHECKPOINT
 from denn.tries import Try, best_of_tries
-from denn.types import Calibrated, Corpus, Stage
+from denn.types import Corpus, Stage
 from denn.untrusted import first_line
 from denn.validation import FOLDER, Kept, digests_of
 from denn.vocabulary_file import write_vocabulary

@@ -12,9 +12,10 @@ from torch import Tensor
 from denn.bundle import Thresholds
 from denn.core.metrics import LabelTable, all_scores, frequency_bands, label_table, ranking_scores
 from denn.core.thresholds import decide, tune_global, tune_per_label
+from denn.datastore import Datastore
 from denn.errors import BundleError
-from denn.protocols import Datastore
-from denn.types import UNFAMILIAR, Document, LabelSpace, Scores
+from denn.prediction_types import UNFAMILIAR, Scores
+from denn.types import Document, LabelSpace
 from denn.wording import counted
 
 READ_AT_ONCE = 10_000  # stored texts that are compared with those to evaluate

@@ -10,7 +10,7 @@ from denn.errors import DataError, MissingExtraError
 if TYPE_CHECKING:
     import pandas as pd
 
-    from denn.types import Prediction
+    from denn.prediction_types import Prediction
 
 COLUMNS = "labels names scores confidence familiarity unfamiliar same_text parts words neighbours".split()
 

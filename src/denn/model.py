@@ -12,14 +12,16 @@ from denn.bundle import Card, undisturbed
 from denn.core.thresholds import decide
 from denn.data.corpus import labelled
 from denn.data.vocabularies import with_ids
+from denn.datastore import Datastore
 from denn.errors import BundleError, ConfigError, ConflictError, DataError
 from denn.evaluation import Evaluation, concatenate, copies_sentence, decision_thresholds, evaluate, stored_copies
 from denn.loading import load_parts, locate
 from denn.methods.new_labels import NewLabels
+from denn.prediction_types import Neighbour, Prediction, Scores
 from denn.predictions import checked, neighbours_with_texts, predictions
-from denn.protocols import Datastore, Method, Progress, Retriever
+from denn.protocols import Method, Progress, Retriever
 from denn.text_batches import batch_size, in_batches
-from denn.types import Document, LabelSpace, Neighbour, Prediction, Scores, Which
+from denn.types import Document, LabelSpace, Which
 from denn.validation import forget
 from denn.vocabulary import Vocabulary
 

@@ -7,7 +7,7 @@ from html import escape
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from denn.types import Prediction
+    from denn.prediction_types import Prediction
 
 NEIGHBOURS = 3  # shown at first; the others are behind a click
 CHARACTERS = 160  # of a neighbour's text

@@ -10,9 +10,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from denn.datastore import Datastore
 from denn.errors import BundleError
-from denn.protocols import Datastore, Method
-from denn.types import Neighbour, Neighbours, Prediction, Scores
+from denn.prediction_types import Neighbour, Neighbours, Prediction, Scores
+from denn.protocols import Method
 from denn.vocabulary import Vocabulary
 
 SHOWN = 10  # labels to show in addition to the chosen ones

@@ -11,10 +11,11 @@ import torch
 from torch import Tensor
 
 from denn.data.vocabularies import with_ids
+from denn.datastore import Datastore
 from denn.errors import BundleError, DataError
 from denn.methods.denn import DENN
 from denn.model import Model
-from denn.protocols import Datastore, Progress
+from denn.protocols import Progress
 from denn.types import Document, LabelSpace, Stage
 from denn.untrusted import REMEDY
 from denn.validation import Kept, digests_of

@@ -17,15 +17,17 @@ from denn.build import Silent, room
 from denn.clock import Clock
 from denn.combiners.judging import NOISE, decide_by_fold, f1_values, folds_of, lead_of, precision_values
 from denn.core.thresholds import decide
+from denn.datastore import Datastore
 from denn.durable import sync_all
 from denn.errors import ConflictError
 from denn.evaluation import evaluate, tune
 from denn.methods import relearning
 from denn.methods.denn import DENN
 from denn.model import Model, load
-from denn.protocols import Datastore, Progress
+from denn.prediction_types import Calibrated
+from denn.protocols import Progress
 from denn.refit_documents import check_enough, divide, kept_documents, labels_of
-from denn.types import Calibrated, Corpus, Document, LabelSpace, Stage
+from denn.types import Corpus, Document, LabelSpace, Stage
 from denn.validation import FOLDER, Kept, changing, with_folder
 from denn.witnesses.texts import Texts
 from denn.wording import counted

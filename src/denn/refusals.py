@@ -15,9 +15,10 @@ from denn.core.metrics import most_frequent_f1, multilabel_scores
 from denn.core.thresholds import decide, tune_global
 from denn.errors import DataError, StoreError, TrainingError
 from denn.locks import alone
+from denn.prediction_types import Scores
 from denn.stores.address import ELSEWHERE, FILE
 from denn.stores.embedded.sqlite import version
-from denn.types import Corpus, Document, LabelSpace, Scores
+from denn.types import Corpus, Document, LabelSpace
 from denn.wording import counted
 
 

@@ -21,10 +21,11 @@ from denn.build import train
 from denn.core.thresholds import decide
 from denn.data.corpus import split_documents
 from denn.data.rows import parse_text
+from denn.datastore import Datastore
 from denn.errors import ConfigError, DataError
 from denn.model import Model, load
-from denn.protocols import Datastore
-from denn.types import Corpus, Document, LabelSpace, Scores
+from denn.prediction_types import Scores
+from denn.types import Corpus, Document, LabelSpace
 
 Form = Literal["lists", "dense", "sparse"]  # of labels: lists of strings, or an indicator matrix
 

@@ -16,10 +16,10 @@ from torch import Tensor
 
 from denn import bundle
 from denn.bundle import Card
+from denn.datastore import Datastore
 from denn.durable import sync_all
 from denn.errors import BundleError, ConflictError, DataError
 from denn.locks import alone
-from denn.protocols import Datastore
 from denn.stores.rules import as_ids, check_meant
 from denn.types import Document, Where, Which
 from denn.untrusted import REMEDY, header, read_tensors, read_text

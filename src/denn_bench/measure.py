@@ -21,9 +21,10 @@ from denn.encoders.transformer import TransformerEncoder
 from denn.evaluation import Evaluation, concatenate, evaluate, systems_of
 from denn.methods.neighbours import WithNeighbours
 from denn.model import Model
+from denn.prediction_types import Scores
 from denn.protocols import Progress, Retriever
 from denn.report.combination import combination_of
-from denn.types import Corpus, Document, Scores, Stage
+from denn.types import Corpus, Document, Stage
 from denn_bench.machine import peak_memory
 from denn_bench.result import PREDICTION
 

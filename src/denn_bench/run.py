@@ -21,10 +21,11 @@ from denn.build import train
 from denn.config import Recipe, make_recipe, read_recipe
 from denn.errors import ConfigError, DataError
 from denn.model import Model, load
+from denn.prediction_types import Context
 from denn.protocols import Progress
 from denn.registry import CORPORA, did_you_mean, lookup
 from denn.strict_json import dumps
-from denn.types import Context, Corpus, Stage
+from denn.types import Corpus, Stage
 from denn_bench.machine import commit, machine, matrix_rate, peak_memory, reset_peak_memory
 from denn_bench.measure import Scored, cost, measure, rounded, score, speed, sweeps_of
 from denn_bench.result import SCHEMA, Result, completed, read

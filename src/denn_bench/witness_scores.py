@@ -15,7 +15,7 @@ from numpy.lib.npyio import NpzFile
 from torch import Tensor
 
 from denn.errors import DataError
-from denn.types import Context, Parts
+from denn.prediction_types import Context, Parts
 from denn.untrusted import first_line
 
 FORMAT = 1

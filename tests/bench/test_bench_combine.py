@@ -11,7 +11,7 @@ from denn.core.metrics import multilabel_scores
 from denn.core.thresholds import decide, tune_global
 from denn.data.corpus import read_corpus
 from denn.errors import DataError
-from denn.types import Context
+from denn.prediction_types import Context
 from denn_bench.combine import compare_all, read_run, table
 from denn_bench.studies import combine as study
 from denn_bench.studies import stability

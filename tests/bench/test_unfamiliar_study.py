@@ -2,7 +2,8 @@
 
 import pytest
 
-from denn.types import Document, Prediction
+from denn.prediction_types import Prediction
+from denn.types import Document
 from denn_bench.studies.unfamiliar import figures, summary
 
 

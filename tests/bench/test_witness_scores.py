@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from denn.errors import DataError
-from denn.types import Context
+from denn.prediction_types import Context
 from denn_bench.witness_scores import HIGHEST, WitnessScores
 
 TEXTS, LABELS = 12, 400

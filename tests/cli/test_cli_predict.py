@@ -14,7 +14,7 @@ import denn
 from denn.cli import main
 from denn.cli.prediction_files import as_row
 from denn.data.corpus import read_documents
-from denn.types import Prediction
+from denn.prediction_types import Prediction
 
 pytestmark = pytest.mark.slow  # whole commands on models
 

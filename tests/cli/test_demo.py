@@ -12,7 +12,7 @@ from denn.cli import demo
 from denn.core.metrics import multilabel_scores
 from denn.data.corpus import read_documents
 from denn.errors import DataError, TrainingError
-from denn.types import Neighbour, Prediction
+from denn.prediction_types import Neighbour, Prediction
 from denn_bench.systems.br import BR
 
 pytestmark = pytest.mark.slow  # the demo from end to end

@@ -2,7 +2,7 @@
 
 import torch
 
-from denn.types import Context
+from denn.prediction_types import Context
 
 
 def made(documents=200, labels=12, witnesses=("classifier", "neighbours", "words"), noise=1.0, seed=0):

@@ -14,7 +14,7 @@ from denn.combiners import additive, cells, mean_known
 from denn.combiners.additive import Additive
 from denn.core.combine import less_rejected, vote
 from denn.errors import BundleError
-from denn.types import Context
+from denn.prediction_types import Context
 
 WITNESSES = ("classifier", "neighbours", "words")
 scores = st.one_of(st.sampled_from([0.0, 0.5, 0.7, 1.0]), st.floats(0, 1, width=32))

@@ -14,7 +14,7 @@ from denn.combiners.learnt import FEWEST_DOCUMENTS, FILE, Learnt, choose
 from denn.core.metrics import multilabel_scores, precision_at_k
 from denn.core.thresholds import GRID, decide, tune_global
 from denn.errors import BundleError, ConfigError
-from denn.types import Context
+from denn.prediction_types import Context
 
 
 def test_it_learns_where_the_mean_is_misled():

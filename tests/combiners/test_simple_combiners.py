@@ -8,7 +8,7 @@ from denn.combiners import mean_known
 from denn.combiners.average import Average
 from denn.combiners.confidence import Confidence
 from denn.core.combine import combine_known, debiased_confidence
-from denn.types import Context
+from denn.prediction_types import Context
 
 NAN = float("nan")
 

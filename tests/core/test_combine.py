@@ -48,7 +48,7 @@ def vote_in_loops(similarity, labels, temperature):
 
 
 def sparse(labels):
-    """Return the offsets and label columns of `types.Neighbours` for labels (n,k,L)."""
+    """Return the offsets and label columns of `prediction_types.Neighbours` for labels (n,k,L)."""
     counts = labels.bool().sum(2).flatten()
     return torch.nn.functional.pad(counts.cumsum(0), (1, 0)), labels.nonzero()[:, 2]
 

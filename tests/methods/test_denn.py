@@ -20,11 +20,11 @@ from denn.encoders.transformer import TransformerEncoder
 from denn.errors import ConfigError
 from denn.methods.contrastive import CONTRASTS, VIEWS, DennNetwork, DennParameters, DennTraining, disagreement
 from denn.methods.denn import DENN, MATRICES
+from denn.prediction_types import Scores
 from denn.registry import COMBINERS, lookup
 from denn.training.batches import as_in
 from denn.training.neural import device_of
 from denn.training.session import spread
-from denn.types import Scores
 
 pytestmark = pytest.mark.slow  # trains, or loads a trained model
 

@@ -10,8 +10,9 @@ import denn
 from denn.errors import BundleError
 from denn.evaluation import concatenate, share_unfamiliar
 from denn.methods.familiarity import FILE, NEAREST, Familiarity, among_stored, nearness
+from denn.prediction_types import UNFAMILIAR, Prediction, Scores
 from denn.stores.embedded.store import EmbeddedStore
-from denn.types import UNFAMILIAR, Document, Prediction, Scores
+from denn.types import Document
 
 NONE = float("-inf")
 STRANGE = "zebra crossing painter"  # no word of the tiny corpus

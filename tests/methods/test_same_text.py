@@ -10,8 +10,9 @@ import torch
 import denn
 from denn.analysis.sweeps import Searched
 from denn.methods.same_text import Compared, Likeness, Stored, decide_by_same_text, is_typo, likeness_of, words_of
+from denn.prediction_types import Scores
 from denn.stores.embedded.temporary import MemoryStore
-from denn.types import Document, Scores, Where
+from denn.types import Document, Where
 
 STORED = (
     "The referee stopped the match after the goal, because a dog had run across the field of the stadium, and nobody "

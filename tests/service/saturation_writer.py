@@ -14,8 +14,8 @@ from pathlib import Path
 
 import torch
 
+from denn.datastore import Datastore
 from denn.errors import StoreError
-from denn.protocols import Datastore
 from denn.stores.address import open_store
 from denn.types import Document
 

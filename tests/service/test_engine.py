@@ -9,11 +9,12 @@ import torch
 from inside import PATIENCE, Gate, gated
 
 from denn.model import Model
+from denn.prediction_types import Prediction
 from denn.service.engine import DecisionOptions, Engine
 from denn.service.problems import Busy
 from denn.service.settings import Settings
 from denn.service.telemetry import Telemetry
-from denn.types import Document, Prediction
+from denn.types import Document
 
 TEXTS = ["goal match team", "oven butter sauce chef", "orbit rocket", "kyoto temple", "violin chord melody drum", "the"]
 TWO = "referee goal stadium kyoto temple sakura"  # sport, 日本 旅行

@@ -1,7 +1,7 @@
 """What is counted of predictions."""
 
+from denn.prediction_types import Prediction
 from denn.service.telemetry import Telemetry
-from denn.types import Prediction
 
 
 def test_empty_and_unfamiliar_predictions_are_counted():

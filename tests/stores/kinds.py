@@ -9,8 +9,8 @@ from pathlib import Path
 import postgres_server
 import torch
 
+from denn.datastore import Datastore
 from denn.errors import StoreError
-from denn.protocols import Datastore
 from denn.stores.embedded.store import EmbeddedStore
 from denn.stores.embedded.temporary import MemoryStore
 

@@ -9,8 +9,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from kinds import everything, labels_of, vectors
 
+from denn.datastore import Datastore
 from denn.errors import DataError, StoreError
-from denn.protocols import Datastore
 from denn.types import Document
 
 

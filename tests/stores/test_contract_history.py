@@ -7,8 +7,8 @@ import pytest
 import torch
 from kinds import everything, labels_of, vectors
 
+from denn.datastore import Datastore
 from denn.errors import ConflictError, StoreError
-from denn.protocols import Datastore
 from denn.types import Document, Where
 
 

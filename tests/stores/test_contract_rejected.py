@@ -7,8 +7,8 @@ import torch
 from kinds import everything, vectors
 
 from denn.build import Silent
+from denn.datastore import Datastore
 from denn.errors import DataError, StoreError
-from denn.protocols import Datastore
 from denn.stores.copying import copy
 from denn.stores.embedded.temporary import MemoryStore
 from denn.types import Document, Where

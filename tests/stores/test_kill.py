@@ -25,8 +25,8 @@ import pytest
 import torch
 from kill_worker import BATCH, DIMENSION, batch_of, ids_of
 
+from denn.datastore import Datastore
 from denn.errors import ConflictError
-from denn.protocols import Datastore
 from denn.stores.address import create_store, open_store
 
 KILLS = int(os.environ.get("DENN_KILLS", "12"))

@@ -12,10 +12,10 @@ from denn.build import Silent
 from denn.config import make_recipe
 from denn.encoders.transformer import TransformerEncoder
 from denn.errors import ConfigError
+from denn.prediction_types import Neighbours
 from denn.report.gather import gather
 from denn.report.page import render
 from denn.training.session import Training
-from denn.types import Neighbours
 from denn_bench.map import embedding_map
 from denn_bench.run import Run, digest, perform
 from denn_bench.systems.knn import KNN, KnnNetwork

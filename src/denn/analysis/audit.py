@@ -13,8 +13,9 @@ from denn.analysis.unseen import Judge, Stored
 from denn.core.choice import suspicion
 from denn.core.thresholds import decide
 from denn.errors import DataError
+from denn.prediction_types import Neighbour, Scores
 from denn.protocols import Progress, Retriever
-from denn.types import Document, LabelSpace, Neighbour, Scores, Stage
+from denn.types import Document, LabelSpace, Stage
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from denn.core.thresholds import decide
-from denn.types import Scores
+from denn.prediction_types import Scores
 
 
 def confusions(predicted: Tensor, gold: Tensor, names: Sequence[str], top: int = 30) -> list[dict[str, Any]]:

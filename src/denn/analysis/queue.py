@@ -15,7 +15,8 @@ import torch.nn.functional as F
 from denn.core.choice import expected_errors, spread_out
 from denn.core.thresholds import decide
 from denn.errors import ConfigError, DataError
-from denn.types import Document, Prediction
+from denn.prediction_types import Prediction
+from denn.types import Document
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -12,8 +12,9 @@ from torch import Tensor
 
 from denn.core.metrics import multilabel_scores
 from denn.core.thresholds import decide, tune_global
+from denn.prediction_types import Neighbours, Scores
 from denn.protocols import Retriever
-from denn.types import Document, LabelSpace, Neighbours, Scores
+from denn.types import Document, LabelSpace
 from denn.witnesses.texts import Texts
 
 KS = (5, 10, 20, 30, 40, 50)

@@ -11,9 +11,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from denn.analysis.queue import digest
+from denn.prediction_types import Scores, Support
 from denn.protocols import Progress, Retriever
 from denn.training.head import start_head
-from denn.types import Corpus, Document, LabelSpace, Scores, Support
+from denn.types import Corpus, Document, LabelSpace
 from denn.witnesses.support import named_words
 from denn.witnesses.texts import Texts
 

@@ -19,9 +19,10 @@ from typing import TYPE_CHECKING, Any
 
 from denn.cli import show
 from denn.cli.output import check_folder, writing
+from denn.prediction_types import Prediction
 from denn.report.combination import combination_of, system_names
 from denn.strict_json import dumps
-from denn.types import Corpus, Document, Prediction
+from denn.types import Corpus, Document
 from denn.wording import counted
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ import typer
 from denn.strict_json import dumps
 
 if TYPE_CHECKING:
-    from denn.types import Prediction
+    from denn.prediction_types import Prediction
 
 Write = Callable[["str | None", str, "Prediction"], None]  # id, text, prediction
 

@@ -15,7 +15,7 @@ import typer
 from denn.wording import counted
 
 if TYPE_CHECKING:
-    from denn.protocols import Datastore
+    from denn.datastore import Datastore
     from denn.types import Where, Which
     from denn.vocabulary import Vocabulary
 

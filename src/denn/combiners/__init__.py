@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from denn.types import Parts
+from denn.prediction_types import Parts
 
 
 def rows_of(parts: Parts, index: Tensor | slice) -> dict[str, Tensor]:

@@ -23,7 +23,7 @@ from denn.combiners.cells import (
 )
 from denn.core.monotone import NARROWEST, fit_logistic, fit_offsets, hats, quantiles, ramps
 from denn.errors import BundleError
-from denn.types import Context, Parts
+from denn.prediction_types import Context, Parts
 from denn.untrusted import REMEDY
 
 LOWEST = 1e-5  # scores are clamped to this and to 1 minus this, so that logits are finite

@@ -9,7 +9,7 @@ from typing import Self
 from torch import Tensor
 
 from denn.combiners import mean_known
-from denn.types import Context, Parts
+from denn.prediction_types import Context, Parts
 
 
 class Average:

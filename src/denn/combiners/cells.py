@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from denn.core.monotone import other_maximum
-from denn.types import Parts
+from denn.prediction_types import Parts
 
 BLOCK = 1_000_000  # cells processed together
 CELLS = 100_000  # of texts × labels that a fit uses besides the gold ones: half the most likely, half random

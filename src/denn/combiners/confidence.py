@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from denn.core.combine import combine, debiased_confidence
-from denn.types import Context, Parts
+from denn.prediction_types import Context, Parts
 
 
 class Confidence:

@@ -25,8 +25,8 @@ from denn.combiners.judging import (
 )
 from denn.core.calibration import calibration_error, log_loss
 from denn.errors import BundleError, ConfigError
+from denn.prediction_types import Context, Parts
 from denn.strict_json import dumps
-from denn.types import Context, Parts
 from denn.untrusted import REMEDY, read_object
 
 FILE = "combiner.json"

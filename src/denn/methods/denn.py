@@ -22,9 +22,10 @@ from denn.errors import BundleError, TrainingError
 from denn.methods.contrastive import DennNetwork, DennParameters, DennTraining
 from denn.methods.neighbours import WithNeighbours
 from denn.methods.same_text import decide_by_same_text
+from denn.prediction_types import Calibrated, Context, Neighbours, Scores, Support
 from denn.protocols import Combiner, Progress, Witness
 from denn.registry import COMBINERS, WITNESSES, lookup
-from denn.types import Calibrated, Context, Corpus, Document, Fitted, LabelSpace, Neighbours, Scores, Stage, Support
+from denn.types import Corpus, Document, Fitted, LabelSpace, Stage
 from denn.untrusted import REMEDY
 from denn.witnesses.support import named_words
 from denn.witnesses.texts import Texts

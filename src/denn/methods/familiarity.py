@@ -9,8 +9,8 @@ from typing import Self
 import torch
 from torch import Tensor
 
+from denn.datastore import Datastore
 from denn.errors import BundleError
-from denn.protocols import Datastore
 from denn.strict_json import dumps
 from denn.untrusted import REMEDY, read_object
 

@@ -14,16 +14,18 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from denn.datastore import Datastore
 from denn.errors import BundleError
 from denn.methods.ahead import Streams
 from denn.methods.classifier import Classifier
 from denn.methods.familiarity import Familiarity, among_stored
-from denn.protocols import Datastore, Finished, Scored, Witness
+from denn.prediction_types import Neighbours, Scores
+from denn.protocols import Finished, Scored, Witness
 from denn.stores.address import FILE, open_store
 from denn.stores.embedded.store import EmbeddedStore
 from denn.training.neural import Neural
 from denn.training.session import Training
-from denn.types import Corpus, LabelSpace, Neighbours, Scores
+from denn.types import Corpus, LabelSpace
 from denn.untrusted import REMEDY
 from denn.witnesses.classifier import ClassifierWitness
 from denn.witnesses.neighbours import NeighboursWitness

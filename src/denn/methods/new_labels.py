@@ -13,8 +13,9 @@ from torch import Tensor
 from denn.core.thresholds import GRID, tune_per_label
 from denn.errors import StoreError
 from denn.methods.backlog import Backlog
+from denn.prediction_types import Neighbours
 from denn.protocols import Retriever
-from denn.types import Neighbours, Where
+from denn.types import Where
 
 POSITIVES = 64  # documents of a label to judge
 CLOSE, FAR = 128, 128  # documents without it to judge: the nearest, and some of the next nearest

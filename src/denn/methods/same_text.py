@@ -10,8 +10,9 @@ from functools import cached_property
 
 import torch
 
-from denn.protocols import Datastore
-from denn.types import Document, Scores
+from denn.datastore import Datastore
+from denn.prediction_types import Scores
+from denn.types import Document
 
 COPY = 0.999  # minimum cosine of embeddings for comparing a text with all its neighbours
 NEAR, LEAST_SIMILARITY = 5, 0.8  # otherwise compare with this many, if they have at least this cosine

@@ -18,11 +18,12 @@ from denn.data.vocabularies import with_ids
 from denn.errors import DataError
 from denn.evaluation import Evaluation, concatenate, decision_thresholds, evaluate, stored_copies, systems_of
 from denn.model import Model
+from denn.prediction_types import Neighbour, Scores
 from denn.predictions import checked
 from denn.protocols import Progress, Retriever
 from denn.report.combination import combination_of
 from denn.text_batches import BATCH
-from denn.types import Document, LabelSpace, Neighbour, Scores, Stage
+from denn.types import Document, LabelSpace, Stage
 
 MAPPED = 1000  # maximum number of stored documents, and of texts, on the map
 COLOURED = 7  # number of labels with a colour on the map

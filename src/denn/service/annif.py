@@ -16,12 +16,13 @@ from pydantic import BaseModel, ConfigDict, FailFast, Field, TypeAdapter, Valida
 
 from denn import __version__
 from denn.model import Model
+from denn.prediction_types import Prediction
 from denn.service.answers import check_texts
 from denn.service.engine import Decided, DecisionOptions
 from denn.service.problems import Refusal, responses
 from denn.service.request_schemas import Label, Share
 from denn.service.state import Running, Service, Writer
-from denn.types import Document, Prediction
+from denn.types import Document
 
 router = APIRouter(prefix="/v1", tags=["Annif"])
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
+from denn.prediction_types import Neighbour
 from denn.service.engine import Decided, DecisionOptions
 from denn.service.problems import Refusal
 from denn.service.request_schemas import Options
 from denn.service.settings import Settings
-from denn.types import Document, Neighbour
+from denn.types import Document
 from denn.vocabulary import Vocabulary
 
 ANSWER_CHARACTERS = 10_000_000  # maximum length of all stored texts in one response

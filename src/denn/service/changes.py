@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import cast
 
 from denn.bundle import Card
-from denn.protocols import Datastore
+from denn.datastore import Datastore
 from denn.stores.copying import SOURCE
 
 TRAINING = 1  # number of the change that training makes

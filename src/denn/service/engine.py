@@ -14,12 +14,13 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar, get_args
 
 from denn.errors import DennError
 from denn.model import Model
+from denn.prediction_types import Prediction, Scores
 from denn.service.probe import Probe
 from denn.service.problems import Busy
 from denn.service.settings import Settings
 from denn.service.telemetry import Telemetry
 from denn.service.threads import BriefThreads
-from denn.types import Document, Prediction, Scores
+from denn.types import Document
 
 if TYPE_CHECKING:
     from torch import Tensor

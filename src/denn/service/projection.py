@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from denn.datastore import Datastore
 from denn.errors import StoreError
-from denn.protocols import Datastore
 from denn.types import Document
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from pydantic import AfterValidator, BeforeValidator
 from starlette.convertors import PathConvertor, register_url_convertor
 
 from denn.data.vocabularies import with_ids
-from denn.protocols import Datastore
+from denn.datastore import Datastore
 from denn.service.answers import check_answer, check_texts, document_json, documents_json
 from denn.service.problems import Mistake, Refusal, responses
 from denn.service.request_schemas import LARGEST, AddRequest, Id, Label, PatchRequest, PutRequest, Source

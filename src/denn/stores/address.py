@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from denn.datastore import Datastore
 from denn.errors import StoreError
-from denn.protocols import Datastore
 from denn.registry import STORES, lookup
 from denn.stores.trust import UntrustedError, is_trusted, trust
 

@@ -6,8 +6,9 @@ from itertools import zip_longest
 
 import torch
 
+from denn.datastore import Datastore
 from denn.errors import StoreError
-from denn.protocols import Datastore, Progress
+from denn.protocols import Progress
 from denn.types import Stage
 from denn.wording import counted
 

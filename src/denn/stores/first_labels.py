@@ -7,8 +7,8 @@ from typing import Any, cast
 
 from torch import Tensor
 
-from denn.protocols import Datastore
-from denn.types import Neighbours
+from denn.datastore import Datastore
+from denn.prediction_types import Neighbours
 
 
 def with_first_labels(store: Datastore, count: int) -> Datastore:

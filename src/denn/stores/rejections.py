@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from denn.types import Document, Neighbours
+from denn.prediction_types import Neighbours
+from denn.types import Document
 
 
 def signed_columns(document: Document, column_of: Mapping[str, int]) -> list[int]:

@@ -13,11 +13,12 @@ import torch
 
 from denn.clock import Clock
 from denn.errors import BundleError, ConfigError
+from denn.prediction_types import Scores
 from denn.protocols import Method, Progress
 from denn.training.kept import KeptStates
 from denn.training.network import Network, TransformerParameters
 from denn.training.session import Training
-from denn.types import Corpus, Fitted, LabelSpace, Scores
+from denn.types import Corpus, Fitted, LabelSpace
 from denn.untrusted import REMEDY, first_line
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from denn.prediction_types import Support
 from denn.protocols import Witness
-from denn.types import Support
 
 
 def named_words(witnesses: Iterable[Witness], texts: Sequence[str], columns: Sequence[Sequence[int]]) -> Support:

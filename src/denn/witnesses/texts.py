@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, overload
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from denn.types import Neighbours
+    from denn.prediction_types import Neighbours
 
 
 class Texts(Sequence[str]):

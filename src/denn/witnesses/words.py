@@ -16,8 +16,9 @@ from safetensors.numpy import save_file
 from torch import Tensor
 
 from denn.errors import BundleError, DataError, TrainingError
+from denn.prediction_types import Support
 from denn.protocols import Progress, Retriever, Witness
-from denn.types import Corpus, Document, LabelSpace, Stage, Support
+from denn.types import Corpus, Document, LabelSpace, Stage
 from denn.untrusted import REMEDY, first_line, header, read_lines, read_tensors
 from denn.witnesses.calibration import Calibration
 from denn.witnesses.ngrams import CHUNK, Floats, Integers, Matrix, Ngrams, WordTokens

@@ -29,7 +29,8 @@ from denn.analysis.unseen import FOLDS, Judge, Stored, fold_of
 from denn.cli.sources import Reading, open_corpus
 from denn.data.corpus import split_documents
 from denn.model import Model
-from denn.types import Document, LabelSpace, Scores
+from denn.prediction_types import Scores
+from denn.types import Document, LabelSpace
 from denn_bench.studies.machine import machine
 
 SHARE = 0.05

@@ -24,9 +24,10 @@ from denn.data.debian import load_debian
 from denn.encoders.transformer import TransformerEncoder
 from denn.encoders.weights import cache_folder
 from denn.methods.contrastive import DennParameters
+from denn.prediction_types import Context
 from denn.registry import CORPORA, lookup
 from denn.training.head import start_head
-from denn.types import Context, Corpus
+from denn.types import Corpus
 from denn.witnesses.words import Words
 from denn_bench.studies.stability import FOLDERS, nearest, votes_of
 from denn_bench.witness_scores import PARTS, WitnessScores

@@ -34,7 +34,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from denn.protocols import Datastore
+from denn.datastore import Datastore
 from denn.registry import STORES, lookup
 from denn.stores.address import create_store, kind_of, open_store
 from denn.stores.embedded.approximate import Approximate, candidates

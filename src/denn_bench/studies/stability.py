@@ -33,8 +33,9 @@ from denn.core.combine import combine, debiased_confidence, vote
 from denn.core.metrics import multilabel_scores
 from denn.core.thresholds import decide, tune_global
 from denn.methods.denn import DENN
+from denn.prediction_types import Context
 from denn.registry import CORPORA, lookup
-from denn.types import Context, Corpus
+from denn.types import Corpus
 from denn_bench.studies.machine import machine
 from denn_bench.witness_scores import WitnessScores
 

@@ -16,7 +16,8 @@ from typing import Any
 
 import denn
 from denn.data.corpus import read_documents
-from denn.types import Document, Prediction
+from denn.prediction_types import Prediction
+from denn.types import Document
 from denn_bench.studies.machine import report
 
 NONSENSE = (

@@ -16,8 +16,9 @@ from denn.clock import Clock
 from denn.core.metrics import multilabel_scores
 from denn.core.thresholds import decide, tune_global
 from denn.errors import BundleError
+from denn.prediction_types import Scores
 from denn.protocols import Method, Progress
-from denn.types import Corpus, Document, Fitted, LabelSpace, Scores, Stage
+from denn.types import Corpus, Document, Fitted, LabelSpace, Stage
 from denn.untrusted import read_tensors
 from denn_bench.systems.linear import LinearParameters, by_term, decision_values, learn, sparse_row
 from denn_bench.systems.tfidf import Matrix, Tfidf, array_types, from_arrays, in_threads, to_arrays

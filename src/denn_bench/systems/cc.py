@@ -15,8 +15,9 @@ from torch import Tensor
 
 from denn.clock import Clock
 from denn.errors import BundleError, ConfigError
+from denn.prediction_types import Scores
 from denn.protocols import Method, Progress
-from denn.types import Corpus, Fitted, LabelSpace, Scores, Stage
+from denn.types import Corpus, Fitted, LabelSpace, Stage
 from denn.untrusted import REMEDY, read_tensors
 from denn_bench.core.chain import follow_chain
 from denn_bench.systems.linear import LinearParameters, by_term, decision_values, learn, sparse_row

@@ -13,8 +13,9 @@ import torch
 
 from denn.clock import Clock
 from denn.errors import BundleError
+from denn.prediction_types import Scores
 from denn.protocols import Method, Progress
-from denn.types import Corpus, Fitted, LabelSpace, Scores
+from denn.types import Corpus, Fitted, LabelSpace
 from denn.untrusted import REMEDY, read_json
 
 FILE = "frequencies.json"

@@ -20,9 +20,9 @@ from denn.core.combine import combine_known, vote_sparse
 from denn.encoders.transformer import TransformerEncoder
 from denn.methods.classifier import Classifier, ClassifierParameters
 from denn.methods.neighbours import WithNeighbours
+from denn.prediction_types import Neighbours, Scores
 from denn.training.bounds import Neighbourhood
 from denn.training.network import Batch
-from denn.types import Neighbours, Scores
 from denn_bench.core.label_contrast import euclidean, shared_labels, weighted_contrast
 
 

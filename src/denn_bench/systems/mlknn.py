@@ -15,9 +15,10 @@ from torch import Tensor
 
 from denn.clock import Clock
 from denn.errors import BundleError
+from denn.prediction_types import Scores
 from denn.protocols import Method, Progress
 from denn.training.bounds import Neighbourhood
-from denn.types import Corpus, Fitted, LabelSpace, Scores, Stage
+from denn.types import Corpus, Fitted, LabelSpace, Stage
 from denn.untrusted import REMEDY, read_tensors
 from denn_bench.core.mlknn import neighbour_histograms, posterior
 from denn_bench.systems.tfidf import Matrix, Tfidf, TfidfParameters, array_types, from_arrays, in_threads, to_arrays

@@ -9,7 +9,7 @@ import pytest
 from acting import Page, expect, marks, run_batch
 
 from denn.data.corpus import read_documents
-from denn.types import UNFAMILIAR
+from denn.prediction_types import UNFAMILIAR
 
 pytestmark = marks
 

@@ -11,8 +11,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from denn.prediction_types import Neighbours
 from denn.stores.rejections import told_apart
-from denn.types import Neighbours
 
 if TYPE_CHECKING:
     from denn.stores.embedded.approximate import Approximate, Covered

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from denn.errors import StoreError
+from denn.prediction_types import Neighbours
 from denn.stores.embedded import index_file, ledger, read
 from denn.stores.embedded.index_maintenance import Index, IndexKeeper, maintain
 from denn.stores.embedded.pending_change import PendingChange
@@ -33,7 +34,7 @@ from denn.stores.embedded.sqlite import (
 )
 from denn.stores.rules import Relabelling, as_ids, check_dimension, check_meant, checked_age
 from denn.stores.unit_vectors import unit_rows
-from denn.types import Change, Document, Neighbours, Where, Which
+from denn.types import Change, Document, Where, Which
 
 
 class EmbeddedStore:

@@ -13,10 +13,10 @@ from weakref import WeakKeyDictionary
 import numpy as np
 import torch
 
+from denn.prediction_types import Neighbours
 from denn.stores.postgres.link import Connection, Vector
 from denn.stores.postgres.schema import INDEX_FROM
 from denn.stores.rejections import told_apart
-from denn.types import Neighbours
 
 OVERFETCH = 4  # the index has half precision: fetch this many times k, and rank them again by their full vectors
 FEWEST = 50  # minimum number to fetch from the index

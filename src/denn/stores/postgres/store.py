@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from denn.errors import StoreError
+from denn.prediction_types import Neighbours
 from denn.stores.postgres import read, undo
 from denn.stores.postgres.changes import Writing, change
 from denn.stores.postgres.link import Address, Connection, Link, connected, explained
@@ -26,7 +27,7 @@ from denn.stores.postgres.schema import (
 from denn.stores.postgres.search import State, by_index, nearest
 from denn.stores.rules import Relabelling, check_meant, checked_age
 from denn.stores.unit_vectors import unit_rows
-from denn.types import Change, Document, Neighbours, Where, Which
+from denn.types import Change, Document, Where, Which
 
 log = logging.getLogger(__name__)
 Result = TypeVar("Result")
