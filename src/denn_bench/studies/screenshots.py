@@ -72,7 +72,7 @@ def main() -> None:
             page.keyboard.press("Escape")
             page.click("#accept-all")
             page.keyboard.press("t")
-            expect(page.locator("main")).to_contain_text("What teaching changed")
+            expect(page.locator("#difference")).to_be_visible()
             page.wait_for_timeout(500)
             page.screenshot(path=arguments.out / "service-teach.png")
             phone = {"viewport": {"width": 400, "height": 800}, "color_scheme": "dark"}
