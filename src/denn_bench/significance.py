@@ -125,7 +125,7 @@ def compare(a: Sequence[Result], b: Sequence[Result], part_a: str, part_b: str, 
         lines.append(f"| t-test | {' | '.join(_t_cells(pairs, part_a, part_b))} |")
     paired = {one.name for pair in pairs for one in pair}
     if alone := [f"{one.recipe} {one.seed}" for one in (*a, *b) if one.name not in paired]:
-        lines += ["", f"Ignored because only one of the two has this seed: {', '.join(alone)}."]
+        lines += ["", f"Not compared, because the other system has no run with the same seed: {', '.join(alone)}."]
     return "\n".join(lines)
 
 

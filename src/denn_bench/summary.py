@@ -97,7 +97,8 @@ def caption(command: str, runs: Sequence[Result]) -> str:
     unique = len({run.name for run in runs})
     return (
         f"*{unique} run{'s' if unique > 1 else ''} with seed{'s' if ',' in seeds(runs) else ''} {seeds(runs)}; "
-        f"{machines}; {period}; commit {commits}. Mean ± standard deviation over seeds. {made}*"
+        f"{machines}; {period}; commit{'s' if ',' in commits else ''} {commits}. "
+        f"Mean ± standard deviation over seeds. {made}*"
     )
 
 

@@ -95,10 +95,10 @@ def main(results: Sequence[Result], corpus: str) -> Table:
 
 def _claim(denn: Sequence[Result], bert: Sequence[Result], rows: Mapping[str, Printed]) -> str:
     found = [
-        f"{name} {verdict(difference((denn, 'final'), (bert, 'final'), metric), change(rows, 'bert', 'denn', metric))}"
-        for metric, name in zip(METRICS, ("micro-F1", "macro-F1"), strict=True)
+        f"{name}: {verdict(difference((denn, 'final'), (bert, 'final'), metric), change(rows, 'bert', 'denn', metric))}"
+        for metric, name in zip(METRICS, ("Micro-F1", "macro-F1"), strict=True)
     ]
-    return f"The paper's claim that DENN beats BERT: {', '.join(found)}."
+    return f"The paper claims that DENN beats BERT. {'; '.join(found)}."
 
 
 def ablation(results: Sequence[Result]) -> Table:

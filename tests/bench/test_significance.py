@@ -170,7 +170,7 @@ def test_compare_gives_each_common_seed_all_of_them_and_the_t_test(gold):
     assert rows["1"].split("|")[2].strip().startswith(f"{100 * first:+.2f} [+")
     assert "0.005" in rows["all"]  # 2 / 401: no draw crosses 0
     assert "denn (final) minus bert (final) on toy" in text
-    assert text.endswith("Ignored because only one of the two has this seed: denn 0, bert 3.")
+    assert text.endswith("Not compared, because the other system has no run with the same seed: denn 0, bert 3.")
     assert "Ignored" not in compare(better, better, "final", "final", draws=50)
 
 

@@ -83,7 +83,7 @@ def test_main_sets_paper_and_runs_side_by_side(runs):
 
 def test_main_says_where_the_claim_does_not_hold():
     worse = [run("denn", quality={"final": 0.3}), run("bert", quality={"final": 0.9})]
-    assert "DENN beats BERT: micro-F1 does not hold, macro-F1 does not hold." in render("main-aapd", worse)
+    assert "DENN beats BERT. Micro-F1: does not hold; macro-F1: does not hold." in render("main-aapd", worse)
 
 
 def test_ablation_takes_each_row_from_its_recipe_and_part(runs):
@@ -242,7 +242,8 @@ def test_caption_has_dates_commits_and_seeds():
     late.data["commit"] = "fedcba98765432100000+changes"
     text = render("speed", [early, late])
     assert (
-        "*2 runs with seeds 0, 2; NVIDIA H200; 2026-01-02 to 2026-02-03; commit 0123456789, fedcba9876+changes." in text
+        "*2 runs with seeds 0, 2; NVIDIA H200; 2026-01-02 to 2026-02-03; commits 0123456789, fedcba9876+changes."
+        in text
     )
 
 
