@@ -12,6 +12,7 @@ from safetensors.torch import load_file, save_file
 
 import denn
 from denn import bundle
+from denn.bundle_card import Card, Thresholds
 from denn.errors import BundleError, DennError, TrainingError
 from denn.types import LabelSpace
 
@@ -130,11 +131,11 @@ def test_labels_survive_disk(tmp_path):
     labels = LabelSpace(("b a", "ä\u2028x", " ", "a\tb", "日本"))
     bundle.write_labels(tmp_path, labels)
     (tmp_path / "bundle.json").write_text(
-        bundle.Card(
+        Card(
             method="dummy",
             parameters={},
             corpus={"name": "", "train": 0, "valid": 0, "label_counts": [0] * 5},
-            thresholds={"final": bundle.Thresholds(per_label=(0.5,) * 5)},
+            thresholds={"final": Thresholds(per_label=(0.5,) * 5)},
             metrics={},
             training={},
             digests=bundle.digests(tmp_path),

@@ -5,7 +5,7 @@ import json
 import pytest
 import torch
 
-from denn.bundle import Thresholds
+from denn.bundle_card import Thresholds
 from denn.evaluation import concatenate, evaluate, label_thresholds, stored_copies, tune, untuned
 from denn.prediction_types import Scores
 from denn.stores.address import create_store

@@ -19,6 +19,7 @@ from typing import Any
 from safetensors import SafetensorError
 
 from denn import bundle
+from denn.bundle_card import Card
 from denn.callbacks import Watched
 from denn.clock import Clock
 from denn.config import Recipe, make_recipe
@@ -217,7 +218,7 @@ def _fingerprint(corpus: Corpus, recipe: Recipe, origin: Origin | None = None) -
 def _finish(staging: Path, corpus: Corpus, recipe: Recipe, facts: Mapping[str, object], shown: Progress) -> str | None:
     """Tune thresholds on the written model and write bundle.json last; return why the model is poor, or None."""
     counts, poor = Counter(label for document in corpus.train for label in document.labels), None
-    card = bundle.Card(
+    card = Card(
         method=recipe.method,
         parameters=recipe.as_dict()["parameters"],
         corpus={

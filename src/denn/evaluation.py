@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from denn.bundle import Thresholds
+from denn.bundle_card import Thresholds
 from denn.core.metrics import LabelTable, all_scores, frequency_bands, label_table, ranking_scores
 from denn.core.thresholds import decide, tune_global, tune_per_label
 from denn.datastore import Datastore

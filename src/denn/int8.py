@@ -17,7 +17,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from denn.bundle import Card
+from denn.bundle_card import Card
 from denn.core.metrics import multilabel_scores
 from denn.core.thresholds import decide
 from denn.encoders.quantised import Ranges

@@ -6,7 +6,8 @@ import logging
 from pathlib import Path
 from typing import NamedTuple
 
-from denn.bundle import Card, read, read_labels
+from denn.bundle import read, read_labels
+from denn.bundle_card import Card
 from denn.config import make_recipe
 from denn.errors import BundleError, ConfigError
 from denn.hub import is_hub_name

@@ -8,7 +8,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Self, cast
 
-from denn.bundle import Card, undisturbed
+from denn.bundle import undisturbed
+from denn.bundle_card import Card
 from denn.core.thresholds import decide
 from denn.data.corpus import labelled
 from denn.data.vocabularies import with_ids

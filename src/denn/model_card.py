@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from denn.bundle import Card, Trained
+from denn.bundle_card import Card, Trained
 from denn.hub import client
 from denn.types import LabelSpace
 

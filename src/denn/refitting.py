@@ -14,6 +14,7 @@ from torch import Tensor
 
 from denn import bundle
 from denn.build import Silent, room
+from denn.bundle_card import Card
 from denn.clock import Clock
 from denn.combiners.judging import NOISE, decide_by_fold, f1_values, folds_of, lead_of, precision_values
 from denn.core.thresholds import decide
@@ -153,7 +154,7 @@ def _refit(
     return Outcome(True, facts)
 
 
-def _refitted(card: bundle.Card, corpus: Corpus, found: Calibrated, facts: dict[str, object]) -> bundle.Card:
+def _refitted(card: Card, corpus: Corpus, found: Calibrated, facts: dict[str, object]) -> Card:
     """Return the card with the results of the refit, tuned on held-out documents."""
     metric, counts = str(facts["metric"]), dict(zip(corpus.labels.names, corpus.labels.counts, strict=True))
     thresholds = tune(found.scores, found.documents, metric)
@@ -175,7 +176,7 @@ def _clear(folder: Path) -> None:
     bundle.clear_unused(folder, bundle.read_card(folder))
 
 
-def _keep(folder: Path, card: bundle.Card, kept: Kept) -> bundle.Card:
+def _keep(folder: Path, card: Card, kept: Kept) -> Card:
     """Write validation documents that the model did not keep before."""
     name = bundle.new_name(folder, FOLDER)
     kept.save(folder / name)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from denn.bundle import Card, read, read_card, undisturbed
+from denn.bundle import read, read_card, undisturbed
+from denn.bundle_card import Card
 from denn.errors import BundleError
 from denn.model import Model
 from denn.registry import METHODS, lookup

@@ -11,7 +11,8 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from denn import __version__
-from denn.bundle import MOST_FILES, Card, read, read_card, undisturbed
+from denn.bundle import MOST_FILES, read, read_card, undisturbed
+from denn.bundle_card import Card
 from denn.encoders.weights import cache_folder
 from denn.errors import BundleError, ConfigError, HubError
 from denn.hub import NAME, client, explained

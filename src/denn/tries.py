@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from denn import bundle
+from denn.bundle_card import Card
 from denn.clock import Clock
 from denn.config import Recipe
 from denn.errors import FineTuningError
@@ -71,7 +72,7 @@ def _trains_in_part(parameters: Any) -> bool:
     return trained is not None and (trained != "auto" or device_of(parameters.device).type == "cpu")
 
 
-def _steps(card: bundle.Card, clock: Clock) -> float:
+def _steps(card: Card, clock: Clock) -> float:
     """Estimate how many training steps fit in the remaining time, from how long the first model took per document."""
     p, once = card.parameters, max(card.training["training_seconds"], 1e-3)
     read = clock.left() / once * card.training["documents_used"]

@@ -15,7 +15,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from denn import bundle
-from denn.bundle import Card
+from denn.bundle_card import Card
 from denn.datastore import Datastore
 from denn.durable import sync_all
 from denn.errors import BundleError, ConflictError, DataError

@@ -14,7 +14,7 @@ from denn.wording import counted
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from denn.bundle import Card
+    from denn.bundle_card import Card
     from denn.evaluation import Evaluation
     from denn.report.combination import Combination
 

@@ -31,7 +31,7 @@ from denn.cli.sources import Reading, open_corpus, with_reading
 from denn.wording import counted
 
 if TYPE_CHECKING:
-    from denn.bundle import Card
+    from denn.bundle_card import Card
     from denn.clock import Clock
     from denn.model import Model
     from denn.refusals import Existing

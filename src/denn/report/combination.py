@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from denn.bundle import Card
+from denn.bundle_card import Card
 from denn.errors import BundleError
 
 TITLES = {"confidence": "λ (confidence)"}  # display names of combiners and witnesses with unclear names

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Any
 
-from denn.bundle import Card
+from denn.bundle_card import Card
 from denn.report.gather import Findings
 from denn.report.page import warnings
 from denn.vocabulary import Vocabulary

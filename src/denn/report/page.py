@@ -9,7 +9,7 @@ from html import escape
 from importlib import resources
 from pathlib import Path
 
-from denn.bundle import Card
+from denn.bundle_card import Card
 from denn.errors import ConfigError
 from denn.evaluation import copies_sentence
 from denn.model import Model

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import cast
 
-from denn.bundle import Card
+from denn.bundle_card import Card
 from denn.datastore import Datastore
 from denn.stores.copying import SOURCE
 

@@ -1,0 +1,71 @@
+"""The card of a model, bundle.json: its fields, and whether they fit together."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt
+
+from denn.strict_json import not_finite
+from denn.untrusted import first_line
+
+Share = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
+
+
+class Thresholds(BaseModel):
+    """Decision thresholds of one score, tuned on validation."""
+
+    model_config = ConfigDict(frozen=True)
+
+    overall: Share = 0.5
+    per_label: tuple[Share, ...]  # one for each label of labels.txt
+
+
+class Trained(BaseModel):
+    """The corpus that a model was trained on."""
+
+    model_config = ConfigDict(frozen=True)
+
+    name: str
+    train: NonNegativeInt  # documents
+    valid: NonNegativeInt
+    label_counts: tuple[Annotated[int, Field(ge=0, lt=2**53)], ...]  # training documents of each label of labels.txt
+
+
+class Card(BaseModel):
+    """The content of bundle.json."""
+
+    model_config = ConfigDict(frozen=True)
+
+    format: Literal[2, 4] = 4
+    method: str
+    parameters: dict[str, Any]
+    corpus: dict[str, Any]
+    thresholds: dict[str, Thresholds]  # "final" and each part of the score
+    metrics: dict[str, Any]  # on validation
+    training: dict[str, Any]
+    digests: dict[str, str]  # sha256 of every file except the datastore, which keeps changing
+    versions: dict[str, str]
+    created: str  # ISO 8601
+    learnt: Annotated[str, Field(pattern=r"^(learnt-[1-9][0-9]{0,8})?$")] = ""  # folder of the last refit
+    validation: Annotated[str, Field(pattern=r"^(validation(-[1-9][0-9]{0,8})?)?$")] = ""  # folder of kept documents
+    refitted: dict[str, Any] | None = None  # the last refit: time, documents, labels, scores
+
+    def flaw(self, labels: int) -> str | None:
+        """Return what does not fit a model with this many labels, or None."""
+        try:
+            trained = Trained.model_validate(self.corpus)
+            datetime.fromisoformat(self.created)
+        except ValueError as error:  # includes pydantic's
+            return f"its corpus or date is invalid ({first_line(error)})"
+        if len(trained.label_counts) != labels:
+            return f"it counts documents for {len(trained.label_counts)} labels, but labels.txt has {labels}"
+        if number := not_finite({"metrics": self.metrics, "training": self.training}):
+            return f"{number}, expected a finite number"
+        if "final" not in self.thresholds:
+            return "it has no thresholds for the final score"
+        for name, thresholds in self.thresholds.items():
+            if len(thresholds.per_label) != labels:
+                return f"it has {len(thresholds.per_label)} thresholds for {name!r}, but labels.txt has {labels} labels"
+        return None
