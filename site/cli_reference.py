@@ -1,4 +1,4 @@
-"""The reference of the command line, made from the commands themselves."""
+"""The reference of the command line, generated from the commands themselves."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -26,7 +26,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def _described(command: Any, path: str, parent: Any) -> Iterator[str]:
-    """Write a command and, if it is a group, those below it."""
+    """Write a command and, if it is a group, its subcommands."""
     context = command.context_class(command, info_name=path, parent=parent)
     yield f"{'#' * (path.count(' ') + 2)} {path} {{#{path.replace(' ', '-')}}}\n"
     yield f"{_words(command.help or '')}\n"
@@ -43,7 +43,7 @@ def _described(command: Any, path: str, parent: Any) -> Iterator[str]:
 
 
 def _row(shown: str, text: str) -> str:
-    """Write the row of an argument or an option from what its help says."""
+    """Write the row of an argument or an option from its help text."""
     description, _, extra = text.partition("  [")
     facts = extra.removesuffix("]").split("; ") if extra else []
     default = next((fact.removeprefix("default: ") for fact in facts if fact.startswith("default: ")), "")

@@ -1,4 +1,4 @@
-"""Diagrams become part of their page, so that they have the colours of the mode that a reader chose, light or dark."""
+"""Embed diagrams in their page, so that they follow the reader's light or dark theme."""
 
 import re
 from pathlib import Path
@@ -8,5 +8,5 @@ DIAGRAM = re.compile(r'<img [^>]*src="(?:\.\./)*images/(concept-[a-z]+\.svg)"[^>
 
 
 def on_page_content(html: str, **_: object) -> str:
-    """Put the file of a diagram in the place of its image."""
+    """Replace the image of a diagram with the content of its file."""
     return DIAGRAM.sub(lambda image: (IMAGES / image[1]).read_text(encoding="utf-8"), html)

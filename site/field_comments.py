@@ -12,7 +12,7 @@ class FieldComments(griffe.Extension):
     """Describe fields that have no docstring by their comments."""
 
     def on_attribute_instance(self, *, attr: griffe.Attribute, **_: Any) -> None:
-        """Take the comment of a field that has just been read."""
+        """Use the comment of a field as its docstring."""
         if attr.docstring is None and attr.lineno and attr.endlineno:
             comment = COMMENT.search(attr.lines_collection[attr.filepath][attr.endlineno - 1])
             if comment and not comment[1].startswith(("type:", "noqa")):

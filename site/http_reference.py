@@ -1,4 +1,4 @@
-"""The reference of the HTTP API, made from the OpenAPI description that the service gives at /openapi.json."""
+"""The reference of the HTTP API, generated from the OpenAPI description that the service provides at /openapi.json."""
 
 import json
 from collections.abc import Iterator, Mapping
@@ -11,10 +11,10 @@ PAGE = "reference/http.md"
 DESCRIPTION = "reference/openapi.json"
 BEGINNING = """# HTTP API
 
-Every request that [`denn serve`](../service.md) answers. A running service has the same description at
-`/openapi.json`; here is [a copy](openapi.json) (OpenAPI 3.1). Keys are sent as `Authorization: Bearer KEY` or
-`X-API-Key: KEY`, or as the password of HTTP Basic ([keys](../service.md)). Errors are
- `application/problem+json`: see [Problem](#problem).
+All requests to [`denn serve`](../service.md). A running service provides this description at `/openapi.json`; here is
+[a copy](openapi.json) (OpenAPI 3.1). Send your key as `Authorization: Bearer KEY`, as `X-API-Key: KEY`, or as the
+password of HTTP Basic authentication ([keys](../service.md#keys-and-access)). Errors are
+`application/problem+json`; see [Problem](#problem).
 
 """
 Schema = Mapping[str, Any]
@@ -53,7 +53,7 @@ def _page(described: Schema) -> Iterator[str]:
 
 
 def _operation(method: str, path: str, operation: Schema) -> Iterator[str]:
-    """Write one request: what it does, its parameters, its body and its answers."""
+    """Write one request: what it does, its parameters, its body and its responses."""
     yield f"### {method} {path} {{#{operation['operationId']}}}\n"
     title, told = operation.get("summary", ""), operation.get("description", "")
     yield f"{_text(told or title + '.')}\n"
@@ -66,7 +66,7 @@ def _operation(method: str, path: str, operation: Schema) -> Iterator[str]:
         yield ""
     if body := operation.get("requestBody"):
         yield f"Body: {_content(body)}\n"
-    yield "| Answer | Content | |\n|---|---|---|"
+    yield "| Status | Content | Description |\n|---|---|---|"
     for code, answer in operation["responses"].items():
         yield f"| {code} | {_content(answer)} | {_text(answer.get('description', ''))} |"
     yield ""
@@ -88,8 +88,12 @@ def _kind(schema: Schema) -> str:
     kind = _plain(schema)
     limits = {"minimum": "at least", "maximum": "at most", "minLength": "at least", "maxLength": "at most"}
     limits |= {"minItems": "at least", "maxItems": "at most", "exclusiveMinimum": "above"}
-    units = {"minLength": " characters", "maxLength": " characters", "minItems": " items", "maxItems": " items"}
-    notes = [f"{word} {schema[name]:,}{units.get(name, '')}" for name, word in limits.items() if name in schema]
+    units = {"minLength": " character", "maxLength": " character", "minItems": " item", "maxItems": " item"}
+    notes = [
+        f"{word} {schema[name]:,}{units.get(name, '')}{'s' * (name in units and schema[name] != 1)}"
+        for name, word in limits.items()
+        if name in schema
+    ]
     if schema.get("default") is not None:
         notes.append(f"default `{json.dumps(schema['default'], ensure_ascii=False)}`")
     return ", ".join([kind, *notes])

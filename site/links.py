@@ -1,4 +1,4 @@
-"""Links from pages to what is outside docs/: files are copied into the site, links to folders become plain text."""
+"""Links that leave docs/: files are copied into the site, links to folders become plain text."""
 
 import re
 from pathlib import Path
