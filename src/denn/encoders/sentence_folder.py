@@ -1,10 +1,11 @@
-"""Read the settings of a sentence-transformers folder: modules, pooling, length and lower case.
+"""Read and write the settings of a sentence-transformers folder: modules, pooling, length and lower case.
 
 Folders without these files, as transformers writes them, are read as well.
 """
 
 from __future__ import annotations
 
+import json
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -69,6 +70,15 @@ def default_pooling(folder: Path, part: str = POOLING) -> Pooling:
             f"The encoder in {folder} pools by {shown!r}, expected mean or cls. Choose one: --set pooling=mean"
         )
     return cast(Pooling, modes[0])
+
+
+def write_settings(folder: Path, pooling: Pooling, max_length: int | None) -> None:
+    """Write the pooling and the maximum length, if there is one, so that `read_folder` reads them back."""
+    (folder / POOLING).mkdir()
+    modes = {"pooling_mode_mean_tokens": pooling == "mean", "pooling_mode_cls_token": pooling == "cls"}
+    (folder / POOLING / "config.json").write_text(json.dumps(modes))
+    if max_length is not None:
+        (folder / LENGTH).write_text(json.dumps({"max_seq_length": max_length}))
 
 
 def _modules(folder: Path) -> dict[str, str]:

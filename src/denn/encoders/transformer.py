@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Any, cast
 
 import torch
 from tokenizers import Tokenizer
@@ -17,8 +16,10 @@ from denn.encoders import packed, quantised
 from denn.encoders.checkpoint_folder import load_model
 from denn.encoders.layers import FIRST_POSITION, Layer, Parts, layers_of, parts_of
 from denn.encoders.layout import Layout, send
+from denn.encoders.padded import padded_states
+from denn.encoders.precision import Precision, matrix_dtype
 from denn.encoders.quantised import QuantisedLayer, Ranges
-from denn.encoders.sentence_folder import LENGTH, Pooling, read_folder
+from denn.encoders.sentence_folder import Pooling, read_folder, write_settings
 from denn.encoders.tokenizer_file import load_tokenizer
 from denn.encoders.tokens import Tokens, tokenize
 from denn.encoders.weights import CARRIED, locate
@@ -26,8 +27,6 @@ from denn.errors import ConfigError, EncoderError
 from denn.untrusted import first_line
 
 log = logging.getLogger(__name__)
-
-Precision = Literal["auto", "float32", "bfloat16"]
 
 MOST_BIAS = 2**28  # numbers that MPNet adds to attention, one for each head and pair of positions
 HEAD_SIZES = (16, 32, 64, 128)  # supported by our CUDA kernels
@@ -96,11 +95,7 @@ class TransformerEncoder(nn.Module):
         self.tokenizer.no_padding()
         self.tokenizer.no_truncation()
         (folder / "tokenizer.json").write_text(self.tokenizer.to_str(pretty=True), encoding="utf-8")
-        (folder / "1_Pooling").mkdir()
-        modes = {"pooling_mode_mean_tokens": self.pooling == "mean", "pooling_mode_cls_token": self.pooling == "cls"}
-        (folder / "1_Pooling" / "config.json").write_text(json.dumps(modes))
-        if self.limit is not None:
-            (folder / LENGTH).write_text(json.dumps({"max_seq_length": self.limit}))
+        write_settings(folder, self.pooling, self.limit)
 
     @property
     def width(self) -> int:
@@ -115,9 +110,7 @@ class TransformerEncoder(nn.Module):
     @property
     def dtype(self) -> torch.dtype:
         """The precision of the matrix products on the current device."""
-        if self.precision != "auto":
-            return torch.bfloat16 if self.precision == "bfloat16" else torch.float32
-        return torch.bfloat16 if _fast_bfloat16(self.device) else torch.float32
+        return matrix_dtype(self.precision, self.device)
 
     @property
     def pass_tokens(self) -> int:
@@ -181,7 +174,7 @@ class TransformerEncoder(nn.Module):
         """
         if self.first_position is None:
             with torch.autocast(self.device.type, self.dtype, enabled=self.dtype != torch.float32):
-                return self._padded_states(ids, layout)
+                return padded_states(self.model, ids, layout)
         x = ids.to(self.dtype) if ids.is_floating_point() else self.lower(ids, layout, types)
         dropouts = self._dropouts()
         if seeds is None and self.kernels:
@@ -330,22 +323,3 @@ class TransformerEncoder(nn.Module):
                 bias = self.model.encoder.compute_position_bias(longest)[0]  # (heads, longest, longest)
                 kept = self._bias = made_of, packed.prepare_bias(bias, self.dtype, self.kernels)
         return kept[1]
-
-    def _padded_states(self, ids: Tensor, layout: Layout) -> Tensor:
-        """Run an architecture without a packed form through its own forward, padded to the longest text."""
-        longest = layout.longest
-        padded = ids.new_zeros(len(layout.starts) - 1, longest)
-        padded[layout.document, layout.positions] = ids
-        mask = torch.arange(longest, device=ids.device) < layout.sizes[:, None]
-        states = self.model(input_ids=padded, attention_mask=mask.long()).last_hidden_state
-        return cast(Tensor, states[layout.document, layout.positions])
-
-
-def _fast_bfloat16(device: torch.device) -> bool:
-    """Return whether the device multiplies bfloat16 matrices faster than float32.
-
-    CUDA does since Ampere, and so do CPUs with AMX or AVX-512 BF16.
-    """
-    if device.type == "cuda":
-        return bool(torch.cuda.is_bf16_supported(including_emulation=False))
-    return bool(torch.cpu._is_amx_tile_supported() or torch.cpu._is_avx512_bf16_supported())

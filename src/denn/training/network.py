@@ -16,9 +16,10 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from denn.encoders.layout import Layout
+from denn.encoders.precision import Precision
 from denn.encoders.sentence_folder import Pooling
 from denn.encoders.tokens import Tokens
-from denn.encoders.transformer import Precision, TransformerEncoder
+from denn.encoders.transformer import TransformerEncoder
 from denn.errors import BundleError, ConfigError
 from denn.protocols import Encoder, Progress
 from denn.training.bounds import Layers, Length

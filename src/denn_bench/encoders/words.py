@@ -13,8 +13,8 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from denn.encoders.layout import Layout
+from denn.encoders.precision import Precision
 from denn.encoders.tokens import CHARACTERS_PER_TOKEN, Tokens
-from denn.encoders.transformer import Precision
 from denn.errors import BundleError, EncoderError
 from denn.untrusted import REMEDY, header, read_lines, read_tensors
 
