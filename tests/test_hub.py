@@ -208,7 +208,7 @@ def test_a_name_that_leads_out_of_the_folder_is_refused(pushed, name):
     card["digests"][name] = "0" * 64
     pushed.repos[NAME].commit("main", files | {"bundle.json": json.dumps(card).encode()})
     asked = len(pushed.requests)
-    with pytest.raises(BundleError, match="which is not in its folder"):
+    with pytest.raises(BundleError, match="names a file outside its folder"):
         denn.load(NAME)
     assert {path.rpartition("/")[2] for _, path in pushed.requests[asked:]} == {"topics", "bundle.json"}
 

@@ -64,13 +64,13 @@ def test_a_prediction_is_a_table_in_a_notebook():
     ]
     assert [row[2] for row in cells.rows if row[2][0] == "n"] == ["n0", "n1", "n2", "n3", "n4"]
     assert len(cells.rows[4][3]) == 160 and "<summary>2 more</summary>" in html
-    assert "Unfamiliar: the datastore has nothing similar to this text." in html
+    assert "Unfamiliar text: no stored document is similar, so these labels are less reliable." in html
     assert "<script>" not in html and "<b>" not in html and "color" not in html
 
 
 def test_a_prediction_without_labels_or_evidence_says_so():
     html = denn.Prediction((), {}, None, (), same_text="<7>")._repr_html_()
-    assert "No label reaches its threshold." in html and "stored document &lt;7&gt;, which has the same text" in html
+    assert "No label reaches its threshold." in html and "Document &lt;7&gt; has the same text" in html
 
 
 def test_predictions_become_a_frame():

@@ -217,7 +217,7 @@ def test_random_states_are_seeds(classifier, data):
         ("one text", [["a"]], "Got str, expected a list of texts"),
         (7, [["a"]], "Got int, expected a list of texts"),
         (["one", 2], [["a"], []], r"Text 1: the text is a number \(2\), expected a string"),
-        (["one"], [["a"], ["b"]], "Got 1 texts and the labels of 2, expected as many"),
+        (["one"], [["a"], ["b"]], "Got labels for 2 texts, expected 1. Give labels for each text"),
         (
             ["one", "two"],
             ["a", "b"],

@@ -24,7 +24,7 @@ class Validation:
     epoch: float  # epochs so far
     seconds: float  # in the training loop, with those before a resume
     loss: float | None  # mean training loss of the last steps
-    metrics: Mapping[str, float]  # of the validation documents: micro_f1 (at 0.5), tuned_micro_f1, …
+    metrics: Mapping[str, float]  # on the validation documents: micro_f1 (at 0.5), tuned_micro_f1, …
 
 
 class Watched:

@@ -24,7 +24,7 @@ class Origin:
     folder: Path
     parameters: Mapping[str, Any]  # used unless others are given
     facts: Mapping[str, object]  # for the bundle
-    digest: str  # of its bundle.json, which contains the digests of all other files
+    digest: str  # digest of its bundle.json, which contains the digests of all other files
 
 
 def open_origin(

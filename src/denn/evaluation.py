@@ -30,8 +30,8 @@ class Evaluation:
     documents: int
     unknown_labels: int  # labels of the documents that the model does not know; each counts as missed
     systems: Mapping[str, Mapping[str, Mapping[str, float]]]  # part → threshold → metric → value
-    bands: Sequence[Mapping[str, Any]]  # of the final score at the tuned threshold
-    table: LabelTable  # of the same scores
+    bands: Sequence[Mapping[str, Any]]  # by label frequency, for the final score at the tuned threshold
+    table: LabelTable  # per label, for the same scores
     confidence: float | None  # mean λ
     unfamiliar: float | None = None  # share of the documents that are unfamiliar; None if it was not measured
 
@@ -46,10 +46,8 @@ class Evaluation:
         if self.unfamiliar is None:
             return ""
         count = round(self.unfamiliar * self.documents)
-        return (
-            f"{count:,} of {self.documents:,} documents ({100 * self.unfamiliar:.1f} %) are unfamiliar: the datastore "
-            "has nothing similar to them."
-        )
+        share = f"{count:,} of {self.documents:,} ({100 * self.unfamiliar:.1f} %)"
+        return f"Unfamiliar documents: {share}. No stored document is similar to them."
 
     def as_dict(self) -> dict[str, Any]:
         """Return plain values for JSON: the headline metrics by name, then everything else."""

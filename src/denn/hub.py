@@ -14,13 +14,13 @@ from denn.untrusted import first_line
 
 PART = r"[A-Za-z0-9_](?:[\w.-]{0,94}[\w])?"
 NAME, BARE = re.compile(f"{PART}/{PART}", re.ASCII), re.compile(PART, re.ASCII)
-REASONS = {  # by the name of the client's error or of one of its base classes; the first match counts
+REASONS = {  # error class of the client (or a base class) → explanation; the first match wins
     "GatedRepoError": "access to it must be requested on its page first",
     "RepositoryNotFoundError": "no such repository, or your token cannot read it (log in with `hf auth login`)",
     "RevisionNotFoundError": "it has no such revision",
     "LocalEntryNotFoundError": "the hub cannot be reached, and it was not downloaded before",
     "OfflineModeIsEnabled": "offline mode is on (HF_HUB_OFFLINE), and it was not downloaded before",
-    "HFValidationError": "this is not a name that the hub allows",
+    "HFValidationError": "this is not a valid name on the hub",
     "ConnectError": "the hub cannot be reached",
     "TimeoutException": "the hub does not answer",
 }

@@ -39,7 +39,7 @@ LEAST_GAIN = 1.1  # times as fast as without int8
 AROUND = torch.linspace(-0.5, 0.5, 11)  # offsets from the tuned threshold, in logits
 PATIENCE = 30.0  # seconds that measuring F1 may take unless int8 was requested
 TIMED_TOKENS, ROUNDS = 256, 3
-REVISION = 1  # of the computation in `denn.encoders.quantised`; a new revision is measured again
+REVISION = 1  # increase when `denn.encoders.quantised` computes differently, so that int8 is measured again
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class Measured:
     documents: int
     loss: float  # percentage points of micro-F1
     gain: float  # times as fast as without int8
-    ranges: Sequence[Ranges]  # of the values that the integers represent
+    ranges: Sequence[Ranges]  # ranges of the values that the integers represent
 
     @property
     def is_allowed(self) -> bool:

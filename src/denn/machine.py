@@ -1,4 +1,4 @@
-"""What this machine offers, as far as the system says."""
+"""The memory of this machine, and the priority of this process."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ import os
 
 
 def memory() -> int | None:
-    """Return the bytes of memory; None if the system does not say, as on Windows."""
+    """Return the bytes of memory; None if the system does not report it, as on Windows."""
     try:
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     except (AttributeError, ValueError, OSError):
         return None
 
 
-def step_back(niceness: int) -> None:
+def lower_priority(niceness: int) -> None:
     """Lower the priority of this process or thread, if the system can."""
     if hasattr(os, "nice"):
         os.nice(niceness)

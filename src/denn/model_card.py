@@ -8,7 +8,7 @@ from denn.bundle_card import Card, Trained
 from denn.hub import client
 from denn.types import LabelSpace
 
-MOST_LABELS = 50  # that are listed
+MOST_LABELS = 50  # maximum number of labels to list
 METRICS = {  # in bundle.json → on the hub: type and name
     "micro_f1": ("f1", "Micro F1"),
     "macro_f1": ("f1", "Macro F1"),
@@ -66,11 +66,11 @@ def _metadata(name: str, card: Card, license: str | None) -> str:
 
 def _introduction(card: Card, labels: LabelSpace) -> str:
     witnesses = card.parameters.get("witnesses")
-    heard = f" Its witnesses are {_listed(witnesses)}." if witnesses else ""
+    named = f" Its witnesses are {_listed(witnesses)}." if witnesses else ""
     version = card.versions.get("denn", "")
     return (
         f"This model assigns any number of {len(labels):,} labels to a text and shows the evidence for each one."
-        f"{heard} It was trained with denn {version} (method {_code(card.method)}) on {card.created[:10]}."
+        f"{named} It was trained with denn {version} (method {_code(card.method)}) on {card.created[:10]}."
     )
 
 
@@ -132,11 +132,11 @@ def _limitations(card: Card, labels: LabelSpace, stored: int, kept: int) -> str:
     lines = [
         f"- **It contains texts:** the datastore holds {stored:,} documents and the model keeps {kept:,} validation "
         "documents. Everybody who can download it can read them.",
-        "- Labels are suggestions. Texts unlike the training documents (`prediction.unfamiliar`) need a person.",
+        "- Labels are suggestions. Have a person check texts unlike the training documents (`prediction.unfamiliar`).",
         f"- {rare:,} of {len(labels):,} labels have fewer than 10 training documents; expect more errors there."
         if rare
         else "",
-        "- It repeats the habits of the people who labelled the corpus, mistakes included.",
+        "- It learnt from how people labelled the corpus, and repeats their mistakes.",
     ]
     return "## Limitations\n\n" + "\n".join(line for line in lines if line)
 

@@ -10,14 +10,14 @@ if TYPE_CHECKING:
     from denn.prediction_types import Prediction
 
 NEIGHBOURS = 3  # shown at first; the others are behind a click
-CHARACTERS = 160  # of a neighbour's text
-TABLE = '<table style="margin: 0 0 0.5em 0">'  # with the notebook's colours
+CHARACTERS = 160  # maximum length of a neighbour's text
+TABLE = '<table style="margin: 0 0 0.5em 0">'  # no colours: the notebook's theme applies
 
 
 def render(prediction: Prediction) -> str:
     """Return the HTML of a prediction, with all user content escaped."""
-    heard = sorted(map(list, prediction.parts.values()), key=len)
-    witnesses = heard[-1] if heard else []  # of the label that most of them know
+    known = sorted(map(list, prediction.parts.values()), key=len)
+    witnesses = known[-1] if known else []  # those of the label that most witnesses know
     rows = [_label(prediction, label, score, witnesses) for label, score in prediction.scores.items()]
     found = [
         (f"{one.similarity:.3f}", ", ".join(map(prediction.vocabulary.name, one.labels)), one.id, _shortened(one.text))
@@ -34,8 +34,8 @@ def render(prediction: Prediction) -> str:
 
 def _label(prediction: Prediction, label: str, score: float, witnesses: Sequence[str]) -> Sequence[str]:
     """Return the cells of a label: chosen or not, scores, words."""
-    heard = prediction.parts.get(label, {})
-    scores = [f"{heard[name]:.3f}" if name in heard else "–" for name in witnesses]
+    known = prediction.parts.get(label, {})
+    scores = [f"{known[name]:.3f}" if name in known else "–" for name in witnesses]
     words = ", ".join(word for word, _ in prediction.words.get(label, ()))
     name = prediction.vocabulary.name(label)
     return (f"{'✓ ' if label in prediction.labels else ''}{name}", f"{score:.3f}", *scores, words)
@@ -47,9 +47,9 @@ def _facts(prediction: Prediction) -> list[str]:
     if not prediction.labels:
         said.append("No label reaches its threshold.")
     if prediction.same_text is not None:
-        said.append(f"The labels are those of the stored document {prediction.same_text}, which has the same text.")
+        said.append(f"Document {prediction.same_text} has the same text, so its labels are used.")
     if prediction.unfamiliar:
-        said.append("Unfamiliar: the datastore has nothing similar to this text.")
+        said.append("Unfamiliar text: no stored document is similar, so these labels are less reliable.")
     return said
 
 

@@ -25,7 +25,7 @@ from denn.wording import counted
 def check_corpus(corpus: Corpus) -> None:
     """Reject a corpus that cannot be trained on or stored, before spending any time on it."""
     if not any(document.labels for document in corpus.train):
-        raise DataError(f"None of the {len(corpus.train)} training documents has a label; there is nothing to learn.")
+        raise DataError(f"None of the {len(corpus.train)} training documents has a label. Add labels to some of them.")
     broken = [name for name in corpus.labels.names if name.splitlines() != [name]]
     if broken:
         raise DataError(f"Got the label {broken[0]!r}, expected a name on one line.")

@@ -1,4 +1,4 @@
-"""Models on the Hugging Face hub: push a model's folder, and fetch one into a folder of its own."""
+"""Models on the Hugging Face hub: push a model's folder, and download one into its own folder."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def _wanted(name: str, card: Card) -> list[str]:
     for file in card.digests:
         parts = PurePosixPath(file).parts
         if ".." in parts or file.startswith("/") or "\\" in file or ":" in file or not file.isprintable():
-            raise BundleError(f"{name} on the hub names the file {ascii(file)[:200]}, which is not in its folder.")
+            raise BundleError(f"{name} on the hub names a file outside its folder: {ascii(file)[:200]}. Do not use it.")
     if len(card.digests) > MOST_FILES:
         raise BundleError(f"{name} on the hub has more than {MOST_FILES} files; expected a model.")
     return ["bundle.json", *sorted(card.digests), STORE]

@@ -27,7 +27,7 @@ from denn.model import Model, load
 from denn.prediction_types import Scores
 from denn.types import Corpus, Document, LabelSpace
 
-Form = Literal["lists", "dense", "sparse"]  # of labels: lists of strings, or an indicator matrix
+Form = Literal["lists", "dense", "sparse"]  # form of the labels: lists of strings, or an indicator matrix
 
 SHARED_MEMORY = "*-shm"  # SQLite's, created again when the database is opened
 
@@ -86,7 +86,7 @@ class DennClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # s
         texts = _texts(X)
         rows, self.classes_, self._form = _read_labels(y)
         if len(rows) != len(texts):
-            raise InputError(f"Got {len(texts):,} texts and the labels of {len(rows):,}, expected as many.")
+            raise InputError(f"Got labels for {len(rows):,} texts, expected {len(texts):,}. Give labels for each text.")
         names = tuple(map(str, self.classes_))
         documents = [
             Document(text, tuple(names[column] for column in columns), str(number))

@@ -57,7 +57,7 @@ def best_of_tries(
     first, second = Try(workdir / unfinished.FIRST, facts["poor"]), None
     if card.training["documents_used"] == card.training["documents_given"]:
         if _trains_in_part(recipe.parameters) or _steps(card, clock) < ENOUGH_STEPS:
-            start = first.folder  # with a trained head
+            start = first.folder  # its head is already trained
         try:
             second = attempt(_with(recipe, witnesses=tuple(card.parameters["witnesses"])), start, kept)
         except FineTuningError as reason:

@@ -44,7 +44,7 @@ def read_json(path: Path, error: type[DennError], most: int = MOST_JSON) -> Any:
     text = read_text(path, error, most)
     try:
         return json.loads(text)
-    except (ValueError, RecursionError) as reason:  # also numbers with thousands of digits, and deeply nested lists
+    except (ValueError, RecursionError) as reason:  # includes numbers with thousands of digits and deeply nested lists
         raise error(f"{path} is damaged: it is not valid JSON. {REMEDY}") from reason
 
 

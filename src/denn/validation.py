@@ -20,12 +20,12 @@ from denn.datastore import Datastore
 from denn.durable import sync_all
 from denn.errors import BundleError, ConflictError, DataError
 from denn.locks import alone
-from denn.stores.rules import as_ids, check_meant
+from denn.stores.rules import as_ids, check_filter
 from denn.types import Document, Where, Which
 from denn.untrusted import REMEDY, header, read_tensors, read_text
 
 FOLDER, DOCUMENTS, VECTORS = "validation", "documents.jsonl", "vectors.safetensors"
-MOST_BYTES = 64 * 2**20  # of documents; if there are more, only some are kept
+MOST_BYTES = 64 * 2**20  # limit for the kept documents; if there are more, only some are kept
 
 
 @dataclass(frozen=True)
@@ -96,7 +96,7 @@ def forget(folder: Path | None, store: Datastore, which: Which, *, source: str =
     kept = matching(folder, which)
     if folder is None or not kept:
         return store.forget(which, source=source, everything=everything)
-    check_meant(which, everything)
+    check_filter(which, everything)
     with changing(folder):
         ids = store.select(which) if isinstance(which, Where) else as_ids(which)
         if stored := [id for id in ids if id not in kept or is_known(store, id)]:

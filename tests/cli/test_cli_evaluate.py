@@ -58,7 +58,7 @@ def test_tables_fit_80_columns_and_show_the_same_numbers(run, tiny_model, files)
     empty = round(20 * found["empty_predictions"])
     assert f"Documents without a label at the tuned threshold: {empty} of 20." in ran.out
     count = round(20 * found["unfamiliar"])
-    assert f"{count} of 20 documents ({5 * count:.1f} %) are unfamiliar" in " ".join(ran.out.split())
+    assert f"Unfamiliar documents: {count} of 20 ({5 * count:.1f} %)" in " ".join(ran.out.split())
     assert "The model does not know" not in ran.out
 
 

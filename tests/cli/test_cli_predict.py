@@ -227,7 +227,7 @@ def test_a_table_on_standard_input_is_told_by_its_header(run, tiny_model, mark):
         stdin=TABLE.replace(",", mark, 1).replace("7,", f"7{mark}").replace("8,", f"8{mark}").encode(),
     )
     assert [row["id"] for row in ran.rows] == ["7", "8"]
-    assert f"is read as {'CSV' if mark == ',' else 'TSV'}, as its first line names the column 'text'" in ran.err
+    assert f"as {'CSV' if mark == ',' else 'TSV'}, because its first line names the column 'text'" in ran.err
     assert [row["id"] for row in run("predict", tiny_model, "--input-format", "csv", stdin=TABLE.encode()).rows] == [
         "7",
         "8",

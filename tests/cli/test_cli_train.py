@@ -41,7 +41,7 @@ def test_a_training_ends_with_what_one_wants_to_know(run, files, tmp_path, tiny_
     assert f"threshold {threshold:.2f}" in scores
     facts = card(out)["training"]["combination"]
     assert heard.startswith("Witnesses: classifier") and heard.endswith(f"Combination: learnt. {facts['why']}")
-    assert cut.startswith("0 of 60 documents exceeded the maximum length of 64 tokens")
+    assert cut.startswith("Documents truncated to the maximum length of 64 tokens: 0 of 60.")
     assert following == f"Next: denn predict '{out}' texts.txt --evidence"
 
 

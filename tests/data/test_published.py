@@ -78,7 +78,7 @@ def test_missing_files_are_named(tmp_path):
     assert str(error.value).startswith(f"{tmp_path}: there is no train.jsonl or text_train or train.src. Put the files")
     assert "text_train, label_train, text_val, label_val, text_test and label_test" in str(error.value)
     write(tmp_path, text_train="x\n", label_train="a\n", text_val="x\n", text_test="x\n", label_test="a\n")
-    with pytest.raises(DataError, match=r"text_train of rcv1 is there, but label_val is missing\. Add it"):
+    with pytest.raises(DataError, match=r"text_train of rcv1 is present, but label_val is missing\. Add it"):
         rcv1.load(tmp_path)
 
 
@@ -253,7 +253,7 @@ def test_sgml_files_that_are_missing_or_empty_are_named(tmp_path):
     with pytest.raises(DataError, match=r"reut2-003\.sgm: there are no stories"):
         reuters21578.load(tmp_path)
     (tmp_path / "reut2-020.sgm").unlink()
-    with pytest.raises(DataError, match=r"reut2-000\.sgm of reuters21578 is there, but reut2-020\.sgm"):
+    with pytest.raises(DataError, match=r"reut2-000\.sgm of reuters21578 is present, but reut2-020\.sgm"):
         reuters21578.load(tmp_path)
 
 

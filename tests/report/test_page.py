@@ -171,7 +171,7 @@ def test_the_share_of_unfamiliar_texts_is_said_where_it_was_measured(tiny_findin
     found, card = tiny_findings
     for share, said in ((0.05, True), (None, False)):
         html = render(replace(found, evaluation=replace(found.evaluation, unfamiliar=share)), card, "t")
-        assert ("1 of 20 documents (5.0 %) are unfamiliar" in html) is said
+        assert ("Unfamiliar documents: 1 of 20 (5.0 %)" in html) is said
     assert found.evaluation.unfamiliar is not None
 
 

@@ -33,7 +33,7 @@ class Doubt:
     score: float  # how likely the document has the label, judged without its own labels
     suspicion: float  # from 0 to 1; comparable between labels to add and labels to drop
     parts: Mapping[str, float]  # witness → its score
-    words: tuple[tuple[str, float], ...]  # that support the label, with their weights
+    words: tuple[tuple[str, float], ...]  # words that support the label, with their weights
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,7 @@ class Suspect:
 
     rank: int  # from 1
     document: Document
-    suspicion: float  # of the label that is most likely wrong
+    suspicion: float  # suspicion of the label that is most likely wrong
     add: tuple[Doubt, ...]  # the most suspicious first
     drop: tuple[Doubt, ...]
     neighbours: tuple[Neighbour, ...]  # nearest first, without the document itself

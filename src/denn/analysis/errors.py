@@ -21,7 +21,7 @@ def confusions(predicted: Tensor, gold: Tensor, names: Sequence[str], top: int =
     per_text = wrong[:, 0].bincount(minlength=len(gold))
     partners = per_text[missed[:, 0]]  # wrong labels in the text of each missed one
     shift = (per_text.cumsum(0) - per_text)[missed[:, 0]] - (partners.cumsum(0) - partners)
-    places = torch.arange(int(partners.sum())) + shift.repeat_interleave(partners)  # of each pair's wrong label
+    places = torch.arange(int(partners.sum())) + shift.repeat_interleave(partners)  # each pair's wrong label
     codes = missed[:, 1].repeat_interleave(partners) * len(names) + wrong[places, 1]
     pairs, texts = codes.unique(return_counts=True)  # type: ignore[no-untyped-call]
     order = texts.argsort(descending=True, stable=True)[:top]

@@ -124,8 +124,8 @@ Optimise = Annotated[
 Precision = Annotated[
     Literal["auto", "float32", "bfloat16", "int8"],
     typer.Option(
-        help="Number format of the encoder. auto picks the fastest on this machine, and int8 only if it costs at most "
-        "0.1 points of micro F1 on the model's validation documents (measured once)."
+        help="Numeric precision of the encoder. auto picks the fastest on this machine, but int8 only if it costs at "
+        "most 0.1 points of micro F1 on the model's validation documents (measured once)."
     ),
 ]
 Effort = Annotated[

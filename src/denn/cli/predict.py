@@ -86,7 +86,7 @@ def predict(
 
 
 class TextsBeforeError:
-    """Texts up to the first bad row, which is kept until those before it are answered; ids and texts wait for that."""
+    """Texts up to the first bad row, whose error is kept until all texts before it have been answered."""
 
     def __init__(self, rows: Iterable[tuple[str, str | None]]) -> None:
         self.rows = rows

@@ -46,7 +46,7 @@ def serve(
     ] = None,
     allow_origin: Annotated[
         list[str] | None,
-        typer.Option(metavar="ORIGIN", help="Accept requests from web pages of this origin too; repeatable."),
+        typer.Option(metavar="ORIGIN", help="Also accept requests from web pages of this origin; repeatable."),
     ] = None,
     queue: Annotated[int, typer.Option(min=1, help="Maximum number of queued texts before returning 503.")] = 1024,
     batch_tokens: Annotated[int, typer.Option(min=1, help="Approximate number of tokens per batch.")] = 8192,
@@ -119,7 +119,7 @@ def run(
     except ImportError as error:
         raise MissingExtraError("The service", "fastapi", "serve") from error
     wire = Wire.limited(connection_limit(connections))
-    with ThreadPoolExecutor(1) as loading:  # a thread that ends: see denn.service.threads
+    with ThreadPoolExecutor(1) as loading:  # a short-lived thread; see denn.service.threads
         exact = None if precision == "auto" else precision
         model = loading.submit(partial(load, folder, precision=exact)).result()
     if settings.refit_every and not model.method.can_refit:
@@ -140,7 +140,7 @@ def run(
         timeout_keep_alive=15,
     )
     _greet(folder, listening, settings, secret)
-    gc.freeze()  # keep garbage collections during requests from scanning what is loaded for good
+    gc.freeze()  # spare requests a garbage collection of all loaded objects
     uvicorn.Server(config).run(sockets=[listening])
 
 

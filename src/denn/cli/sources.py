@@ -71,7 +71,7 @@ def open_corpus(
     if _is_file(source):
         return read_corpus(source, valid, valid_share=valid_share, vocabulary=vocabulary, **asdict(reading))
     if (reading, valid, valid_share) != (Reading(), None, 0.1):
-        raise ConfigError(f"{source} has its own columns and parts. Omit the options for reading a file.")
+        raise ConfigError(f"{source} has its own columns and splits. Omit the options for reading a file.")
     corpus = _load(source, data_dir)
     return corpus if vocabulary is None else with_vocabulary(corpus, vocabulary)
 

@@ -191,9 +191,9 @@ def forget(
 ) -> None:
     """Erase documents from the datastore and its history.
 
-    Deletes text, labels and embedding, also of the model's validation documents, and keeps only the ids. `denn store
-    vacuum` overwrites their space on disk. The next `denn refit` removes them from the classifier and the words; the
-    encoder does not change.
+    Deletes texts, labels and embeddings, including those of the model's validation documents, and keeps only the ids.
+    `denn store vacuum` overwrites their space on disk. The next `denn refit` removes them from the classifier and the
+    words; the encoder does not change.
     """
     from denn.types import Where
     from denn.validation import forget as forget_everywhere

@@ -55,7 +55,7 @@ def undo(
 ) -> None:
     """Revert a change.
 
-    The revert is recorded as a change of its own, so it can be undone too.
+    The revert is recorded as a new change, so it can be undone too.
     """
     with opened(model) as store:
         touched = next((change.documents for change in store.history() if change.number == number), 0)

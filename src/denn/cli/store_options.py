@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from denn.vocabulary import Vocabulary
 
 MANY = 1000  # documents; a command asks before changing more than this many
-SHARE = 0.1  # of the datastore; a command asks before changing more than this share
+SHARE = 0.1  # share of the datastore; a command asks before changing more
 FORMATS = ["%Y-%m-%d", "%Y-%m-%dT%H:%M", "%Y-%m-%dT%H:%M:%S", "%Y-%m-%d %H:%M:%S"]
 
 Address = Annotated[str, typer.Argument(metavar="MODEL", help="Model folder or datastore address.")]

@@ -97,8 +97,8 @@ def train(
 ) -> None:
     """Train a model on a corpus.
 
-    Options override the recipe, and --set overrides both. A recipe or a number of epochs without --effort runs one
-    fine-tuning. If training is interrupted, run the same command again to resume.
+    Options override the recipe, and --set overrides both. A recipe or a number of epochs without --effort fine-tunes
+    once. If training is interrupted, run the same command again to resume.
     """
     from denn import bundle
     from denn.build import train as build
@@ -186,9 +186,9 @@ def summary(out: Path, model: Model) -> list[str]:
             f"On {counted(card.corpus['valid'], 'validation document')}: micro F1 {100 * metrics['micro_f1']:.1f}, "
             f"macro F1 {100 * metrics['macro_f1']:.1f}, at the tuned threshold {card.thresholds['final'].overall:.2f}."
         )
-    if heard := combination_of(card):
-        lines.append(heard.sentence)
-    if card.training.get("frozen") and (heard is None or heard.needs_encoder):
+    if combination := combination_of(card):
+        lines.append(combination.sentence)
+    if card.training.get("frozen") and (combination is None or combination.needs_encoder):
         lines.append(_why_frozen(card))
     if collapses := card.training.get("collapses"):
         times = "once" if len(collapses) == 1 else f"{len(collapses)} times"
@@ -198,8 +198,8 @@ def summary(out: Path, model: Model) -> list[str]:
         )
     if cut is not None:
         lines.append(
-            f"{cut:,} of {counted(card.corpus['train'], 'document')} exceeded the maximum length of "
-            f"{card.training['max_length']} tokens and were truncated."
+            f"Documents truncated to the maximum length of {card.training['max_length']} tokens: {cut:,} of "
+            f"{card.corpus['train']:,}."
         )
     if card.training.get("documents_used") != card.training.get("documents_given"):
         lines.append(
@@ -217,4 +217,4 @@ def _why_frozen(card: Card) -> str:
         return "The encoder was not fine-tuned; --effort balanced fine-tunes it."
     if compared and compared["fine_tuned"] is not None:
         return "Fine-tuning did not improve the model on the validation documents, so the original encoder was kept."
-    return "The time budget was too short to fine-tune the encoder; a longer one gives a better model."
+    return "The time budget was too short to fine-tune the encoder; a longer one may give a better model."

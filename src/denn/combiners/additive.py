@@ -52,11 +52,11 @@ class Additive:
     """
 
     witnesses: tuple[str, ...]
-    knots: tuple[tuple[float, ...], ...]  # of each witness's shape, in logits
+    knots: tuple[tuple[float, ...], ...]  # knots of each witness's shape, in logits
     frequencies: tuple[float, ...]  # knots, log₂(1 + training documents)
     usual_mass: float | None  # logarithm of the neighbours' usual mass, see `_mass`; None without neighbours
     weights: tuple[float, ...]  # in the order of `_design`
-    offsets: tuple[float, ...]  # of the labels
+    offsets: tuple[float, ...]  # one per label
 
     @classmethod
     def fit(cls, parts: Parts, gold: Tensor, context: Context, seed: int = 0, seen: Tensor | None = None) -> Self:
@@ -155,7 +155,7 @@ class Additive:
         bound = 1 + len(self.witnesses) * (RAMPS + 1 + len(self.frequencies) + 2 * self._rivals)
         bound += self.usual_mass is not None
         prior = torch.zeros(free + bound, dtype=torch.float64)
-        prior[free] = 1  # of the mean's logit
+        prior[free] = 1  # weight of the mean's logit
         return prior, torch.arange(free + bound) >= free
 
     def _design(self, parts: Parts, context: Context, rows: Tensor, columns: Tensor) -> Tensor:
@@ -251,10 +251,10 @@ class Terms(NamedTuple):
     """The weights of a model, grouped by the features that they belong to."""
 
     base: Linear  # independent of the label's own scores
-    mean: float  # of the mean's logit
+    mean: float  # weight of the mean's logit
     shapes: dict[str, list[tuple[float, float, float]]]  # witness → start, end and slope of its ramps
     slopes: dict[str, Linear]  # witness → the weight of its logit
-    cautious: float  # of the logit of the votes with the usual mass added
+    cautious: float  # weight of the logit of the votes with the usual mass added
 
 
 def _mass(context: Context) -> Tensor:

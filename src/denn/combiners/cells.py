@@ -13,7 +13,7 @@ from denn.core.monotone import other_maximum
 from denn.prediction_types import Parts
 
 BLOCK = 1_000_000  # cells processed together
-CELLS = 100_000  # of texts × labels that a fit uses besides the gold ones: half the most likely, half random
+CELLS = 100_000  # cells (texts × labels) to fit in addition to gold labels: half the most likely, half random
 
 
 @dataclass(frozen=True)

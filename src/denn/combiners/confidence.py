@@ -29,9 +29,9 @@ class Confidence:
 
     def combine(self, parts: Parts, context: Context) -> Tensor:
         """Return the (n,L) scores of Eq. 13; λ is 0 for a text without neighbours."""
-        votes = parts["neighbours"].nan_to_num(0.0)  # of a text without neighbours
+        votes = parts["neighbours"].nan_to_num(0.0)  # no votes if a text has no neighbours
         classifier = parts["classifier"]
-        known = torch.where(classifier.isnan(), votes, classifier)  # with equal parts, any λ gives the vote
+        known = torch.where(classifier.isnan(), votes, classifier)  # then any λ gives the vote
         return combine(known, votes, confidence_of(parts, context))
 
     def save(self, folder: Path) -> None:

@@ -13,7 +13,7 @@ Optimise = Literal["micro_f1", "macro_f1", "precision_at_k"]
 
 NOISE = 2.0  # standard errors that a difference must exceed, because choosing by less does more harm than good
 RANKED = 5  # labels of a text that precision_at_k counts
-GROUPS = 20  # of documents, for the standard error
+GROUPS = 20  # groups of documents for the jackknife standard error
 FOLDS = 5
 
 

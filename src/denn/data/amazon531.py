@@ -10,8 +10,8 @@ from denn.data.published import Layout, check_equal, jsonl, paired, read_lines, 
 from denn.errors import DataError
 from denn.types import Corpus, Document
 
-SEED = 0  # of the validation split
-FILES = ("corpus.txt", "doc2labels.txt")  # of TaxoClass, in the folders train and test
+SEED = 0  # for the validation split
+FILES = ("corpus.txt", "doc2labels.txt")  # TaxoClass's files, in the folders train and test
 NAMES = "labels.txt"
 
 

@@ -33,7 +33,7 @@ def open_bytes(path: Path) -> Iterator[BinaryIO]:
         with path.open("rb") as file:
             if path.suffix.lower() in COMPRESSIONS:
                 if not file.peek(1):
-                    raise EOFError  # it has not even a header
+                    raise EOFError  # the file does not even have a header
                 yield cast(BinaryIO, io.BufferedReader(_Decompressed(path, file), PIECE))
             else:
                 yield cast(BinaryIO, file)

@@ -83,7 +83,7 @@ def _one_hot(columns: str | Sequence[str] | None) -> tuple[str, ...]:
 def _read(
     source: object, columns: Columns, part: str, separator: str | None, usual_separator: str | None, skip_bad: bool
 ) -> tuple[list[Document], ReadReport]:
-    """Read one source; a given `usual_separator` is not detected again, and still allows JSON lists."""
+    """Read one source; `usual_separator` is used instead of detecting one, and still allows JSON lists."""
     if separator == "":
         raise DataError("the separator is empty. Give a character such as |, or leave it out to detect it.")
     table = read_table(source, columns) if isinstance(source, str | Path) else read_rows(source, part, columns)
@@ -112,7 +112,7 @@ def _read(
 
 @dataclass(frozen=True, slots=True)
 class _Parsed:
-    number: int  # as the table counts
+    number: int  # line or row number in the source
     ordinal: int  # among all rows, from 1
     text: str
     labels: tuple[str, ...] | str

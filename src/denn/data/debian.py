@@ -27,7 +27,7 @@ EXTRA_INDEXES = (
 
 
 def load(folder: Path) -> Corpus:
-    """Return the tagged packages, fetching them if necessary; a tenth each is `valid` and `test`."""
+    """Return the tagged packages, fetching them if necessary, with a tenth each as `valid` and `test`."""
     tagged, _ = load_debian(folder)
     rest, test = split_documents(tagged, 0.1)
     train, valid = split_documents(rest, 1 / 9)

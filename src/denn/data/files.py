@@ -142,7 +142,7 @@ def _text_rows(stream: Iterable[str | bytes], columns: Columns) -> Rows:
 
 
 def _stream_rows(lines: Iterator[str | bytes], name: str, columns: Columns, format: str | None) -> Rows:
-    """Yield the rows of a stream; without a format its first line tells a table by the name of the text column."""
+    """Yield the rows of a stream; without a format, a first line that names the text column means CSV or TSV."""
     first = next(lines, None)
     if first is None:
         return
@@ -152,7 +152,7 @@ def _stream_rows(lines: Iterator[str | bytes], name: str, columns: Columns, form
         tables = (kind for kind, names in fields.items() if columns.text in names and len(names) > 1)
         format = next(tables, "lines")
         if format != "lines":
-            log.info(f"{name} is read as {format.upper()}, as its first line names the column {columns.text!r}")
+            log.info(f"reading {name} as {format.upper()}, because its first line names the column {columns.text!r}")
     lines = chain([first], lines)
     if format == "lines":
         yield from _text_rows(lines, columns)

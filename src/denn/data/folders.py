@@ -10,9 +10,9 @@ from denn.data.compressed import BOM, open_bytes, read_lines, read_whole
 from denn.data.rows import Columns, Row, Rows, Table
 from denn.errors import DataError
 
-SUBJECTS = (".tsv", ".key")  # the first that exists counts, as in Annif
+SUBJECTS = (".tsv", ".key")  # the first one found is used, as in Annif
 _URI = r"(?:<[^<>\s]+>|https?://[^<>\s]+)"
-LINE = re.compile(rf"[^\t]+\t\s*{_URI}(?:\s+{_URI})*\s*")  # of a corpus without a header
+LINE = re.compile(rf"[^\t]+\t\s*{_URI}(?:\s+{_URI})*\s*")  # matches a line of a corpus without a header
 
 
 def folder_table(folder: Path, columns: Columns) -> Table:

@@ -42,7 +42,7 @@ class Known:
 
     editions: tuple[Edition, ...]
     files: str  # the files that its folder should contain
-    paper: Statistics | None = None  # as the paper prints them
+    paper: Statistics | None = None  # as printed in the paper
     aliases: tuple[str, ...] = ()  # other names its folder may have
 
 
@@ -175,7 +175,7 @@ KNOWN = {
         f"{OURS}, or train.tsv, dev.tsv, test.tsv and emotions.txt (or labels.txt)",
     ),
     "debian": Known(
-        (Edition(23_520, 2_940, 2_940, 365),),  # of Debian 13; other releases differ a little
+        (Edition(23_520, 2_940, 2_940, 365),),  # Debian 13; other releases differ slightly
         "debian.jsonl, which is fetched if it is missing",
     ),
 }

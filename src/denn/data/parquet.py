@@ -21,7 +21,7 @@ log = logging.getLogger(__name__)
 
 DECODER = Path(__file__).with_name("parquet_decoder.py")
 MEMORY = 3 << 29  # bytes that the decoder may use
-SECONDS = 60  # of the decoder's processor time, plus one second per MiB
+SECONDS = 60  # limit for the decoder's CPU time, plus one second per MiB
 BIGGEST_COPY = 4 << 30  # bytes of a compressed file, which is decompressed to disk
 OUT_OF_TIME = 24  # SIGXCPU, which Windows lacks
 HEADER = 1 << 24  # bytes of the decoder's first line
@@ -33,7 +33,7 @@ def parquet_rows(path: Path, columns: Columns) -> Rows:
     """Yield the rows of a Parquet file, which may itself be compressed."""
     pyarrow = arrow("Reading Parquet files")
     if not _has_limits():
-        log.warning("%s: this system sets no limits for reading Parquet. Read only files that you trust.", path)
+        log.warning("%s: this system cannot limit memory for reading Parquet. Read only files that you trust.", path)
     with open_bytes(path) as stream, _seekable(path, stream) as file, _decoding(file, columns) as decoder:
         said = cast(IO[bytes], decoder.stdout)
         try:
@@ -45,7 +45,7 @@ def parquet_rows(path: Path, columns: Columns) -> Rows:
 
 
 def _has_limits() -> bool:
-    """Say whether this system limits what a process may use."""
+    """Return whether this system can limit the resources of a process."""
     try:
         import resource  # noqa: F401
     except ImportError:

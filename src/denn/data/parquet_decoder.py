@@ -14,7 +14,7 @@ from contextlib import suppress
 from typing import Any
 
 ROWS_AT_ONCE = 1024
-BYTES_AT_ONCE = 16 << 20  # of rows of normal size
+BYTES_AT_ONCE = 16 << 20  # target size of a batch
 BUFFER = 1 << 20  # bytes read at once; otherwise pyarrow reads a whole column of a row group
 MOST_COLUMNS = 10_000
 

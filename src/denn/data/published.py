@@ -84,7 +84,7 @@ def _find(folder: Path, name: str, layouts: Sequence[Layout]) -> Mapping[str, ob
         if layout.files[0] in found:
             if missing := [file for file in layout.files if file not in found]:
                 raise DataError(
-                    f"{folder}: {layout.files[0]} of {name} is there, but {', '.join(missing)} is missing. Add it."
+                    f"{folder}: {layout.files[0]} of {name} is present, but {', '.join(missing)} is missing. Add it."
                 )
             return layout.read(found)
     first = " or ".join(layout.files[0] for layout in layouts)

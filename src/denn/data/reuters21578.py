@@ -13,7 +13,7 @@ from denn.errors import DataError
 from denn.types import Corpus, Document
 
 FILES = tuple(f"reut2-{number:03}.sgm" for number in range(22))
-PARTS = {"TRAIN": "train", "TEST": "test"}  # of LEWISSPLIT
+PARTS = {"TRAIN": "train", "TEST": "test"}  # LEWISSPLIT → split
 STORY = re.compile(r"<REUTERS ([^>]*)>(.*?)</REUTERS>", re.DOTALL)
 CLOSING = re.compile(r"\s*\b(?:Reuter|REUTER)\s*$")
 

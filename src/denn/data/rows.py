@@ -80,7 +80,7 @@ class Columns:
         found = None if REJECTED in (self.text, self.labels, self.id) else row.get(REJECTED)
         return (
             None if isinstance(found, bool | int | float) else found
-        )  # numbers and booleans: a column of that name with another meaning
+        )  # numbers or booleans: a column that only happens to have this name
 
     def among(self, found: Sequence[str], name: str) -> list[str]:
         """Return the requested columns that were found; raise a DataError if one is missing or occurs twice."""
@@ -101,7 +101,7 @@ class Table:
     name: str
     unit: str  # "line", "row" or "file"
     rows: Rows
-    names: Sequence[str] = ()  # of rows that are files
+    names: Sequence[str] = ()  # file names, if each row is a file
 
     def place(self, number: int) -> str:
         """Return the location of a row for error messages."""
@@ -109,7 +109,7 @@ class Table:
 
 
 def missing(column: str, found: Iterable[str]) -> str:
-    """Say that a column is missing, list those found, and suggest a similar one."""
+    """Return the error for a missing column: list those found, and suggest a similar one."""
     names = [str(name) for name in islice(found, NAMES_SHOWN + 1)]
     close = difflib.get_close_matches(column.lower(), [name.lower() for name in names], n=1)
     similar = next((f" Did you mean {name!r}?" for name in names if close and name.lower() == close[0]), "")

@@ -139,7 +139,7 @@ def _tsv(path: Path, language: str | None) -> Iterator[Given]:
     if not text.lstrip().startswith("<"):
         yield from _csv(path, language, "\t")
         return
-    for line in filter(str.strip, text.splitlines()):  # as Annif has it: URI, name and perhaps a notation
+    for line in filter(str.strip, text.splitlines()):  # Annif's layout: URI, name and optionally a notation
         uri, name, *_ = *line.split("\t"), ""
         yield uri.strip().removeprefix("<").removesuffix(">"), name, ""
 
@@ -176,7 +176,7 @@ def _skos(format: str) -> Callable[[Path, str | None], Iterator[Given]]:
             graph.parse(data=read_whole(path, LONGEST_GRAPH), format=format)
         except DataError:
             raise
-        except Exception as error:  # each of its parsers has errors of its own
+        except Exception as error:  # each of its parsers raises different errors
             reason = (str(error).splitlines() or ["?"])[0][:200]
             raise DataError(f"{path}: not a SKOS file in {format} ({reason}).") from None
         for concept in sorted(set(graph.subjects(RDF.type, SKOS.Concept)), key=str):

@@ -26,7 +26,7 @@ KINDS = {
     "mpnet": ("MPNetModel", "mpnet"),
 }
 ACTIVATIONS = {"gelu": nn.GELU, "relu": nn.ReLU}
-BUCKETS, FARTHEST = 32, 128  # of MPNet's relative positions
+BUCKETS, FARTHEST = 32, 128  # for MPNet's relative positions
 
 Size = Annotated[int, Field(strict=True, gt=0, lt=2**31)]
 Share = Annotated[float, Field(strict=True, ge=0, lt=1)]

@@ -28,7 +28,7 @@ MOST_WEIGHT = 63  # 255 · 63 · 2 fits into 16 bits
 MIDDLE = 128  # represents 0 in states that may be negative
 LEAST_GELU = -0.17
 SMOOTHING = 0.75  # how much of the states' spread moves into the weights
-EXACT_NEURONS = 16  # of each layer that stay in float32
+EXACT_NEURONS = 16  # per layer, kept in float32
 TINY = 1e-4
 
 

@@ -20,10 +20,10 @@ from denn.encoders.checkpoint_folder import code_refused, need_transformers
 from denn.errors import DennError, EncoderError
 from denn.untrusted import MOST_LARGE_JSON, first_line, read_object
 
-MOST_STEPS = 100  # of normalisation and splitting
+MOST_STEPS = 100  # maximum steps of normalisation and splitting
 MOST_GROWTH = 4  # factor by which replacements may lengthen a text
 MOST_WORD = 500  # characters of a word that is split into pieces, in time cubic in its length
-MOST_CHARACTERS = 64  # that a word piece's prefix adds, and bytes that one character is normalised to
+MOST_CHARACTERS = 64  # maximum that a word piece's prefix adds, and maximum bytes that one character is normalised to
 
 # Of a folder without tokenizer.json, only these files and settings are read.
 VOCABULARIES = ("vocab.*", "*.model", "merges.txt", "added_tokens.json", "special_tokens_map.json")
@@ -38,7 +38,7 @@ PARTS = re.compile(
     re.DOTALL,
 )
 CONTRACTIONS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)"
-KNOWN = {  # of published tokenizers; they have more repetitions, but end for every text
+KNOWN = {  # regular expressions of published tokenizers: more repetitions, but they end for every text
     CONTRACTIONS + r"|[^\r\n\p{L}\p{N}]?\p{L}+|" + numbers + r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
     for numbers in (r"\p{N}", r"\p{N}{1,3}")
 }

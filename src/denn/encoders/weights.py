@@ -45,7 +45,7 @@ CARRIED = {
 }
 
 
-PATTERNS = ["*.json", "*.txt", "*.model", "*.safetensors"]  # of a hub's repository, in any folder
+PATTERNS = ["*.json", "*.txt", "*.model", "*.safetensors"]  # files to download from a hub repository, in any folder
 
 
 def cache_folder() -> Path:

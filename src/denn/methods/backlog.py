@@ -13,7 +13,7 @@ from denn.errors import DennError
 class Backlog:
     """Items that wait for one thread, which starts with the first item and ends with the last.
 
-    A thread that has worked with torch keeps helper threads for as long as it lives, so no thread stays idle. It rests
+    A thread that has worked with torch keeps helper threads for as long as it lives, so no thread stays idle. It pauses
     after each item for as long as the item took, because somebody may be waiting for other work.
     """
 

@@ -83,7 +83,7 @@ class Classifier(Network):
             "head.weight": ("F32", (None, self.head.in_features)), "head.bias": ("F32", (None,)), "scale": ("F32", ()),
         }  # fmt: skip
         if not (folder / REST).exists():
-            return  # the head of a refitted model is elsewhere and reads unit vectors, so a new one is learnt
+            return  # a refitted head reads unit vectors, so this network learns a new one
         kept = read_tensors(folder / REST, shapes, BundleError)
         self.carried = len(kept["head.bias"])
         with torch.no_grad():

@@ -31,7 +31,7 @@ from denn.witnesses.support import named_words
 from denn.witnesses.texts import Texts
 
 HOME = "witnesses"  # folder in a bundle for what the witnesses learnt
-WITNESS_SHARE = 0.5  # of the remaining time, for a witness to learn
+WITNESS_SHARE = 0.5  # share of the remaining time that one witness may use
 FIT_SECONDS, SECONDS_A_CELL = 2.0, 1.2e-6  # for fitting a combiner, plus for each cell of (texts × labels)
 CALIBRATION_BYTES = 4 * 2**30  # limit for the (texts × labels) matrices of validation documents
 MATRICES = 13  # float32 matrices: three witnesses, and up to ten while a combiner is fitted, tuned and evaluated

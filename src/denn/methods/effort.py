@@ -138,7 +138,7 @@ def estimate(parameters: DennParameters, corpus: Corpus, start: Path | None) -> 
         combining=combining_seconds(p, corpus),
         trained=encoder.trained_share,
         keeps=keeps,
-        kept_tokens=int(mean * count) if keeps else 0,  # by `quick`, before anything is fine-tuned
+        kept_tokens=int(mean * count) if keeps else 0,  # the quick model computes them before fine-tuning starts
     )
     if not p.head_start:
         work = replace(work, head_epochs=work.epochs_of_head(math.inf))

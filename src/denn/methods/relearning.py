@@ -19,9 +19,9 @@ from denn.types import Corpus, Document, Stage
 from denn.witnesses.texts import Texts
 from denn.wording import counted
 
-EPOCHS = 5  # of the head, chosen on validation documents: results/refit-head.json
-LEAST_STEPS = 60  # of the head, if there are few documents
-HEAD_SHARE, WITNESS_SHARE = 0.25, 0.5  # of the remaining time, for the head and then for each witness
+EPOCHS = 5  # for the head; chosen on validation documents (results/refit-head.json)
+LEAST_STEPS = 60  # minimum for the head, if there are few documents
+HEAD_SHARE, WITNESS_SHARE = 0.25, 0.5  # shares of the remaining time: for the head, then for each witness
 
 
 def relearn(method: DENN, corpus: Corpus, vectors: Tensor, progress: Progress, clock: Clock) -> DENN:

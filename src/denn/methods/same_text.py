@@ -17,13 +17,13 @@ from denn.types import Document
 COPY = 0.999  # minimum cosine of embeddings for comparing a text with all its neighbours
 NEAR, LEAST_SIMILARITY = 5, 0.8  # otherwise compare with this many, if they have at least this cosine
 NEAREST, LEAST_OF_NEAREST = 3, 0.5  # lower for the 3 nearest: a typo in a short text moves its embedding far
-SHARE_OF_UNDECIDED = 0.001  # of the score remains for a decided label, which preserves the order
-LEAST_WORDS = 5  # of a text that may differ from the stored one
-LEAST_SHARE, MOST_SHARE = 0.5, 1.1  # of the stored text's words
+SHARE_OF_UNDECIDED = 0.001  # share of the original score kept for decided labels, to preserve their order
+LEAST_WORDS = 5  # minimum length of a text that may differ from the stored one
+LEAST_SHARE, MOST_SHARE = 0.5, 1.1  # length relative to the stored text, in words
 MOST_BLANKS = 3  # times as many characters as the other text, for the same words
 WORDS_PER_TYPO, LEAST_WORDS_WITH_TYPO = 20, 10
 BEGINNINGS = (120, 1200)  # characters of two texts to compare first, because most texts differ there
-LEAST_LETTERS = 6  # of an unusual word with a typo; shorter ones are often abbreviations
+LEAST_LETTERS = 6  # minimum length of an unusual word with a typo; shorter words are often abbreviations
 
 HYPHENATED = re.compile(r"(?<=\w)[-\u00ad\u2010][ \t\r]*+\n\s*+(?=\w)")
 SIGNS = r"\s.,;:!?'\"()\[\]{}\-_`’‘“”«»…–—‐"  # between words, except in −5, .net, 1.5 and 3:2; others belong to words

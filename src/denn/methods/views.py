@@ -12,7 +12,7 @@ from torch import Tensor
 from denn.encoders.layout import Layout
 from denn.errors import ConfigError
 
-SHARE = 0.15  # of a text's tokens to mask, except [CLS] and [SEP]
+SHARE = 0.15  # share of a text's tokens to mask, except [CLS] and [SEP]
 MASK_TOKENS = ("<mask>", "[MASK]")  # in this order: MPNet's vocabulary also has BERT's, which it never learnt
 
 

@@ -90,7 +90,7 @@ def _described(app: FastAPI) -> dict[str, Any]:
             parts["schemas"].pop(unused, None)
         parts["securitySchemes"] = {
             "bearer": {"type": "http", "scheme": "bearer"},
-            "basic": {"type": "http", "scheme": "basic", "description": "The key is the password."},
+            "basic": {"type": "http", "scheme": "basic", "description": "Any user name, with the key as the password."},
             "header": {"type": "apiKey", "in": "header", "name": "X-API-Key"},
         }
         schema["security"] = [{}, *({name: []} for name in parts["securitySchemes"])]

@@ -119,7 +119,7 @@ class _Request:
         finally:
             self._guard._held -= self._size
             self._guard._leaving -= self._answer_size
-            self._tell(time.perf_counter() - begun)
+            self._record(time.perf_counter() - begun)
 
     def _enter(self, state: MutableMapping[str, Any]) -> None:
         """Set the permissions of the request, and reject it if it has none."""
@@ -238,7 +238,7 @@ class _Request:
         answer = problem(refusal.status, refusal.detail, self._scope["path"], self._id, headers=refusal.headers)
         await Guard.shared(answer, self._settings)(self._scope, self._receive, self._sent)
 
-    def _tell(self, seconds: float) -> None:
+    def _record(self, seconds: float) -> None:
         """Count and log the request, without texts, ids or queries."""
         route = getattr(self._scope.get("route"), "path", None) or "none"
         status = CLIENT_GONE if self._gone and not self._status else self._status

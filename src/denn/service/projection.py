@@ -40,8 +40,8 @@ class Drawn:
 
     points: tuple[Point, ...]
     labels: tuple[str, ...]  # the most frequent labels of the points
-    documents: int  # in the datastore
-    share: float  # of the variance that the two axes explain
+    documents: int  # number of documents in the datastore
+    share: float  # share of the variance that the two axes explain
     centre: Tensor  # (d,)
     axes: Tensor  # (d,2)
 

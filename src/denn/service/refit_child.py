@@ -17,7 +17,7 @@ from typing import Literal, TextIO, TypeAlias
 
 from denn import bundle
 from denn.errors import BundleError, ConflictError, DennError, EncoderError, NoRoomError, StoreError
-from denn.machine import step_back
+from denn.machine import lower_priority
 from denn.refitting import refit_locked
 from denn.service.telemetry import trace
 from denn.stores.address import of_model
@@ -68,7 +68,7 @@ class Lines:
 def main(folder: Path, force: bool, created: str, address: str) -> None:
     """Refit the model if it is still the one that is served, and report the outcome or the error."""
     threading.Thread(target=_end_with_the_service, daemon=True).start()
-    step_back(NICE)
+    lower_priority(NICE)
     lines = Lines(os.fdopen(os.dup(sys.stdout.fileno()), "w", encoding="utf-8"))
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # for anything that libraries print
     try:

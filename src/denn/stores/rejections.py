@@ -14,7 +14,7 @@ def signed_columns(document: Document, column_of: Mapping[str, int]) -> list[int
     return [column_of[label] for label in document.labels] + [~column_of[label] for label in document.rejected]
 
 
-def told_apart(found: Neighbours) -> Neighbours:
+def separate_rejected(found: Neighbours) -> Neighbours:
     """Separate rejected labels, which are complements among the label columns, into their own columns."""
     rejected = found.label_columns < 0
     before = found.offsets.new_zeros(len(rejected) + 1)  # number of rejected labels before each entry

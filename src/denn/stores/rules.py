@@ -27,7 +27,7 @@ def as_ids(which: str | Sequence[str]) -> list[str]:
     return [which] if isinstance(which, str) else list(dict.fromkeys(which))
 
 
-def check_meant(which: Which, everything: bool) -> None:
+def check_filter(which: Which, everything: bool) -> None:
     """Reject a filter that matches every document unless `everything` confirms it."""
     if isinstance(which, Where) and which.matches_everything and not everything:
         raise StoreError("the filter has no conditions and matches every document. Add one, or pass everything=True.")

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from denn.errors import StoreError
 
-VARIABLE = "DENN_TRUSTED_STORES"  # more addresses, separated by white space, for containers
+VARIABLE = "DENN_TRUSTED_STORES"  # environment variable with more addresses, separated by white space, for containers
 
 
 class UntrustedError(StoreError):

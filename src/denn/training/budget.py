@@ -15,8 +15,8 @@ FEWEST_STEPS = 20  # with fewer after that, fine-tuning the encoder is pointless
 MARGIN = 1.1  # factor by which estimates are increased
 FEWEST_DOCUMENTS = 20
 UNHURRIED = 1800.0  # seconds assumed without a time budget, if very many labels make the head slow
-HEAD_EPOCHS = 30  # at most, if the head trains first or alone for lack of time
-SECONDS_A_DOCUMENT = 3e-4  # to store and index a document
+HEAD_EPOCHS = 30  # maximum, if the head trains first, or alone for lack of time
+SECONDS_A_DOCUMENT = 3e-4  # time to store and index a document
 LOADS = 1.0  # time for writing, checking and reading the model, relative to loading the encoder
 
 
@@ -37,7 +37,7 @@ class Work:
     combining: float = 0.0  # seconds for fitting a combiner on the validation documents
     trained: float = 1.0  # share of the encoder's layers that are trained
     keeps: bool = False  # whether the outputs of the frozen layers are computed once and kept
-    kept_tokens: int = 0  # that an earlier try has run through the frozen layers
+    kept_tokens: int = 0  # tokens that an earlier try ran through the frozen layers
 
     def embedding(self) -> float:
         """Return the seconds for embedding all training documents."""
@@ -100,9 +100,9 @@ class Work:
 class Scope:
     """How much training fits in the time budget."""
 
-    head_epochs: int = 0  # of the head alone, before anything else
+    head_epochs: int = 0  # epochs of the head alone, before anything else
     frozen: bool = False  # the encoder is not trained
-    share: float = 1.0  # of the documents, if not all can be read
+    share: float = 1.0  # share of the documents to read, if there is no time for all
 
 
 def scope_of(work: Work, clock: Clock, can_freeze: bool) -> Scope:

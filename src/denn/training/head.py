@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-RATE = 0.01  # of Adam, over inputs whose columns are scaled to unit size
+RATE = 0.01  # Adam's learning rate; input columns are scaled to unit size
 BATCH = 256
 REJECTED = 3.0  # weight of a label that a person rejected, relative to one that is merely absent
 FLOPS = 2e10  # per second

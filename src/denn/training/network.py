@@ -28,7 +28,7 @@ from denn.types import Corpus
 from denn.untrusted import REMEDY, load_weights
 
 LAYER = re.compile(r"\blayer\.(\d+)\.")  # in the name of a weight of a transformer layer
-AUTO_SHARE, AUTO_RATE = 3, 2.0  # with auto, a CPU trains one in this many layers, at this many times the rate
+AUTO_SHARE, AUTO_RATE = 3, 2.0  # with auto on a CPU: train a third of the layers, at twice the rate
 REST = "head.safetensors"  # a network's weights, except the encoder's
 
 
@@ -63,7 +63,7 @@ class TransformerParameters(NeuralParameters):
     max_length: Annotated[Length, Field(ge=3)] = 320  # [CLS], one token, [SEP]
     learning_rate: PositiveFloat = 1e-4
     head_learning_rate: PositiveFloat | None = None  # None: the same as the encoder's
-    layer_decay: Annotated[float, Field(gt=0, le=1)] = 0.85  # of the learning rate, from each layer to the one below
+    layer_decay: Annotated[float, Field(gt=0, le=1)] = 0.85  # of the learning rate, per layer towards the input
     trained_layers: Layers | Literal["auto"] | None = None  # the last layers; auto: a third on a CPU; None: all
 
     def freeze(self, encoder: TransformerEncoder, device: torch.device) -> None:
@@ -96,7 +96,7 @@ class Batch(NamedTuple):
     ids: Tensor  # (T,)
     layout: Layout
     labels: Tensor  # (n,L) bool
-    seeds: Tensor | None  # that determine a transformer's dropout with our own kernels
+    seeds: Tensor | None  # seeds of the dropout in our own kernels
 
 
 class Network(nn.Module):

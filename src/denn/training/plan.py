@@ -45,6 +45,6 @@ class State:
     low_scores: int = 0  # consecutive scores clearly below the highest
     highest: float = 0.0  # score at a tuned threshold, if known
     noise: float = 0.0  # largest standard error of a validation score
-    best_spread: float = 0.0  # of the validation's scores at the best
+    best_spread: float = 0.0  # spread of the scores at the best validation
     collapses: list[dict[str, Any]] = field(default_factory=list)
     history: list[dict[str, float]] = field(default_factory=list)

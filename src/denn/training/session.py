@@ -47,7 +47,7 @@ class Training:
         self.keeps_states = False  # whether the outputs of frozen layers are computed once
         self.kept: KeptStates | None = None  # passes the states of the training documents to the next try
         self.known: Tokens | None = None  # states from the previous try
-        self.embeddings: Tensor | None = None  # of the training documents, if the encoder was not trained
+        self.embeddings: Tensor | None = None  # embeddings of the training documents, if the encoder was not trained
         # Recorded steps need few shapes, so passes are padded to a multiple that one last document can fill.
         recorded = network.recordable and network.encoder.kernels
         self.multiple = 2 ** min(9, network.encoder.max_length.bit_length() - 1) if recorded else 1

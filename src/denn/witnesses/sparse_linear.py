@@ -1,4 +1,4 @@
-"""Linear support vector machines for many labels: as good as with all documents, but fitted to the few that matter."""
+"""Linear support vector machines for many labels, each fitted only to the documents near its margin."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from numpy.typing import NDArray
 
 from denn.witnesses.ngrams import Floats, Integers, Matrix
 
-ROUNDS = 3  # of fitting a label; each adds the documents that the previous one got wrong
+ROUNDS = 3  # fits per label; each adds the documents that the previous one got wrong
 FIRST = 2000  # maximum documents of a label in its first round, which only finds others within the margin
 BLOCK = 32  # labels whose decision values are computed together
 NEVER = -2.0  # the decision value of a label without documents
-THREADS = 4  # at most, because only one of them can be in liblinear
+THREADS = 4  # maximum; only one of them can be in liblinear
 LIBLINEAR = Lock()  # threads share its random generator, so two at once would not be reproducible
-TOLERANCE, PASSES = 0.1, 30  # of liblinear: a tenth of its usual precision costs no F1
+TOLERANCE, PASSES = 0.1, 30  # for liblinear; a tenth of its default precision costs no F1
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
 /** CSV as in RFC 4180, also with other separators, a byte-order mark and any line endings. */
 
 const SEPARATORS = [",", ";", "\t", "|"];
-const LOOKED_AT = 20; // number of records used to detect the separator
+const SAMPLE = 20; // number of records used to detect the separator
 
 /**
  * Parse a file.
@@ -53,7 +53,7 @@ function firstWidths(text, separator) {
   try {
     for (const row of records(text, separator)) {
       widths.push(row.length);
-      if (widths.length === LOOKED_AT) break;
+      if (widths.length === SAMPLE) break;
     }
   } catch {
     return [0]; // invalid with this separator

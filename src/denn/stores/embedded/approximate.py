@@ -44,12 +44,12 @@ class Approximate:
     vectors: MappedVectors  # (M,d) unit vectors, in the file of the index
     rows: Tensor  # (M,) int64, ascending
     version: int  # the last change of the store that it includes
-    epoch: int  # of the store
+    epoch: int  # number of vacuums of the store
     stamp: int  # the time of that change, which tells stores apart
     probes: int  # lists to search
-    recall: float  # of the TOP nearest, measured on a sample when it was built
+    recall: float  # share of the TOP nearest that it finds, measured on a sample when it was built
     sample: int
-    seconds: float  # for building it
+    seconds: float  # duration of the build
 
     def __post_init__(self) -> None:
         """Let threads share the lists of one query; by default, faiss gives them whole queries."""

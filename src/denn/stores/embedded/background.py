@@ -6,9 +6,9 @@ import sys
 import threading
 from collections.abc import Callable
 
-from denn.machine import step_back
+from denn.machine import lower_priority
 
-NICENESS = 10  # of building; without it, concurrent searches took twice as long
+NICENESS = 10  # of the building thread; at normal priority, concurrent searches took twice as long
 
 
 class Stopped(Exception):
@@ -34,7 +34,7 @@ class Work:
 
     def _run(self, task: Callable[[], None]) -> None:
         if sys.platform == "linux":  # threads have their own niceness here, so searches go first
-            step_back(NICENESS)
+            lower_priority(NICENESS)
         task()
 
     def wait(self) -> None:

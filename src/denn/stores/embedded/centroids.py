@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-ROUNDS = 5  # of k-means; ten did not find more of the neighbours
+ROUNDS = 5  # k-means iterations; ten did not improve recall
 ROWS = 4096  # vectors compared with all centroids at a time
 HUBS = 256
 AROUND = 1024  # centroids compared for the vectors of one hub

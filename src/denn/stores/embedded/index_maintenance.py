@@ -36,7 +36,7 @@ Index: TypeAlias = Literal["auto", "exact", "approximate"]
 AUTO_FLOATS = 80_000_000  # documents × dimension; exact search of them took 14 ms a query on two free cores, 33 on one
 FIRST_FLOATS = 1_000_000_000  # 4 GB of vectors; for more, an index is built before they are read into memory
 FRESH, FRESH_SHARE = 16_384, 0.05  # documents searched exactly in addition to an index, and as a share of it
-DEAD_SHARE = 0.1  # of an index
+DEAD_SHARE = 0.1  # share of dead entries at which an index is rebuilt
 LOOK = 1.0  # seconds between checks
 SAMPLE = 64  # vectors of an index that are compared with the store's when it is loaded
 RETRY = 600.0  # seconds after a failed build
@@ -126,7 +126,7 @@ class IndexKeeper:
             covered = self._replica.index.covered
             if covered is not None and covered.visible == len(self._replica.index) == len(covered.slots):
                 if covered.index.epoch == self._replica.epoch:
-                    return  # it is up to date
+                    return  # already up to date
             try:
                 built = self._build()
             except Stopped:
@@ -136,7 +136,7 @@ class IndexKeeper:
         if not built:
             raise StoreError("another process is building the index of this datastore. Try again when it is done.")
 
-    def throw_away(self) -> None:
+    def delete(self) -> None:
         """Delete the index on disk; the one in memory stays in use until there is a new one."""
         self._work.halt()
         for file in (self._file, self._new()):

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from denn.stores.embedded.memory import Matrix
 
-ADVISES = hasattr(mmap, "MADV_WILLNEED")  # not available everywhere
+ADVISES = hasattr(mmap, "MADV_WILLNEED")  # missing on some systems
 
 
 class MappedVectors:

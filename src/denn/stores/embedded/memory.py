@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from denn.prediction_types import Neighbours
-from denn.stores.rejections import told_apart
+from denn.stores.rejections import separate_rejected
 
 if TYPE_CHECKING:
     from denn.stores.embedded.approximate import Approximate, Covered
@@ -38,7 +38,7 @@ class Snapshot:
     rows: Integers  # (N,) row numbers by slot, which break ties
     ids: Sequence[str]  # at least N
     offsets: Integers  # (N + 1,) into columns
-    columns: NDArray[np.int32]  # of labels, and the complements of those of rejected labels
+    columns: NDArray[np.int32]  # label columns, and the complements of rejected ones
     rejecting: bool  # whether there are any rejected labels
 
     def search(self, queries: Tensor, k: int, names: tuple[str, ...]) -> Neighbours:
@@ -62,7 +62,7 @@ class Snapshot:
         columns = columns.astype(np.int64)
         tensors = torch.from_numpy(similarity), torch.from_numpy(offsets), torch.from_numpy(columns)
         neighbours = Neighbours(ids, *tensors, names)
-        return told_apart(neighbours) if self.rejecting else neighbours
+        return separate_rejected(neighbours) if self.rejecting else neighbours
 
     def _nearest(self, queries: Tensor, k: int, exact: int) -> tuple[Matrix, Integers]:
         """Return similarities and slots, both (n,k), by similarity descending, then row ascending."""
@@ -97,7 +97,7 @@ class MemoryIndex:
     that an approximate index covers. The caller serialises calls; snapshots need no lock.
     """
 
-    _latest: Snapshot | None = None  # of the current state
+    _latest: Snapshot | None = None  # the snapshot of the current state, if any
 
     def __init__(self, dimension: int, device: str | torch.device = "cpu") -> None:
         self._slots: dict[str, int] = {}  # live ids only

@@ -32,7 +32,7 @@ from denn.stores.embedded.sqlite import (
     undisturbed,
     write_schema,
 )
-from denn.stores.rules import Relabelling, as_ids, check_dimension, check_meant, checked_age
+from denn.stores.rules import Relabelling, as_ids, check_dimension, check_filter, checked_age
 from denn.stores.unit_vectors import unit_rows
 from denn.types import Change, Document, Where, Which
 
@@ -228,7 +228,7 @@ class EmbeddedStore:
 
     def remove(self, which: Which, *, source: str = "", everything: bool = False) -> int:
         """Remove documents and return how many; an unknown id is an error."""
-        check_meant(which, everything)
+        check_filter(which, everything)
         with self._changing("remove", source) as change:
             change.take_out(list(self._rows(which)))
         return change.documents
@@ -248,7 +248,7 @@ class EmbeddedStore:
 
         `reject` removes labels and records them as rejected until they are assigned again or dropped.
         """
-        check_meant(which, everything)
+        check_filter(which, everything)
         asked = Relabelling.of(labels, add, drop, reject)
         with self._changing("relabel", source) as change:
             rows = self._rows(which)
@@ -258,7 +258,7 @@ class EmbeddedStore:
 
     def forget(self, which: Which, *, source: str = "", everything: bool = False) -> int:
         """Permanently delete documents and their history, except for their ids; after `vacuum`, also from the file."""
-        check_meant(which, everything)
+        check_filter(which, everything)
         with self._changing("forget", source) as change:
             change.forget(self._ids(which))
         return change.documents
@@ -284,7 +284,7 @@ class EmbeddedStore:
                 writer.execute("DELETE FROM removed")
                 set_meta(writer, epoch=meta["epoch"] + 1)
             if self._keeper is not None:
-                self._keeper.throw_away()
+                self._keeper.delete()
             self.refresh()
             clean(writer)
 

@@ -13,7 +13,7 @@ from torch import Tensor
 from denn.errors import StoreError
 from denn.stores.embedded.sqlite import check_types
 
-UNIT_TOLERANCE = 1e-3  # of the squared length of a stored vector, which is 1 except for rounding
+UNIT_TOLERANCE = 1e-3  # allowed deviation of a stored vector's squared length from 1
 
 
 def matrix(embeddings: Sequence[bytes], dimension: int) -> Tensor:

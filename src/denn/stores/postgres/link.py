@@ -141,7 +141,7 @@ class Link:
             min_size=1,
             max_size=8,
             timeout=REACH,
-            reconnect_timeout=REACH,  # then the next call tries at once, instead of after ever longer pauses
+            reconnect_timeout=REACH,  # afterwards the next call retries at once, without the growing backoff
             open=True,
         )
 

@@ -9,8 +9,8 @@ from denn.errors import StoreError
 from denn.stores.postgres.link import Address, Connection, errors, prepare, sql, wait_at_most
 from denn.stores.rules import check_labels
 
-WIDEST = 16_000  # of pgvector's type
-WIDEST_INDEXED = 4_000  # of its HNSW index over half-precision vectors
+WIDEST = 16_000  # maximum dimension of pgvector's type
+WIDEST_INDEXED = 4_000  # maximum dimension of its HNSW index over half-precision vectors
 WIDEST_IN_PAGE = 1_900  # wider rows do not fit in a page of 8 kB
 INDEX_FROM = 5_000  # documents; scanning fewer is as fast as the index
 

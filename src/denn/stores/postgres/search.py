@@ -16,7 +16,7 @@ import torch
 from denn.prediction_types import Neighbours
 from denn.stores.postgres.link import Connection, Vector
 from denn.stores.postgres.schema import INDEX_FROM
-from denn.stores.rejections import told_apart
+from denn.stores.rejections import separate_rejected
 
 OVERFETCH = 4  # the index has half precision: fetch this many times k, and rank them again by their full vectors
 FEWEST = 50  # minimum number to fetch from the index
@@ -169,4 +169,4 @@ def _neighbours(found: Sequence[tuple[Any, ...]], n: int, width: int, labels: La
         torch.tensor(columns, dtype=torch.int64),
         labels.names,
     )
-    return told_apart(neighbours) if min(columns, default=0) < 0 else neighbours
+    return separate_rejected(neighbours) if min(columns, default=0) < 0 else neighbours

@@ -25,7 +25,7 @@ from denn.stores.postgres.schema import (
     migrate_tables,
 )
 from denn.stores.postgres.search import State, by_index, nearest
-from denn.stores.rules import Relabelling, check_meant, checked_age
+from denn.stores.rules import Relabelling, check_filter, checked_age
 from denn.stores.unit_vectors import unit_rows
 from denn.types import Change, Document, Where, Which
 
@@ -208,7 +208,7 @@ class PostgresStore:
 
     def remove(self, which: Which, *, source: str = "", everything: bool = False) -> int:
         """Remove documents and return how many; an unknown id is an error."""
-        check_meant(which, everything)
+        check_filter(which, everything)
 
         def work(writing: Writing) -> int:
             rows = read.rows_of(writing.connection, self._where, which).values()
@@ -233,7 +233,7 @@ class PostgresStore:
 
         `reject` removes labels and records them as rejected until they are assigned again or dropped.
         """
-        check_meant(which, everything)
+        check_filter(which, everything)
         asked = Relabelling.of(labels, add, drop, reject)
 
         def work(writing: Writing) -> int:
@@ -247,7 +247,7 @@ class PostgresStore:
 
     def forget(self, which: Which, *, source: str = "", everything: bool = False) -> int:
         """Permanently delete documents and their history, except for their ids; after `vacuum`, also from the files."""
-        check_meant(which, everything)
+        check_filter(which, everything)
         return self._change("forget", source, lambda writing: undo.forget(writing, which))
 
     def undo(self, number: int, *, source: str = "") -> int:
