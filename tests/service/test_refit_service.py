@@ -139,7 +139,7 @@ def test_a_worse_refit_is_kept_away_unless_forced(folder, serving):
         assert status(client)["changed_documents"] == changed > 50
         client.post("/v1/refit", json={"force": False})
         found = over(client)
-        assert found["state"] == "kept" and found["sentence"].endswith("so the model stays as it was.")
+        assert found["state"] == "kept" and found["sentence"].endswith("so the model was not changed.")
         assert found["figures"]["after"] < found["figures"]["before"] and found["changed_documents"] == changed > 50
         assert client.get("/v1/model").json()["refitted"] is None
         assert client.post("/v1/refit", json={"force": "yes"}).status_code == 422
@@ -197,4 +197,4 @@ def test_a_model_that_cannot_be_refitted(tiny_corpus, tmp_path):
     with inside(tmp_path / "dummy", keys=Keys.parse([LINE])) as running, running.client(KEY) as client:
         for found in (client.get("/v1/refit"), client.post("/v1/refit")):
             assert found.status_code == 409
-            assert found.json()["detail"].startswith("A model of the method 'dummy' cannot be refitted")
+            assert found.json()["detail"].startswith("Only models of the method 'denn' can be refitted, not 'dummy'")

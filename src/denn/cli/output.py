@@ -55,21 +55,21 @@ def writing(path: Path | None) -> Iterator[IO[bytes]]:
         except BrokenPipeError:
             drop_stdout()
         return
-    beside = path.with_name(path.name + ".part")
-    beside.unlink(missing_ok=True)  # do not follow a symbolic link
+    partial = path.with_name(path.name + ".part")
+    partial.unlink(missing_ok=True)  # do not follow a symbolic link
     try:
-        with beside.open("xb") as file:
+        with partial.open("xb") as file:
             yield file
             file.flush()
             os.fsync(file.fileno())
     except (DennError, KeyboardInterrupt):
-        log.warning(f"partial output is in {beside}")
+        log.warning(f"partial output is in {partial}")
         raise
     except OSError as error:
         if error.filename is not None:  # the error is about another file
             raise
-        raise ConfigError(f"Cannot write {path}: {error.strerror}. Partial output is in {beside}.") from error
-    beside.replace(path)
+        raise ConfigError(f"Cannot write {path}: {error.strerror}. Partial output is in {partial}.") from error
+    partial.replace(path)
 
 
 def flush_stdout() -> None:

@@ -105,8 +105,8 @@ def remove(
         if dry_run:
             _show_only(store, which)
             return
-        meant = agreed(store, which, "remove", yes=yes, named=source_file is None and bool(ids))
-        count = store.remove(meant, source=whose(by))
+        selected = agreed(store, which, "remove", yes=yes, named=source_file is None and bool(ids))
+        count = store.remove(selected, source=whose(by))
         log.info(f"removed {counted(count, 'document')}; the datastore holds {len(store):,}")
 
 
@@ -210,8 +210,8 @@ def forget(
             if kept:
                 log.info(f"Matching validation documents: {_some(kept)}")
             return
-        meant = agreed(store, which, "forget", yes=yes, named=source_file is None and bool(ids))
-        count = forget_everywhere(folder, store, [*meant, *kept], source=whose(by))
+        selected = agreed(store, which, "forget", yes=yes, named=source_file is None and bool(ids))
+        count = forget_everywhere(folder, store, [*selected, *kept], source=whose(by))
         log.info(f"forgot {counted(count, 'document')}; the datastore holds {len(store):,}")
         log.info(f"Run `denn store vacuum {model}` to overwrite their space on disk.")
 

@@ -29,14 +29,14 @@ def write(
     found = gather(model, documents, valid, progress)
     progress.start(Stage("writing the report"))
     page = render(with_names(found, model.vocabulary), model.card, name)
-    beside = path.with_name(path.name + ".part")
+    partial = path.with_name(path.name + ".part")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        beside.write_text(page, encoding="utf-8", errors="replace")
-        beside.replace(path)
+        partial.write_text(page, encoding="utf-8", errors="replace")
+        partial.replace(path)
     except OSError as error:
         with suppress(OSError):
-            beside.unlink()
+            partial.unlink()
         raise ConfigError(f"Cannot write {path}: {error.strerror}.") from error
     return found
 
