@@ -170,6 +170,8 @@ def test_a_label_of_more_than_one_line_is_refused(brief, tmp_path, label):
 
 
 def test_unknown_parameters_and_methods_are_refused_at_once(tiny_corpus, tmp_path):
+    with pytest.raises(ConfigError, match=r"label_columns is a parameter of read_corpus\. Write denn\.train\("):
+        denn.train(tiny_corpus, out=tmp_path / "model", label_columns="*")
     with pytest.raises(ConfigError, match=r"no parameter 'epoch'\. Did you mean 'epochs'\?"):
         denn.train(tiny_corpus, out=tmp_path / "model", epoch=3)
     with pytest.raises(ConfigError, match=r"Unknown method 'den'.*Did you mean 'denn'\?"):
@@ -328,7 +330,7 @@ def test_a_model_is_not_replaced_unasked(tiny_corpus, tmp_path):
     denn.train(tiny_corpus, out=out, method="dummy").close()
     before = (out / "bundle.json").read_bytes()
     described = rf"{out} already contains a model \(dummy, 6 labels, 20..-..-..\)\."
-    with pytest.raises(TrainingError, match=rf"{described} Choose another --out, or pass --replace\."):
+    with pytest.raises(TrainingError, match=rf"{described} Choose another --out, or pass --replace \(replace=True\)\."):
         denn.train(tiny_corpus, out=out, method="dummy", seed=1)
     assert (out / "bundle.json").read_bytes() == before and names(tmp_path) == {"model"}
     denn.train(tiny_corpus, out=out, method="dummy", seed=1, replace=True).close()

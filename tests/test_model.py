@@ -2,6 +2,7 @@
 
 import ctypes
 import itertools
+import pickle
 import shutil
 from pathlib import Path
 
@@ -117,6 +118,9 @@ def test_a_stream_reads_no_further_than_it_must(model):
 def test_what_is_no_text_is_refused_with_its_number(model):
     with pytest.raises(DataError, match=r"Got one string, expected a list of texts"):
         model.predict("one string")
+    for table in (pd.DataFrame({"text": ["a goal"]}), {"text": ["a goal"]}):
+        with pytest.raises(DataError, match=rf"Got a {type(table).__name__}, .* predict\(table\['text'\]\)"):
+            model.predict(table)
     with pytest.raises(DataError, match=f"Text {BATCH + 2} is of type int, expected a string"):
         model.predict(["text"] * (BATCH + 1) + [5])
     with pytest.raises(DataError, match="Text 1 is of type NoneType"):
@@ -126,6 +130,44 @@ def test_what_is_no_text_is_refused_with_its_number(model):
     with pytest.raises(DataError, match="no texts"):
         model.scores([])
     assert model.predict([]) == []
+
+
+def test_a_model_shows_its_folder_and_cannot_be_pickled(model):
+    assert repr(model) == f"Model('{model.folder}': denn, 6 labels)"
+    with pytest.raises(TypeError, match=r"Pass its folder instead, and call denn\.load"):
+        pickle.dumps(model)
+
+
+@pytest.mark.parametrize(
+    "documents",
+    [
+        pd.DataFrame({"text": ["a goal", "a match"], "labels": [["sport"], ["brand new"]]}),
+        [{"text": "a goal", "labels": ["sport"]}, {"text": "a match", "labels": ["brand new"]}],
+        [("a goal", ["sport"]), ("a match", ["brand new"])],
+    ],
+    ids=["frame", "dicts", "pairs"],
+)
+def test_documents_to_add_come_in_any_form(model, documents):
+    for _ in range(2):  # ids are assigned by the store, so that the second time replaces nothing
+        added = model.store.get(model.add(documents))
+        assert [(one.text, one.labels) for one in added] == [("a goal", ("sport",)), ("a match", ("brand new",))]
+    assert len(model.store) == 64
+
+
+def test_documents_to_add_that_are_not_documents_are_refused(model):
+    for wrong, message in (
+        (denn.Document("a goal", ["sport"]), "documents: got Document"),
+        (["a goal"], "documents, row 1"),
+    ):
+        with pytest.raises(DataError, match=message):
+            model.add(wrong)
+
+
+def test_evaluation_warns_if_the_model_knows_no_label_of_the_documents(model, texts, caplog):
+    model.evaluate([denn.Document(texts[0], ["Sport"]), denn.Document(texts[1], ["sport"])])
+    assert "knows none" not in caplog.text
+    model.evaluate([denn.Document(texts[0], ["Sport"]), denn.Document(texts[1], [])])
+    assert "The model knows none of the labels of these documents: 'Sport'. Its own are 'sport'" in caplog.text
 
 
 def test_a_threshold_of_ones_own(model, texts):

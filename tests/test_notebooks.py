@@ -89,6 +89,8 @@ def test_predictions_become_a_frame():
 def test_a_frame_needs_an_id_for_each_prediction():
     with pytest.raises(DataError, match="Got 1 ids for 2 predictions, expected one for each"):
         denn.to_frame([PREDICTION] * 2, ids=["x"])
+    with pytest.raises(DataError, match=r"Got one Prediction, expected a list. Write to_frame\(\[prediction\]\)"):
+        denn.to_frame(PREDICTION)
 
 
 def test_without_pandas_the_install_line_is_said(monkeypatch):

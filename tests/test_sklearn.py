@@ -223,6 +223,8 @@ def test_random_states_are_seeds(classifier, data):
             ["a", "b"],
             r"Unknown label type: got an array of shape \(2,\) and type <U1, expected",
         ),
+        (["one", "two"], [[2], [0, 1]], "Unknown label type: got rows of different lengths that are not lists of"),
+        (pd.DataFrame({"text": ["one"]}), [["a"]], r"Got a table, expected a list of texts. .* X\['text'\]"),
         (["one", "two"], [[2], [0]], r"Unknown label type: got an array of shape \(2, 1\) and type int64"),
     ],
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import hashlib
+import inspect
 import json
 import logging
 import shutil
@@ -57,6 +58,9 @@ STOPPERS = {
 FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
 
+READING = inspect.signature(read_corpus).parameters.keys() - {"train", "seed"}
+
+
 class Silent:
     """Progress that is not shown; notes go to the log."""
 
@@ -101,6 +105,9 @@ def train(
     `callbacks` are objects with `on_validation(validation)` (see `denn.callbacks.Validation`) or `on_end(model)`.
     """
     folder, shown, begun = Path(out).resolve(), Watched(progress or Silent(), callbacks), time.monotonic()
+    if misplaced := sorted(READING & parameters.keys()):
+        name = misplaced[0]
+        raise ConfigError(f"{name} is a parameter of read_corpus. Write denn.train(denn.read_corpus(…, {name}=…), …).")
     make_recipe(method, parameters)  # report unknown names before reading anything
     corpus = corpus if isinstance(corpus, Corpus) else read_corpus(corpus)
     chosen, origin = with_effort(method, parameters, shown, continues=continue_from is not None), None

@@ -68,6 +68,15 @@ class Evaluation:
         }
 
 
+def nothing_known_sentence(documents: Sequence[Document], known: Sequence[str]) -> str | None:
+    """Return a warning if the documents have labels, but none that the model knows; otherwise None."""
+    used = sorted({label for document in documents for label in document.labels})
+    if not used or not set(used).isdisjoint(known):
+        return None
+    theirs, ours = (", ".join(map(repr, some[:3])) + (", …" if len(some) > 3 else "") for some in (used, known))
+    return f"The model knows none of the labels of these documents: {theirs}. Its own are {ours}. Check the spelling."
+
+
 def tune(scores: Scores, documents: Sequence[Document], metric: str = "micro_f1") -> dict[str, Thresholds]:
     """Tune the thresholds of the final score and of each part on labelled documents, for this metric."""
     gold = LabelSpace(scores.names).matrix(documents)

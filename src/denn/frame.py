@@ -6,11 +6,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from denn.errors import DataError, MissingExtraError
+from denn.prediction_types import Prediction
 
 if TYPE_CHECKING:
     import pandas as pd
-
-    from denn.prediction_types import Prediction
 
 COLUMNS = "labels names scores confidence familiarity unfamiliar same_text parts words neighbours".split()
 
@@ -28,6 +27,8 @@ def to_frame(
         import pandas as pd
     except ImportError as error:
         raise MissingExtraError("to_frame", "pandas", "frames") from error
+    if isinstance(predictions, Prediction):
+        raise DataError("Got one Prediction, expected a list. Write to_frame([prediction]).")
     rows = [_row(prediction) for prediction in predictions]
     frame = pd.DataFrame(rows, columns=COLUMNS)
     given: Mapping[str, Iterable[Any] | None] = {"text": texts, "id": ids}

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Self, cast
+from typing import TYPE_CHECKING, NoReturn, Self, cast
 
 from denn.bundle import undisturbed
 from denn.bundle_card import Card
@@ -15,16 +15,25 @@ from denn.data.corpus import labelled
 from denn.data.vocabularies import with_ids
 from denn.datastore import Datastore
 from denn.errors import BundleError, ConfigError, ConflictError, DataError
-from denn.evaluation import Evaluation, concatenate, copies_sentence, decision_thresholds, evaluate, stored_copies
+from denn.evaluation import (
+    Evaluation,
+    concatenate,
+    copies_sentence,
+    decision_thresholds,
+    evaluate,
+    nothing_known_sentence,
+    stored_copies,
+)
 from denn.loading import load_parts, locate
 from denn.methods.new_labels import NewLabels
 from denn.prediction_types import Neighbour, Prediction, Scores
 from denn.predictions import checked, neighbours_with_texts, predictions
 from denn.protocols import Method, Progress, Retriever
-from denn.text_batches import batch_size, in_batches
+from denn.text_batches import batch_size, check_list, in_batches
 from denn.types import Document, LabelSpace, Which
 from denn.validation import forget
 from denn.vocabulary import Vocabulary
+from denn.wording import counted
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -52,6 +61,13 @@ class Model:
         self.folder: Path | None = None  # the folder that it was loaded from
         # Used only for labels in a datastore, so the method is a Retriever.
         self._new = NewLabels(cast(Retriever, method), {part: tuned.overall for part, tuned in card.thresholds.items()})
+
+    def __repr__(self) -> str:
+        where = "" if self.folder is None else f"{str(self.folder)!r}: "
+        return f"Model({where}{self.card.method}, {counted(len(self.labels), 'label')})"
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("A Model cannot be pickled or copied. Pass its folder instead, and call denn.load there.")
 
     def __enter__(self) -> Self:
         return self
@@ -85,8 +101,7 @@ class Model:
         the datastore, unless `threshold` is given. `min_labels` adds the best labels if fewer pass. `evidence` limits
         the number of neighbours returned (None: all k).
         """
-        if isinstance(texts, str):
-            raise DataError("Got one string, expected a list of texts. Write predict([text]).")
+        check_list(texts, "predict")
         return list(
             self.stream(texts, threshold=threshold, per_label=per_label, min_labels=min_labels, evidence=evidence)
         )
@@ -179,6 +194,8 @@ class Model:
                 f"{copies_sentence(copies, len(documents))}, or use --stored (stored=True) to exclude each one from "
                 "its own evidence."
             )
+        if warning := nothing_known_sentence(documents, scores.names):
+            log.warning(warning)
         counts = dict(zip(self.labels.names, self.card.corpus["label_counts"], strict=True))
         later = self.later_thresholds(scores)
         return evaluate(scores, documents, self.card.thresholds, counts, min_labels, later=later)
@@ -190,8 +207,7 @@ class Model:
         """
         from denn.analysis.queue import queue
 
-        if isinstance(texts, str):
-            raise DataError("Got one string, expected a list of texts. Write queue([text]).")
+        check_list(texts, "queue")
         return queue(self, texts, count)
 
     def audit(
@@ -215,14 +231,14 @@ class Model:
             )
         return self.method.store
 
-    def add(self, documents: Sequence[Document], *, source: str = "") -> list[str]:
+    def add(self, documents: object, *, source: str = "") -> list[str]:
         """Add labelled documents to the datastore durably and return their ids; the next prediction uses them.
 
-        Labels may be new, or names in the vocabulary, which become ids. The history records `source` as the origin of
-        the documents.
+        Takes documents, or anything that `read_corpus` takes as a split. Labels may be new, or names in the vocabulary,
+        which become ids. The history records `source` as the origin of the documents.
         """
-        documents = with_ids(documents, self.vocabulary)
-        return self.store.add(documents, self.embed([document.text for document in documents]), source=source)
+        read = with_ids(labelled(documents, part=None), self.vocabulary)  # the store assigns missing ids
+        return self.store.add(read, self.embed([document.text for document in read]), source=source)
 
     def never_given(self, labels: Iterable[str]) -> str | None:
         """Return a warning if labels are new and the neighbours, which alone know new labels, are not used."""

@@ -45,7 +45,7 @@ class Existing:
     @property
     def refusal(self) -> str:
         """The error message without --replace."""
-        return f"{self.description} Choose another --out, or pass --replace."
+        return f"{self.description} Choose another --out, or pass --replace (replace=True)."
 
 
 def existing_model(out: str | Path) -> Existing | None:

@@ -201,6 +201,8 @@ def _texts(X: Iterable[str]) -> list[str]:
     """Check texts; the error gives the number of the first one that is not a text."""
     if isinstance(X, str) or not isinstance(X, Iterable):
         raise InputError(f"Got {type(X).__name__}, expected a list of texts.")
+    if hasattr(X, "columns"):
+        raise InputError("Got a table, expected a list of texts. Pass its column of texts, such as X['text'].")
     texts = list(X)
     if not texts:
         raise InputError("Got no texts, expected at least one.")
@@ -221,7 +223,14 @@ def _read_labels(y: Any) -> tuple[Sequence[Sequence[int]], NDArray[Any], Form]:
         names = sorted({label for row in rows for label in row})
         column_of = {name: column for column, name in enumerate(names)}
         return [[column_of[label] for label in row] for row in rows], np.array(names, dtype=object), "lists"
-    columns, width = _columns_of(y if is_sparse else np.asarray(y))
+    try:
+        indicators = y if is_sparse else np.asarray(y)
+    except ValueError:  # rows of different lengths
+        raise InputError(
+            "Unknown label type: got rows of different lengths that are not lists of strings, expected an indicator "
+            "matrix of 0 and 1 (n × labels) or a list of labels for each text, such as [['a', 'b'], []]."
+        ) from None
+    columns, width = _columns_of(indicators)
     return columns, np.asarray(y.columns) if is_frame else np.arange(width), "sparse" if is_sparse else "dense"
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import islice
 
 from denn.errors import DataError
@@ -15,6 +15,16 @@ MATRICES = 10  # float32 matrices of a batch: three witnesses, three combination
 def batch_size(labels: int) -> int:
     """Return how many texts to score at a time with this many labels."""
     return max(1, min(BATCH, SCORES_BYTES // (4 * MATRICES * max(1, labels))))
+
+
+def check_list(texts: object, call: str) -> None:
+    """Reject a string, a table and a mapping, whose items are characters and column names instead of texts."""
+    if isinstance(texts, str):
+        raise DataError(f"Got one string, expected a list of texts. Write {call}([text]).")
+    if hasattr(texts, "columns") or isinstance(texts, Mapping):
+        raise DataError(
+            f"Got a {type(texts).__name__}, expected a list of texts. Pass its texts: {call}(table['text'])."
+        )
 
 
 def in_batches(texts: Iterable[str], size: Callable[[], int]) -> Iterator[list[str]]:

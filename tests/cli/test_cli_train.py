@@ -131,7 +131,7 @@ def test_a_model_is_replaced_with_consent_only_which_is_asked_before_the_corpus_
     ran = run(*train)
     assert ran.code == 2
     assert f"{out} already contains a model (dummy, 6 labels, " in ran.err
-    assert ran.err.endswith("Choose another --out, or pass --replace.\n")
+    assert ran.err.endswith("Choose another --out, or pass --replace (replace=True).\n")
     assert "missing.jsonl" in run(*train, "--replace").err
 
 

@@ -35,6 +35,8 @@ def test_a_corpus_is_read_from_a_mapping(key):
 
 
 def test_a_mapping_needs_train_and_stands_alone(caplog):
+    with pytest.raises(DataError, match="train: got NoneType; expected a path"):
+        read_corpus(None)
     with pytest.raises(DataError, match="mapping with 'text', 'labels'; expected train"):
         read_corpus({"text": ["x"], "labels": ["y"]})
     with pytest.raises(DataError, match="Put all splits into the mapping"):

@@ -81,7 +81,7 @@ def open_documents(source: str, data_dir: Path | None, reading: Reading, part: s
     return read_file(source, reading, part) if _is_file(source) else _load(source, data_dir).test
 
 
-def read_file(path: str | Path, reading: Reading, part: str = "document") -> Sequence[Document]:
+def read_file(path: str | Path, reading: Reading, part: str | None = "document") -> Sequence[Document]:
     """Read a file of labelled documents and log what needs attention."""
     from denn.data.corpus import labelled
 

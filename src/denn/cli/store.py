@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
-import secrets
 from collections.abc import Sequence
-from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from typing import Annotated, Any
@@ -63,9 +61,7 @@ def add(
     from denn.model import load
 
     check_keeps_one(model)
-    given = secrets.token_hex(8)  # marks ids made up by the reader, so that the store can assign its own
-    documents = read_file(file, reading, part=given)
-    documents = [replace(d, id=None) if str(d.id).startswith(given) else d for d in documents]
+    documents = read_file(file, reading, part=None)  # the store assigns missing ids
     with load(model) as loaded, interruptible("interrupted; the documents reported as added are stored"):
         store = loaded.store
         before, known = len(store), len(store.labels)

@@ -58,13 +58,13 @@ def read_documents(
     separator: str | None = None,
     skip_bad: bool = False,
     needs_labels: bool = True,
-    part: str = "document",
+    part: str | None = "document",
 ) -> tuple[list[Document], ReadReport]:
     """Read a path, a frame, a dataset or a list into documents; bad rows are an error unless `skip_bad`.
 
-    A document without an id gets the id `<part>-<row number>`. Label strings are split at `separator`. If none is
-    given, a string that starts with [ is a list of JSON or Python, and others are split at the first of | ; , that
-    occurs anywhere in the column. See `read_corpus` for `label_columns`.
+    A document without an id gets the id `<part>-<row number>`, or none if `part` is None. Label strings are split at
+    `separator`. If none is given, a string that starts with [ is a list of JSON or Python, and others are split at the
+    first of | ; , that occurs anywhere in the column. See `read_corpus` for `label_columns`.
     """
     columns = Columns(text_column, labels_column, id_column, needs_labels, _one_hot(label_columns))
     return _read(source, columns, part, separator, None, skip_bad)
@@ -81,12 +81,20 @@ def _one_hot(columns: str | Sequence[str] | None) -> tuple[str, ...]:
 
 
 def _read(
-    source: object, columns: Columns, part: str, separator: str | None, usual_separator: str | None, skip_bad: bool
+    source: object,
+    columns: Columns,
+    part: str | None,
+    separator: str | None,
+    usual_separator: str | None,
+    skip_bad: bool,
 ) -> tuple[list[Document], ReadReport]:
     """Read one source; `usual_separator` is used instead of detecting one, and still allows JSON lists."""
     if separator == "":
         raise DataError("the separator is empty. Give a character such as |, or leave it out to detect it.")
-    table = read_table(source, columns) if isinstance(source, str | Path) else read_rows(source, part, columns)
+    if isinstance(source, str | Path):
+        table = read_table(source, columns)
+    else:
+        table = read_rows(source, part or "documents", columns)
     parsed, bad = _parse(table, columns)
     rows = len(parsed) + bad.count
     if not rows:
@@ -155,21 +163,22 @@ def _parse(table: Table, columns: Columns) -> tuple[list[_Parsed], _Bad]:
 
 
 def _finish(
-    table: Table, parsed: list[_Parsed], bad: _Bad, part: str, split: Callable[[str], tuple[str, ...]]
+    table: Table, parsed: list[_Parsed], bad: _Bad, part: str | None, split: Callable[[str], tuple[str, ...]]
 ) -> list[Document]:
     """Split label strings and set ids; of rows with the same id the first is kept, and the others count as bad."""
     documents: list[Document] = []
     owner: dict[str, int] = {}
     for row in parsed:
-        identity = row.id or f"{part}-{row.ordinal}"
+        identity = row.id or (f"{part}-{row.ordinal}" if part else None)
         try:
             labels, rejected = (split(some) if isinstance(some, str) else some for some in (row.labels, row.rejected))
-            if identity in owner:
+            if identity is not None and identity in owner:
                 raise DataError(
                     f"the id {short(identity)} is already used in {table.unit} {owner[identity]}, ids must be unique"
                 )
             documents.append(Document(row.text, labels, identity, rejected))
-            owner[identity] = row.number
+            if identity is not None:
+                owner[identity] = row.number
         except DataError as error:
             bad.add(row.number, str(error).rstrip("."))
     return documents
@@ -236,7 +245,7 @@ def read_corpus(
     return Corpus(*parts, name=name or stem, vocabulary=names)
 
 
-def labelled(source: object, part: str = "document", **reading: Any) -> Sequence[Document]:
+def labelled(source: object, part: str | None = "document", **reading: Any) -> Sequence[Document]:
     """Return documents as they are, or read them from anything that `read_documents` takes, and log what it reports."""
     if isinstance(source, Sequence) and all(isinstance(item, Document) for item in source):
         return source
@@ -266,7 +275,7 @@ def _parts(train: object, valid: object, test: object) -> dict[str, object]:
         if ignored := [repr(key) for key in train if key not in PARTS]:
             log.warning("ignored the splits %s; only train, valid and test are read.", ", ".join(ignored))
         given = {part: train[key] for key, part in PARTS.items() if key in train}
-    return {part: source for part, source in given.items() if source is not None}
+    return {part: source for part, source in given.items() if source is not None or part == "train"}
 
 
 def _warn_of_unseen(documents: Mapping[str, Sequence[Document]]) -> None:
