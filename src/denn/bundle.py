@@ -60,7 +60,7 @@ def digests(folder: Path, part: str = "") -> dict[str, str]:
 
 
 def write_card(folder: Path, card: Card) -> None:
-    """Write bundle.json atomically, which activates all other new files; give the weights its permissions."""
+    """Write bundle.json atomically, which activates all other new files; give the weights the same permissions."""
     file = folder / PART
     file.unlink(missing_ok=True)  # so that a link there is not followed
     content = dumps(card.model_dump(), "The model", TrainingError, indent=1, ensure_ascii=False)
@@ -210,7 +210,7 @@ def _files(folder: Path) -> dict[str, int]:
 
 
 def _shown(name: str) -> str:
-    """Return a name that somebody else chose, safe to show on one line."""
+    """Return an untrusted name, safe to show on one line."""
     return name if name.isprintable() and len(name) < 200 else ascii(name)[:200]
 
 

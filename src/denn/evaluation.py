@@ -188,7 +188,7 @@ def share_unfamiliar(scores: Scores) -> float | None:
 
 
 def systems_of(scores: Scores) -> dict[str, Tensor]:
-    """Return every score that can decide by itself: each witness, each combination, then the final score."""
+    """Return every score that can be used alone: each witness, each combination, then the final score."""
     witnesses = {name: part.nan_to_num(0.0) if part.isnan().any() else part for name, part in scores.parts.items()}
     return {**witnesses, **scores.alternatives, "final": scores.final}
 

@@ -115,7 +115,7 @@ def why_not(method: Method, card: Card) -> str | None:
 
 
 def _seconds_a_token(encoder: TransformerEncoder, tokens: Tokens) -> tuple[float, float]:
-    """Time a small pass as it is and in 8-bit integers, alternately."""
+    """Time a small pass in the current precision and in 8-bit integers, alternately."""
     some = tokens.first(max(1, int((tokens.offsets <= TIMED_TOKENS).sum()) - 1))
     times = [
         (_seconds(lambda: encoder.encode(some)), _seconds(lambda: encoder.encode(some, in_int8=True)))

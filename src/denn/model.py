@@ -97,7 +97,7 @@ class Model:
         """Tag texts, in order.
 
         Labels are decided by the threshold tuned on validation documents, by `threshold`, or by one threshold per label
-        with `per_label`. Labels added after training have thresholds of their own, estimated from their documents in
+        with `per_label`. Labels added after training have their own thresholds, estimated from their documents in
         the datastore, unless `threshold` is given. `min_labels` adds the best labels if fewer pass. `evidence` limits
         the number of neighbours returned (None: all k).
         """
@@ -241,7 +241,7 @@ class Model:
         return self.store.add(read, self.embed([document.text for document in read]), source=source)
 
     def never_given(self, labels: Iterable[str]) -> str | None:
-        """Return a warning if labels are new and the neighbours, which alone know new labels, are not used."""
+        """Return a warning about new labels that the model cannot predict, because it does not use neighbours."""
         if "neighbours" in self.card.parameters.get("witnesses", ("neighbours",)):
             return None
         new = [label for label in dict.fromkeys(labels) if label not in self.labels]

@@ -131,7 +131,7 @@ def _limitations(card: Card, labels: LabelSpace, stored: int, kept: int) -> str:
     rare = sum(count < 10 for count in counts)
     lines = [
         f"- **It contains texts:** the datastore holds {stored:,} documents and the model keeps {kept:,} validation "
-        "documents. Everybody who can download it can read them.",
+        "documents. Everyone who can download it can read them.",
         "- Labels are suggestions. Have a person check texts unlike the training documents (`prediction.unfamiliar`).",
         f"- {rare:,} of {len(labels):,} labels have fewer than 10 training documents; expect more errors there."
         if rare

@@ -43,14 +43,14 @@ def _label(prediction: Prediction, label: str, score: float, witnesses: Sequence
 
 def _facts(prediction: Prediction) -> list[str]:
     """Return what a reader should know before trusting the labels, one sentence each."""
-    said = []
+    facts = []
     if not prediction.labels:
-        said.append("No label reaches its threshold.")
+        facts.append("No label reaches its threshold.")
     if prediction.same_text is not None:
-        said.append(f"Document {prediction.same_text} has the same text, so its labels are used.")
+        facts.append(f"Document {prediction.same_text} has the same text, so its labels are used.")
     if prediction.unfamiliar:
-        said.append("Unfamiliar text: no stored document is similar, so these labels are less reliable.")
-    return said
+        facts.append("Unfamiliar text: no stored document is similar, so these labels are less reliable.")
+    return facts
 
 
 def _shortened(text: str) -> str:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from denn.types import Document
 
-UNFAMILIAR = 0.02  # familiarity below which a text is flagged, as about 2 % of ordinary documents are
+UNFAMILIAR = 0.02  # texts with a lower familiarity are flagged; about 2 % of ordinary documents are
 
 
 @cache
@@ -127,7 +127,7 @@ class Prediction:
     )  # label → supporting words with weights
     same_text: str | None = None  # id of the stored document with the same text, which decides; None if there is none
     familiarity: float | None = None  # share of ordinary documents with farther neighbours; None if not measured
-    vocabulary: Vocabulary = field(default=Vocabulary(), repr=False, compare=False)  # of the model
+    vocabulary: Vocabulary = field(default=Vocabulary(), repr=False, compare=False)  # the model's vocabulary
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -136,7 +136,7 @@ class Prediction:
 
     @property
     def unfamiliar(self) -> bool:
-        """Whether the datastore has nothing similar to the text, so that its labels deserve less trust."""
+        """Whether no stored document is similar to the text, so that its labels are less reliable."""
         return self.same_text is None and self.familiarity is not None and self.familiarity < UNFAMILIAR
 
     def _repr_html_(self) -> str:
@@ -205,9 +205,9 @@ class Scores:
 class Calibrated(NamedTuple):
     """The result of calibrating a method on validation documents."""
 
-    scores: Scores  # of texts whose labels the method has not seen
+    scores: Scores  # scores of texts whose labels the method has not seen
     facts: Mapping[str, object]  # for the bundle
-    documents: Sequence[Document]  # the scored ones: fewer than given if memory is too small
+    documents: Sequence[Document]  # the documents scored; fewer than given if they do not fit in memory
     embeddings: Tensor | None = None  # (n,d) of these documents, if there is a datastore
 
 

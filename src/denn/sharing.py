@@ -44,7 +44,7 @@ class Texts:
 
     def sentence(self, name: str, private: bool) -> str:
         """Describe what a push uploads, and who can read it."""
-        who = f"a private repository: everybody with access to {name} can read them" if private else "a PUBLIC one"
+        who = f"a private repository: everyone with access to {name} can read them" if private else "a PUBLIC one"
         return (
             f"Pushing to {name} uploads the texts and labels of {self.stored:,} stored and {self.validation:,} "
             f"validation documents, and words of the training texts, together with the model, to {who}."

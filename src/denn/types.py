@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
-REPR_LABELS = 5  # names that the repr of a label space shows
+REPR_LABELS = 5  # number of names in the repr of a label space
 
 
 @dataclass(frozen=True)
@@ -163,11 +163,11 @@ Which: TypeAlias = "str | Sequence[str] | Where"  # one id, several ids, or a fi
 class Change:
     """One entry of a datastore's history."""
 
-    number: int  # increases, never used twice
+    number: int  # unique and increasing
     time: datetime  # in UTC
     action: str  # add, remove, relabel, forget or undo
     source: str  # who or what made the change, as the caller named it
-    documents: int  # how many it changed
+    documents: int  # number of documents changed
 
 
 class Fitted(NamedTuple):

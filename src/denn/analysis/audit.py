@@ -144,11 +144,11 @@ def _suspects(
 
 
 def _doubt(scores: Scores, wrong: Tensor, row: int, column: int, words: Sequence[tuple[str, float]]) -> Doubt:
-    heard = {name: float(part[row, column]) for name, part in scores.parts.items()}
+    by_witness = {name: float(part[row, column]) for name, part in scores.parts.items()}
     return Doubt(
         scores.names[column],
         float(scores.final[row, column]),
         float(wrong[row, column]),
-        {name: score for name, score in heard.items() if score == score},
+        {name: score for name, score in by_witness.items() if score == score},
         tuple(words),
     )

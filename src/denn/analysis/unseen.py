@@ -75,9 +75,9 @@ class Judge:
             rows = [row for document in documents if (row := self._stored.row(document)) is not None]
             embeddings, own_ids = self._stored.vectors[rows], [self._stored.documents[row].id for row in rows]
         asked = Texts(texts, lambda _: embeddings, lambda found: self._method.search(found, k, own_ids))
-        said = {name: self._hear(name, asked) for name in self._method.witnesses}
+        scored = {name: self._hear(name, asked) for name in self._method.witnesses}
         labels = len(asked.neighbours.names)
-        parts = {name: F.pad(part, (0, labels - part.shape[1]), value=math.nan) for name, part in said.items()}
+        parts = {name: F.pad(part, (0, labels - part.shape[1]), value=math.nan) for name, part in scored.items()}
         return self._method.combine(parts, asked.neighbours)
 
     def _hear(self, name: str, asked: Texts) -> Tensor:

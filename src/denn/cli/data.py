@@ -50,7 +50,10 @@ def show_list(
     found = {name: _find(name, root) for name in CORPORA}
     if as_json:
         rows = {
-            name: {"paper": (said := paper[name]) and asdict(said), "found": (here := found[name]) and here.as_dict()}
+            name: {
+                "paper": (printed := paper[name]) and asdict(printed),
+                "found": (here := found[name]) and here.as_dict(),
+            }
             for name in CORPORA
         }
         typer.echo(json.dumps(rows))

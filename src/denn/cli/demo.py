@@ -135,8 +135,8 @@ def run(
         comparison = compare(model, corpus)
         reached("comparison")
         _show_comparison(comparison, system_names(comparison.systems, model.card) | SVMS, len(corpus.test))
-        if heard := combination_of(model.card):
-            show.console().print(heard.sentence)
+        if combination := combination_of(model.card):
+            show.console().print(combination.sentence)
         suggestions = suggest(model, untagged, seed)
         reached("suggestions")
         _show_suggestions(suggestions, model.card.thresholds["final"].overall)
@@ -269,9 +269,9 @@ def _show_tags(prediction: Prediction) -> None:
     witnesses = list(dict.fromkeys(name for tag in prediction.labels for name in parts.get(tag, {})))
     rows = []
     for tag in prediction.labels:
-        heard = parts.get(tag, {})
+        scores = parts.get(tag, {})
         row = [tag, f"{prediction.scores[tag]:.2f}"]
-        row += [f"{heard[name]:.2f}" if name in heard else "" for name in witnesses]
+        row += [f"{scores[name]:.2f}" if name in scores else "" for name in witnesses]
         row += ["●" if tag in one.labels else "" for one in prediction.neighbours]
         rows.append(row + [", ".join(word for word, _ in words.get(tag, ())[:SUPPORTING])] * bool(words))
     numbers = [str(number) for number, _ in enumerate(prediction.neighbours, 1)]

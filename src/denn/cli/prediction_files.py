@@ -120,8 +120,8 @@ def as_row(id: str | None, prediction: Prediction, evidence: bool) -> dict[str, 
     if prediction.same_text is not None:
         row["same_text"] = prediction.same_text
     row["parts"] = {
-        label: {witness: round(score, 4) for witness, score in heard.items()}
-        for label, heard in prediction.parts.items()
+        label: {witness: round(score, 4) for witness, score in scores.items()}
+        for label, scores in prediction.parts.items()
     }
     shown = (*prediction.labels, *prediction.scores, *(label for one in prediction.neighbours for label in one.labels))
     if names := prediction.vocabulary.names(shown):

@@ -60,32 +60,32 @@ class Pace:
         loss, left = values.get("loss"), values.get("seconds_left")
         if left is None and self.total is not None and rate > 0:
             left = (self.total - done) / rate
-        said = [f"{rate:.0f} {self.unit}/s"] if rate > 0 else []
-        said += [f"loss {loss:.3f}"] if isinstance(loss, float) and loss == loss else []
-        said += [f"{span(left)} left"] if isinstance(left, float | int) else []
-        return ", ".join(said)
+        parts = [f"{rate:.0f} {self.unit}/s"] if rate > 0 else []
+        parts += [f"loss {loss:.3f}"] if isinstance(loss, float) and loss == loss else []
+        parts += [f"{span(left)} left"] if isinstance(left, float | int) else []
+        return ", ".join(parts)
 
 
 class Plain:
     """Progress as a line for each stage and each note."""
 
     def __init__(self) -> None:
-        self.pace, self.said = Pace(Stage("")), ""
+        self.pace, self.status = Pace(Stage("")), ""
 
     def start(self, stage: Stage) -> None:
         """Log the start of a stage."""
-        self.pace, self.said = Pace(stage), ""
+        self.pace, self.status = Pace(stage), ""
         size = None if stage.total is None else counted(stage.total, stage.unit.removesuffix("s"))
         log.info(stage.what if size is None else f"{stage.what}: {size}")
 
     def advance(self, done: int, **values: object) -> None:
         """Remember the pace for the next note of this stage."""
         over = self.pace.total is not None and done >= self.pace.total
-        self.said = "" if over else self.pace.describe(done, {**values, "loss": None})
+        self.status = "" if over else self.pace.describe(done, {**values, "loss": None})
 
     def note(self, message: str) -> None:
         """Log a message with the pace."""
-        log.info(f"{message} ({self.said})" if self.said else message)
+        log.info(f"{message} ({self.status})" if self.status else message)
 
 
 class Bar:

@@ -134,18 +134,18 @@ def evaluation(found: Evaluation, card: Card) -> None:
         say(sentence)
 
 
-def sentences(found: Evaluation, heard: Combination | None) -> list[str]:
+def sentences(found: Evaluation, combination: Combination | None) -> list[str]:
     """Return sentences on what the tables do not show."""
     empty = round(found.headline["empty_predictions"] * found.documents)
-    said = [f"Documents without a label at the tuned threshold: {empty:,} of {found.documents:,}."]
+    remarks = [f"Documents without a label at the tuned threshold: {empty:,} of {found.documents:,}."]
     if found.familiarity_sentence:
-        said.append(found.familiarity_sentence)
+        remarks.append(found.familiarity_sentence)
     if found.unknown_labels:
-        said.append(
+        remarks.append(
             f"The model does not know {counted(found.unknown_labels, 'label')} used here, which count as missed."
         )
-    if heard is not None:
-        said.append(heard.sentence)
-        if heard.uses_lambda and found.confidence is not None:
-            said.append(f"Mean λ {found.confidence:.2f}: the weight of the neighbours relative to the classifier.")
-    return said
+    if combination is not None:
+        remarks.append(combination.sentence)
+        if combination.uses_lambda and found.confidence is not None:
+            remarks.append(f"Mean λ {found.confidence:.2f}: the weight of the neighbours relative to the classifier.")
+    return remarks

@@ -255,8 +255,8 @@ def info(
     say, called = console().print, vocabulary_of(model).name
     documents, labels = counted(facts["documents"], "document"), counted(facts["labels"], "label")
     say(f"{documents}, {labels}, {facts['bytes'] / 1e6:.1f} MB on disk")
-    said = {key: value for key, value in facts.items() if key not in SAID and value is not None}
-    say(f"Kind of datastore: {facts['kind']}; " + ", ".join(f"{key} {value}" for key, value in said.items()))
+    others = {key: value for key, value in facts.items() if key not in LISTED and value is not None}
+    say(f"Kind of datastore: {facts['kind']}; " + ", ".join(f"{key} {value}" for key, value in others.items()))
     if facts["new_labels"]:
         new = _some([*map(called, facts["new_labels"])])
         say(f"Labels added since the {'refit' if learnt else 'training'}: {new}")
@@ -264,7 +264,7 @@ def info(
     say(f"Most frequent labels: {_some([f'{called(name)} ({counts[name]})' for name in common])}")
 
 
-SAID = ("kind", "documents", "labels", "bytes", "new_labels")
+LISTED = ("kind", "documents", "labels", "bytes", "new_labels")
 
 
 def _show_only(store: Any, which: Any) -> None:

@@ -42,15 +42,15 @@ def open_bytes(path: Path) -> Iterator[BinaryIO]:
 
 
 def _reason(error: Exception) -> str:
-    said = str(error)
-    if isinstance(error, EOFError) or said.startswith("Truncated compressed"):
+    message = str(error)
+    if isinstance(error, EOFError) or message.startswith("Truncated compressed"):
         return "the compressed file is truncated. Copy or download it again"
-    if "Memory usage limit" in said or "too much memory" in said:
+    if "Memory usage limit" in message or "too much memory" in message:
         return (
             f"decompressing it needs more than {DECODER_MEMORY >> 20} MiB of memory, the limit. Compress it again at a "
             "lower level"
         )
-    return f"cannot be read ({said}). Check the file, its extension and permissions"
+    return f"cannot be read ({message}). Check the file, its extension and permissions"
 
 
 class Expansion:

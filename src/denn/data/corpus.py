@@ -39,13 +39,13 @@ class ReadReport:
 
     def sentences(self) -> list[str]:
         """Return what is worth knowing, one sentence each."""
-        said = {
+        notes = {
             f"skipped {self.bad} of {self.rows} rows as bad: {'; '.join(self.reasons)}": self.bad > 0,
             f"documents without labels: {self.unlabelled}": self.unlabelled > 0,
             f"documents with empty text: {self.empty}": self.empty > 0,
             f"split label strings at {self.separator!r}": self.separator is not None,
         }
-        return [f"{self.name}: {sentence}." for sentence, holds in said.items() if holds]
+        return [f"{self.name}: {sentence}." for sentence, holds in notes.items() if holds]
 
 
 def read_documents(
@@ -246,7 +246,7 @@ def read_corpus(
 
 
 def labelled(source: object, part: str | None = "document", **reading: Any) -> Sequence[Document]:
-    """Return documents as they are, or read them from anything that `read_documents` takes, and log what it reports."""
+    """Return documents unchanged, or read them from anything that `read_documents` takes, and log what it reports."""
     if isinstance(source, Sequence) and all(isinstance(item, Document) for item in source):
         return source
     documents, report = read_documents(source, part=part, **reading)

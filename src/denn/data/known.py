@@ -105,7 +105,7 @@ KNOWN = {
                     "test": "7c6c06f623b31e2a67cb4b129e84170d2d8a2a0830ec38899d7b1a3e24e62813",
                 },
                 "this edition has 5,897 of the 29,487 published training documents, without stop words, digits and "
-                "punctuation, in a split of its own: 428 labels instead of 531",
+                "punctuation, in a different split: 428 labels instead of 531",
             ),
         ),
         "train.jsonl and test.jsonl, optionally valid.jsonl, or DENN's text_train, label_train, text_test and "

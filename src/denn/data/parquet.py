@@ -35,12 +35,12 @@ def parquet_rows(path: Path, columns: Columns) -> Rows:
     if not _has_limits():
         log.warning("%s: this system cannot limit memory for reading Parquet. Read only files that you trust.", path)
     with open_bytes(path) as stream, _seekable(path, stream) as file, _decoding(file, columns) as decoder:
-        said = cast(IO[bytes], decoder.stdout)
+        output = cast(IO[bytes], decoder.stdout)
         try:
-            if header := said.readline(HEADER):
-                yield from enumerate(_rows(path, columns, json.loads(header), said), 1)
+            if header := output.readline(HEADER):
+                yield from enumerate(_rows(path, columns, json.loads(header), output), 1)
         except (pyarrow.ArrowException, OSError, ValueError):
-            said.close()  # the decoder has stopped early, or now will
+            output.close()  # the decoder has stopped early, or now will
         _check_end(path, decoder)
 
 
@@ -53,11 +53,11 @@ def _has_limits() -> bool:
     return True
 
 
-def _rows(path: Path, columns: Columns, header: dict[str, Any], said: IO[bytes]) -> Iterator[Row]:
+def _rows(path: Path, columns: Columns, header: dict[str, Any], output: IO[bytes]) -> Iterator[Row]:
     columns.among(header["names"], str(path))
     expansion = Expansion(path)
     expansion.add(ROW_COST * header["rows"])
-    with arrow("Reading Parquet files").ipc.open_stream(said) as batches:
+    with arrow("Reading Parquet files").ipc.open_stream(output) as batches:
         for batch in batches:
             expansion.add(batch.nbytes)
             for row in range(batch.num_rows):

@@ -152,9 +152,9 @@ def warn_of_differences(corpus: Corpus) -> None:
     parts: dict[str, Sequence[Document]] = {part: getattr(corpus, part) for part in PARTS}
     digests = {part: digest(documents) for part, documents in parts.items() if documents}
     sizes = {part: len(documents) for part, documents in parts.items()} | {"labels": len(corpus.labels)}
-    said = _difference(known.editions, sizes, digests)
-    if said:
-        log.warning(f"{corpus.name}: {said}.")
+    difference = _difference(known.editions, sizes, digests)
+    if difference:
+        log.warning(f"{corpus.name}: {difference}.")
 
 
 def _difference(editions: Sequence[Edition], sizes: Mapping[str, int], digests: Mapping[str, str]) -> str:

@@ -165,7 +165,7 @@ def parse_text(value: object) -> str:
 
 
 def parse_labels(value: object, column: str = "label") -> tuple[str, ...] | str:
-    """Accept a list of strings; return a string as it is, to be split once the separator is known."""
+    """Accept a list of strings; return a string unchanged, to be split once the separator is known."""
     if value is None:
         return ()
     if isinstance(value, str):

@@ -1,4 +1,4 @@
-"""Load a folder in Hugging Face format from an untrusted source: no code of its own, no download, bounded size.
+"""Load a folder in Hugging Face format from an untrusted source: no code runs, nothing is downloaded.
 
 Models with a packed forward are read into our own modules (`plain_model`), all others into those of transformers, which
 never sees the folder. It gets a configuration without anything that could name code, kernels, adapters or other models,

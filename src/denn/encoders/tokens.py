@@ -74,7 +74,7 @@ class Tokens:
     def by_length(self, budget: int, most: int | None = None) -> Iterator[Tensor]:
         """Yield rows in chunks of at most `budget` tokens and `most` texts, longest first.
 
-        A text longer than the budget is a chunk of its own.
+        A text longer than the budget is a separate chunk.
         """
         order = torch.argsort(self.lengths, descending=True, stable=True)
         sizes = self.lengths[order].tolist()

@@ -1,4 +1,4 @@
-"""Work on three batches at once: embed one, score one, finish one; so GPU and CPU do not wait for each other."""
+"""Work on three batches at once: embed one, score one, finish one, so that GPU and CPU do not wait for each other."""
 
 from __future__ import annotations
 

@@ -51,7 +51,7 @@ class Backlog:
         try:
             while (item := self._next()) is not None:
                 begun = time.monotonic()
-                with suppress(DennError):  # the datastore may be unavailable; whoever needs the item queues it again
+                with suppress(DennError):  # the datastore may be unavailable; it is queued again when it is needed
                     self._work(item)
                 self._closed.wait(time.monotonic() - begun)
         except BaseException:  # a bug, which Python reports; the next item starts another thread

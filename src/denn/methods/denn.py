@@ -192,32 +192,34 @@ class DENN(WithNeighbours):
 
         A combiner that learns has not seen the labels of the documents that it scores here.
         """
-        p, (heard, context) = self.parameters, self._weighed(parts, found)
+        p, (inputs, context) = self.parameters, self._weighed(parts, found)
         combiner: Combiner = lookup(COMBINERS, p.combination, "combination")(optimise=p.optimise, seed=p.seed)
-        learnt = combiner.fit(heard, LabelSpace(found.names).matrix(documents), context)
+        learnt = combiner.fit(inputs, LabelSpace(found.names).matrix(documents), context)
         unseen = combiner.held_out
-        return combiner, learnt, combiner.combine(heard, context) if unseen is None else unseen
+        return combiner, learnt, combiner.combine(inputs, context) if unseen is None else unseen
 
     def combine(self, parts: Mapping[str, Tensor], found: Neighbours, gamma: float | None = None) -> Scores:
         """Combine the witnesses' scores of texts with these neighbours."""
-        heard, context = self._weighed(parts, found, gamma)
-        final = self.combiner.combine(heard, context)
+        inputs, context = self._weighed(parts, found, gamma)
+        final = self.combiner.combine(inputs, context)
         familiarity = self.familiarity_of(found)
-        return Scores(final, found.names, parts, self._confidence(heard, context), found, familiarity=familiarity)
+        return Scores(final, found.names, parts, self._confidence(inputs, context), found, familiarity=familiarity)
 
-    def _confidence(self, heard: Mapping[str, Tensor], context: Context) -> Tensor | None:
+    def _confidence(self, inputs: Mapping[str, Tensor], context: Context) -> Tensor | None:
         """Return λ (n,) if both of its witnesses are used."""
-        return confidence_of(heard, context) if {"classifier", "neighbours"} <= heard.keys() else None
+        return confidence_of(inputs, context) if {"classifier", "neighbours"} <= inputs.keys() else None
 
     def alternatives(self, scores: Scores) -> dict[str, Tensor]:
         """Return the scores of the other combiners for the same witnesses."""
         assert scores.neighbours is not None
-        heard, context = self._weighed(scores.parts, scores.neighbours)
+        inputs, context = self._weighed(scores.parts, scores.neighbours)
         others: dict[str, Combiner] = {"average": Average()}
         if scores.confidence is not None:
             others["confidence"] = Confidence()
         return {
-            name: other.combine(heard, context) for name, other in others.items() if name != self.parameters.combination
+            name: other.combine(inputs, context)
+            for name, other in others.items()
+            if name != self.parameters.combination
         }
 
     def _weighed(

@@ -146,8 +146,8 @@ class WithNeighbours(Neural):
     def hear(self, texts: Texts, device: torch.device | None = None) -> dict[str, Tensor]:
         """Return each witness's scores: (n,L), NaN for labels that it does not know; on the CPU by default."""
         labels, device = len(texts.neighbours.names), device or torch.device("cpu")
-        said = {name: witness.scores(texts).to(device) for name, witness in self.witnesses.items()}
-        return {name: F.pad(part, (0, labels - part.shape[1]), value=float("nan")) for name, part in said.items()}
+        parts = {name: witness.scores(texts).to(device) for name, witness in self.witnesses.items()}
+        return {name: F.pad(part, (0, labels - part.shape[1]), value=float("nan")) for name, part in parts.items()}
 
     @abstractmethod
     def combine(self, parts: Mapping[str, Tensor], found: Neighbours, gamma: float | None = None) -> Scores:

@@ -1,4 +1,4 @@
-"""What a refit learns again while the encoder stays as it is: the head and the witnesses."""
+"""Refit the head and the witnesses, without changing the encoder."""
 
 from __future__ import annotations
 

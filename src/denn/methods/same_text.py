@@ -206,7 +206,7 @@ def _is_beginning(one: str, other: str) -> bool:
 
 
 def _are_halves(parts: Sequence[str], word: str) -> bool:
-    """Return whether a word was split in two; a single letter may be a word of its own."""
+    """Return whether a word was split in two; a single letter may be a separate word."""
     return "".join(parts) == word and min(map(len, parts)) > 1
 
 

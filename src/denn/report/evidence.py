@@ -68,11 +68,11 @@ def settings(found: Findings, around_it: Neighbourhood, parameters: Mapping[str,
                 ),
                 Series("threshold 0.5", curve(rows, name, f"{metric}_f1_at_0.5")),
             ]
-            title, said = (
+            title, description = (
                 f"{metric.capitalize()} F1 by {symbol}",
                 f"The dashed line marks the model's {symbol}, {own:g}.",
             )
-            charts.append(line(title, said, series, x, _f1_axis(metric, series), mark=own))
+            charts.append(line(title, description, series, x, _f1_axis(metric, series), mark=own))
     return paragraphs([_tuning(found)]) + figures(charts)
 
 
@@ -128,13 +128,13 @@ def errors(found: Findings) -> str:
     """Show the texts with the largest errors, with supporting words and neighbours."""
     if not found.errors:
         return "<p>All texts were tagged correctly.</p>"
-    said = [
+    sentences = [
         "The error of a text is the mean squared difference between score and truth over its true and its predicted "
         "labels; 1 is the worst. Missed and wrong labels are shown with their scores."
     ]
     if found.neighbourhood is not None:
-        said.append("Missed and wrong labels have the same colours in the lists of neighbours.")
-    return paragraphs(said) + "".join(_error(place, error) for place, error in enumerate(found.errors, 1))
+        sentences.append("Missed and wrong labels have the same colours in the lists of neighbours.")
+    return paragraphs(sentences) + "".join(_error(place, error) for place, error in enumerate(found.errors, 1))
 
 
 def _error(place: int, error: Error) -> str:

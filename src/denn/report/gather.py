@@ -94,13 +94,13 @@ def gather(model: Model, documents: Sequence[Document], valid: Sequence[Document
     documents, valid = with_ids(documents, model.vocabulary), with_ids(valid, model.vocabulary)
     if not any(document.labels for document in documents):
         raise DataError(f"None of the {len(documents):,} documents has a label. A report needs labelled documents.")
-    method, heard, around = model.method, combination_of(model.card), None
-    fitted = heard is not None and heard.fitted
+    method, combination, around = model.method, combination_of(model.card), None
+    fitted = combination is not None and combination.fitted
     tuning = () if fitted else valid
     if method.store is not None and len(method.store):
         around = _Searched(cast(Retriever, method), documents, tuning, progress)
     scores = _scores(model, documents, progress) if around is None else checked(around.scores)
-    uses_lambda = heard is not None and heard.uses_lambda
+    uses_lambda = combination is not None and combination.uses_lambda
     counts = dict(zip(model.labels.names, model.card.corpus["label_counts"], strict=True))
     progress.start(Stage("comparing scores and labels"))
     later = model.later_thresholds(scores)

@@ -43,21 +43,21 @@ def write(
 
 def warnings(found: Findings) -> list[str]:
     """Return sentences on what makes the scores misleading."""
-    evaluation, near, said = found.evaluation, found.neighbourhood, []
+    evaluation, near, sentences = found.evaluation, found.neighbourhood, []
     texts, known = counted(evaluation.documents, "text"), len(evaluation.names) - evaluation.unknown_labels
     if not evaluation.table.support[:known].any():
-        said.append(
+        sentences.append(
             "The model knows none of the labels of these texts, so every score is 0. Use texts with the model's "
             "labels, and check --labels-column and --separator."
         )
     if near is not None and near.copies:
-        said.append(f"{copies_sentence(near.copies, evaluation.documents)}.")
+        sentences.append(f"{copies_sentence(near.copies, evaluation.documents)}.")
     if near is not None and near.shared:
-        said.append(
+        sentences.append(
             f"The validation texts include {near.shared:,} of {texts}, so the scores for other k, γ and datastore "
             "sizes are too high: their thresholds are tuned on the same texts. Give other texts with --valid."
         )
-    return said
+    return sentences
 
 
 def render(found: Findings, card: Card, name: str) -> str:
@@ -85,8 +85,8 @@ def _sections(found: Findings, card: Card) -> dict[str, tuple[str, str]]:
     """Return the sections in order: key → heading and content."""
     names = system_names(("final", *(name for name in found.evaluation.systems if name != "final")), card)
     parts = {"scores": ("Scores", sections.scores(found, names))}
-    if heard := combination_of(card):
-        parts["combination"] = ("Witnesses and combination", sections.combination(heard))
+    if combination := combination_of(card):
+        parts["combination"] = ("Witnesses and combination", sections.combination(combination))
     parts |= {
         "thresholds": ("Thresholds", sections.thresholds(found, names)),
         "calibration": ("Calibration", sections.calibration(found, names)),
@@ -114,21 +114,21 @@ def _sections(found: Findings, card: Card) -> dict[str, tuple[str, str]]:
 def _summary(found: Findings) -> str:
     """Return the headline, and warnings about what makes it misleading."""
     headline = found.evaluation.headline
-    said = (
+    lead = (
         f'<p class="lead">Micro F1 {100 * headline["micro_f1"]:.1f} %, macro F1 {100 * headline["macro_f1"]:.1f} % on '
         f"{counted(found.evaluation.documents, 'text')}, at the tuned threshold {headline['threshold']:.2f}.</p>"
     )
-    return said + "".join(f'<p class="warning">{escape(sentence)}</p>' for sentence in warnings(found))
+    return lead + "".join(f'<p class="warning">{escape(sentence)}</p>' for sentence in warnings(found))
 
 
 def _facts(found: Findings, card: Card) -> str:
     """List facts about the model, its training and this evaluation."""
     encoder, trained, around = card.parameters.get("encoder"), card.corpus, found.neighbourhood
-    heard, size = combination_of(card), counted(trained["train"], "document")
+    combination, size = combination_of(card), counted(trained["train"], "document")
     facts: Mapping[str, str | None] = {
         "Method": system_name(card),
-        "Witnesses": None if heard is None else listed(heard.witnesses),
-        "Combination": None if heard is None else title(heard.chosen),
+        "Witnesses": None if combination is None else listed(combination.witnesses),
+        "Combination": None if combination is None else title(combination.chosen),
         "Encoder": None if encoder is None else Path(encoder).name,
         "Trained on": f"{trained['name']}: {size}, {trained['valid']:,} for validation",
         "Labels": f"{len(trained['label_counts']):,}",
@@ -142,8 +142,8 @@ def _facts(found: Findings, card: Card) -> str:
     chosen = ", ".join(f"{name} = {value}" for name, value in settings.items() if value is not None)
     versions = ", ".join(f"{package} {version}" for package, version in card.versions.items())
     notes = {"Settings": chosen or "none", "Versions": versions}
-    said = "".join(f'<p class="note">{name}: {escape(note)}.</p>' for name, note in notes.items())
-    return f'<dl class="facts">{rows}</dl>{said}'
+    remarks = "".join(f'<p class="note">{name}: {escape(note)}.</p>' for name, note in notes.items())
+    return f'<dl class="facts">{rows}</dl>{remarks}'
 
 
 def _day(moment: str) -> str:

@@ -34,26 +34,26 @@ def scores(found: Findings, names: Mapping[str, str]) -> str:
             cut = f"tuned, {metrics['threshold']:.2f}" if kind == "tuned" else KINDS[kind]
             rows.append([names[system], cut, *(percent(metrics[metric]) for metric in METRICS.values())])
     evaluation = found.evaluation
-    said = [
+    sentences = [
         "P is precision, R is recall. Micro averages weight all decisions equally; macro is the mean over all labels. "
         "A label is predicted if its score exceeds the threshold: 0.5, tuned on validation texts, or tuned per label."
     ]
     if evaluation.familiarity_sentence:
-        said.append(evaluation.familiarity_sentence)
+        sentences.append(evaluation.familiarity_sentence)
     if evaluation.unknown_labels:
-        said.append(
+        sentences.append(
             f"The model does not know {counted(evaluation.unknown_labels, 'label')} used here, which count as missed."
         )
     caption = f"Scores on {counted(evaluation.documents, 'text')}, in percent"
-    return paragraphs(said) + table(caption, ["System", "Threshold", *METRICS], rows, words=(1,))
+    return paragraphs(sentences) + table(caption, ["System", "Threshold", *METRICS], rows, words=(1,))
 
 
-def combination(heard: Combination) -> str:
+def combination(found: Combination) -> str:
     """Show the witnesses, their combination, and the validation scores of the alternatives."""
-    facts, said = heard.facts, [heard.sentence]
+    facts, sentences = found.facts, [found.sentence]
     if not facts.scores:
-        return paragraphs(said)
-    said.append(
+        return paragraphs(sentences)
+    sentences.append(
         "Each row is a way of combining the witnesses, or a single witness, evaluated on documents that it was not "
         "fitted or tuned on. The calibration error is the mean difference between a score of 0.1 or more and the share "
         "of such scores that are correct: at 0, scores are probabilities."
@@ -61,8 +61,8 @@ def combination(heard: Combination) -> str:
     metric = METRIC_NAMES.get(facts.optimise, facts.optimise)
     rows = [
         [
-            f"{title(name)} alone" if name in heard.witnesses else title(name),
-            "yes" if name == heard.chosen else "",
+            f"{title(name)} alone" if name in found.witnesses else title(name),
+            "yes" if name == found.chosen else "",
             percent(score),
             f"{100 * facts.calibration_error[name]:.2f}" if name in facts.calibration_error else "",
         ]
@@ -70,7 +70,7 @@ def combination(heard: Combination) -> str:
     ]
     caption = "Combinations of the witnesses on the validation documents, best first"
     headers = ["Combination", "Used", f"{metric}, %", "Calibration error, %"]
-    return paragraphs(said) + table(caption, headers, rows, words=(1,))
+    return paragraphs(sentences) + table(caption, headers, rows, words=(1,))
 
 
 def thresholds(found: Findings, names: Mapping[str, str]) -> str:
@@ -90,8 +90,8 @@ def thresholds(found: Findings, names: Mapping[str, str]) -> str:
     systems = [Series(name, curve(found.curves[system], "threshold", "micro_f1")) for system, name in names.items()]
     if len(systems) == 1:
         return figures([final])
-    title, said = "Micro F1 of each system", "How the score of each system depends on the threshold."
-    return figures([final, line(title, said, systems, x, fixed("micro F1, percent", 0, 100))])
+    title, description = "Micro F1 of each system", "How the score of each system depends on the threshold."
+    return figures([final, line(title, description, systems, x, fixed("micro F1, percent", 0, 100))])
 
 
 def calibration(found: Findings, names: Mapping[str, str]) -> str:
@@ -120,8 +120,8 @@ def calibration(found: Findings, names: Mapping[str, str]) -> str:
         counts("pairs", heights, log=True),
     )
     errors = ", ".join(f"{name} {100 * found.calibration[system]['error']:.2f}" for system, name in names.items())
-    said = f"Expected calibration error over pairs that score 0.1 or more, in percentage points: {errors}."
-    return paragraphs([said]) + figures([reliability, spread])
+    sentence = f"Expected calibration error over pairs that score 0.1 or more, in percentage points: {errors}."
+    return paragraphs([sentence]) + figures([reliability, spread])
 
 
 def bands(found: Findings) -> str:

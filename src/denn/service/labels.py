@@ -1,4 +1,4 @@
-"""A cache of the sorted labels, because sorting very many takes long."""
+"""A cache of the sorted labels, because sorting many of them is slow."""
 
 from __future__ import annotations
 

@@ -157,24 +157,24 @@ class Refits:
         before = self._engine.model.card.refitted
         try:
             with lock:
-                said = await self._watched(held, force)
+                result = await self._watched(held, force)
             await self._renewal.look()
         except Exception:  # a bug
             log.exception("could not run the refit")
-            said = {"kind": "bug", "error": "Could not run the refit."}
-        self._end(said, before)
+            result = {"kind": "bug", "error": "Could not run the refit."}
+        self._end(result, before)
 
-    def _end(self, said: Mapping[str, Any], before: Mapping[str, Any] | None) -> None:
+    def _end(self, result: Mapping[str, Any], before: Mapping[str, Any] | None) -> None:
         """Record the outcome of a refit, from its process's result and the model now served."""
-        said = _seen(said, before, self._engine.model.card.refitted)
-        state, sentence = _ended(said)
+        result = _seen(result, before, self._engine.model.card.refitted)
+        state, sentence = _ended(result)
         sentence = sentence.replace(str(_folder(self._engine.model)), self._settings.name)  # hide the path
-        figures = _figures(said["facts"]) if "facts" in said else None
+        figures = _figures(result["facts"]) if "facts" in result else None
         begun = self._last
         self._last = Refit(state, started=begun.started, ended=_now(), by=begun.by, sentence=sentence, figures=figures)
         self._after = self._engine.model.card.refitted
         self._telemetry.refits.labels(state).inc()
-        facts = {"by": begun.by, "sentence": sentence, **{name: said[name] for name in LOGGED if said.get(name)}}
+        facts = {"by": begun.by, "sentence": sentence, **{name: result[name] for name in LOGGED if result.get(name)}}
         log.log(logging.WARNING if state == "failed" else logging.INFO, f"refit {state}", extra={"facts": facts})
 
     async def _watched(self, lock: tuple[int, ...], force: bool) -> dict[str, Any]:
@@ -192,29 +192,29 @@ class Refits:
             stderr=asyncio.subprocess.PIPE,
             env={**os.environ, "OMP_NUM_THREADS": str(_threads())},
         )
-        said: dict[str, Any] = {}
+        result: dict[str, Any] = {}
         assert process.stdout is not None and process.stderr is not None
         printed = asyncio.create_task(_last_of(process.stderr))
         try:
             async for line in process.stdout:
-                said = json.loads(line)
-                self._show(said)
+                result = json.loads(line)
+                self._show(result)
             text, code = await printed, await process.wait()
         finally:
             with suppress(ProcessLookupError):
                 process.kill()
             await process.wait()
             printed.cancel()
-        if not {"facts", "error"} & said.keys():
-            said = {"kind": "shown", "error": _early(code)}
-        return said if "facts" in said else {**said, "printed": text.decode(errors="replace")}
+        if not {"facts", "error"} & result.keys():
+            result = {"kind": "shown", "error": _early(code)}
+        return result if "facts" in result else {**result, "printed": text.decode(errors="replace")}
 
-    def _show(self, said: Mapping[str, Any]) -> None:
-        if "stage" in said:
-            self._last.stage, self._last.total, self._last.unit = said["stage"], said["total"], said["unit"]
+    def _show(self, result: Mapping[str, Any]) -> None:
+        if "stage" in result:
+            self._last.stage, self._last.total, self._last.unit = result["stage"], result["total"], result["unit"]
             self._last.done = None
-        elif "done" in said:
-            self._last.done = said["done"]
+        elif "done" in result:
+            self._last.done = result["done"]
 
 
 def _folder(model: Model) -> Path:
@@ -231,23 +231,23 @@ async def _last_of(stream: asyncio.StreamReader) -> bytes:
 
 
 def _seen(
-    said: Mapping[str, Any], before: Mapping[str, Any] | None, now: Mapping[str, Any] | None
+    result: Mapping[str, Any], before: Mapping[str, Any] | None, now: Mapping[str, Any] | None
 ) -> Mapping[str, Any]:
     """Return the result of a process, corrected if the model now served contradicts it."""
-    if said.get("taken") and said["facts"] != now:
+    if result.get("taken") and result["facts"] != now:
         return {"kind": "shown", "error": "The service could not switch to the refitted model. See the service log."}
-    if "error" in said and now is not None and now != before:  # the process failed after its last step
+    if "error" in result and now is not None and now != before:  # the process failed after its last step
         return {"taken": True, "facts": now}
-    return said
+    return result
 
 
-def _ended(said: Mapping[str, Any]) -> tuple[State, str]:
+def _ended(result: Mapping[str, Any]) -> tuple[State, str]:
     """Return the state of a finished refit and a sentence about it."""
-    if "error" in said:
-        return "failed", SHOWN.get(said["kind"], said["error"])
-    if said["taken"]:
-        return "done", describe(said["facts"])
-    return "kept", f"{describe(said['facts'])} The refit is worse, so the model was not changed."
+    if "error" in result:
+        return "failed", SHOWN.get(result["kind"], result["error"])
+    if result["taken"]:
+        return "done", describe(result["facts"])
+    return "kept", f"{describe(result['facts'])} The refit is worse, so the model was not changed."
 
 
 def _early(code: int) -> str:

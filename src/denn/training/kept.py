@@ -30,7 +30,7 @@ class KeptStates:
     states: Tokens | None = None
 
     def of(self, tokens: Tokens) -> Tokens | None:
-        """Return the states of these very texts, if they are kept."""
+        """Return the states of exactly these texts, if they are kept."""
         if self.tokens is None or not torch.equal(self.tokens.offsets, tokens.offsets):
             return None
         return self.states if torch.equal(self.tokens.flat, tokens.flat) else None

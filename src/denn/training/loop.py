@@ -101,9 +101,9 @@ def _steps(run: _Run, gradients: Gradients, validate: Validate, progress: Progre
                 done = run.done()
             else:
                 run.save_if_due()
-        told = {"validation": run.last_validation()} if len(run.state.history) > validations else {}
+        extra = {"validation": run.last_validation()} if len(run.state.history) > validations else {}
         done_rows, left = run.batches.rows_before(run.state.step), run.seconds_left()
-        progress.advance(done_rows, loss=run.state.loss, seconds_left=left, **told)
+        progress.advance(done_rows, loss=run.state.loss, seconds_left=left, **extra)
 
 
 class _Run:

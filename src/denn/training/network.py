@@ -108,7 +108,7 @@ class Network(nn.Module):
     """
 
     encoder: Encoder
-    views: int = 1  # times that a text goes through in a training step, side by side
+    views: int = 1  # number of views of each text in a training step, in adjacent rows
     most_texts: int | None = None  # per inference pass, if memory grows with texts rather than tokens
     can_freeze: ClassVar[bool] = False  # whether the head can learn alone, on embeddings of `encode`
     reads_states: bool = False  # whether it accepts states of the encoder's frozen layers as texts

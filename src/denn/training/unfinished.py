@@ -18,7 +18,7 @@ FIRST, FIRST_FACTS = "first", "first.json"  # the model of a first try, complete
 
 
 def open_folder(workdir: Path, fingerprint: str, restart: bool) -> None:
-    """Create the folder of resumable state, or reuse the one that belongs to this very run."""
+    """Create the folder of resumable state, or reuse the one of this same run."""
     file, beside = workdir / RUN, workdir / f"{RUN}.part"
     if workdir.exists() and not file.exists() and any(path != beside for path in workdir.iterdir()):
         raise TrainingError(f"{workdir} exists and is not an unfinished training run. Move it or choose another --out.")

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 Doubles = NDArray[np.float64]
 
-KNOT = -0.5  # most decision values are near −1; those above tell the rest apart
+KNOT = -0.5  # most decision values are near −1; those above this have a separate slope
 STEPS = 30
 RIDGE = 1e-3  # keeps the solution finite if decisions separate the documents
 LEAST_SLOPE = 0.1  # so that a larger decision value never means a lower probability

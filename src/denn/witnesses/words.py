@@ -75,7 +75,7 @@ class Words(Witness):
         negatives: int = 1000,
         prune: float = 0.05,
     ) -> Self:
-        """Learn every label, frequent ones first; labels that there is no time for stay unknown.
+        """Learn every label, frequent ones first; labels left when time runs out stay unknown.
 
         `cost` is C of the machines, by default the one of `COSTS` that predicts held-out documents best. A term must
         occur in at least `least` documents, a label is first learnt from `negatives` documents without it, and weights

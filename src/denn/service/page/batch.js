@@ -114,9 +114,9 @@ function summary() {
   const empty = job.results.filter((result) => result?.labels.length === 0).length;
   const unfamiliar = job.results.filter((result) => result?.unfamiliar).length;
   const seconds = (performance.now() - job.started.time) / 1000;
-  const strange = unfamiliar ? `, ${count(unfamiliar)} unfamiliar` : "";
+  const flagged = unfamiliar ? `, ${count(unfamiliar)} unfamiliar` : "";
   const without = skipped ? ` ${counted(skipped, "row")} skipped.` : "";
-  return `Done: ${counted(job.file.size, "row")} in ${duration(seconds)}, ${count(empty)} without a label${strange}.${without}`;
+  return `Done: ${counted(job.file.size, "row")} in ${duration(seconds)}, ${count(empty)} without a label${flagged}.${without}`;
 }
 
 function progress(note) {

@@ -45,7 +45,7 @@ class Approximate:
     rows: Tensor  # (M,) int64, ascending
     version: int  # the last change of the store that it includes
     epoch: int  # number of vacuums of the store
-    stamp: int  # the time of that change, which tells stores apart
+    stamp: int  # the time of that change, which identifies the store
     probes: int  # lists to search
     recall: float  # share of the TOP nearest that it finds, measured on a sample when it was built
     sample: int

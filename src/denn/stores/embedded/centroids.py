@@ -18,8 +18,8 @@ BLOCK = 32_768  # vectors passed to `Nearest` at a time, so that each hub gets e
 class Nearest:
     """Finds the nearest of (c,d) unit centroids.
 
-    Many centroids have centroids of their own, the hubs: a vector is compared with the hubs, then only with the
-    centroids around its hub. This finds the nearest for 97 % of text embeddings, and a near one for the others.
+    If there are many, they are clustered around hubs: a vector is compared with the hubs, then only with the centroids
+    around its hub. This finds the nearest for 97 % of text embeddings, and a near one for the others.
     """
 
     def __init__(self, centroids: Tensor) -> None:

@@ -110,7 +110,7 @@ def connect_reader(path: Path, patience: float) -> sqlite3.Connection:
 
 
 def _freeze(path: Path) -> Frozen:
-    """Open a file that nobody is writing to, without the files that would show changes."""
+    """Open a file that no process is writing to, without the files that would show changes."""
     signature = settled_signature(path)
     log = path.with_name(path.name + "-wal")
     if log.exists() and log.stat().st_size:

@@ -290,7 +290,7 @@ class EmbeddedStore:
 
     @contextmanager
     def _apart(self) -> Iterator[sqlite3.Connection]:
-        """Hold a snapshot of the store for a long read, without blocking anybody."""
+        """Hold a snapshot of the store for a long read, without blocking others."""
         with closing(connect_reader(self.path, 10.0)) as reader:
             with undisturbed(reader, self.path), transaction(reader, "DEFERRED"):
                 yield reader
