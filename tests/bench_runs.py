@@ -1,4 +1,4 @@
-"""Made-up results in the shape of `denn bench run`, whose metrics are those of their decisions."""
+"""Made-up results of `denn bench run`, with metrics that match their decisions."""
 
 import torch
 

@@ -1,4 +1,4 @@
-"""What tests share: random two-layer transformers, a corpus that words decide, and a model trained on it."""
+"""Shared fixtures: random two-layer transformers, a corpus whose words determine its labels, and a model of it."""
 
 import os
 
@@ -28,16 +28,16 @@ settings.register_profile("all", deadline=None, derandomize=True, max_examples=5
 settings.register_profile("few", settings.get_profile("all"), max_examples=15)
 settings.load_profile("all")
 
-if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as in the background of a shell; commands would inherit it
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # ignored in background shells, and inherited by commands
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
-gc.set_threshold(100_000)  # what is imported stays: to look through it again and again took a fifth of collecting
+gc.set_threshold(100_000)  # imported objects stay: scanning them repeatedly took a fifth of the collection time
 
 TRANSFORMERS = {"tiny_encoder", "tiny_roberta", "tiny_mpnet", "tiny_distilbert"}  # fixtures, below
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Leave modules whose tests are all slow unread where only the fast ones are asked for."""
+    """Skip modules whose tests are all slow if only fast ones were requested."""
     if config.option.markexpr != "not slow" or collection_path.suffix != ".py":
         return None
     return "\npytestmark = pytest.mark.slow" in collection_path.read_text(encoding="utf-8") or None
@@ -45,7 +45,7 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Count every test with a transformer among the slow ones: the import alone takes seconds in every process."""
+    """Mark every test with a transformer as slow: the import alone takes seconds in every process."""
     for item in items:
         if isinstance(item, pytest.Function) and TRANSFORMERS.intersection(item.fixturenames):
             item.add_marker(pytest.mark.slow)
@@ -64,7 +64,7 @@ SPECIAL = ["[PAD]", "<pad>", "[UNK]", "[CLS]", "[SEP]"]  # BERT pads with 0, RoB
 
 
 def synthetic_documents(part: str, count: int, seed: int) -> list[denn.Document]:
-    """Write documents whose words give their labels away; the second has none and the third has the rare one."""
+    """Create documents whose words determine their labels; the second has none and the third has the rare one."""
     chance = random.Random(seed)
     documents = []
     for number in range(count):
@@ -79,13 +79,13 @@ def synthetic_documents(part: str, count: int, seed: int) -> list[denn.Document]
 
 @pytest.fixture(scope="session", autouse=True)
 def _own_settings(tmp_path_factory: pytest.TempPathFactory) -> None:
-    """Leave the user's settings alone, in commands that tests run too."""
+    """Use temporary settings instead of the user's, also in commands that tests run."""
     os.environ["DENN_CONFIG"] = str(tmp_path_factory.mktemp("settings"))
 
 
 @pytest.fixture(scope="session")
 def tiny_corpus() -> denn.Corpus:
-    """Sixty documents to learn from, sixty to validate (enough to learn a combination) and twenty to test."""
+    """Sixty training documents, sixty for validation (enough to learn a combination) and twenty for testing."""
     return denn.Corpus(
         train=synthetic_documents("train", 60, seed=1),
         valid=synthetic_documents("valid", 60, seed=2),
@@ -177,7 +177,7 @@ def tiny_distilbert(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def tiny_settings(tiny_encoder: Path) -> Mapping[str, object]:
-    """Parameters with which `denn.train` learns the tiny corpus in about a second; no test can change them."""
+    """Parameters that train the tiny corpus in about a second; read-only."""
     settings = {
         "encoder": str(tiny_encoder),
         "precision": "float32",
@@ -220,14 +220,14 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[object]:
         monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", template)
         monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub-cache"))
         monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
-        monkeypatch.setattr(constants, "HF_HUB_DISABLE_XET", True)  # its storage has a protocol of its own
+        monkeypatch.setattr(constants, "HF_HUB_DISABLE_XET", True)  # its storage uses a separate protocol
         yield server
         huggingface_hub.close_session()
 
 
 @pytest.fixture
 def deaf_model(tiny_model: Path, tmp_path: Path) -> Path:
-    """A copy of the tiny model that does not hear the neighbours."""
+    """A copy of the tiny model without the witness neighbours."""
     folder = Path(shutil.copytree(tiny_model, tmp_path / "deaf"))
     card = json.loads((folder / "bundle.json").read_text(encoding="utf-8"))
     card["parameters"] |= {"witnesses": ["classifier", "words"], "combination": "average"}

@@ -1,4 +1,4 @@
-"""A hub on this machine: what huggingface_hub's client asks of the real one, as its source describes it."""
+"""A local hub: the part of the real one's API that the client of huggingface_hub uses."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from urllib.parse import parse_qs, unquote, urlsplit
 import yaml
 
 TOKEN = "hf_test_token"
-LARGE = (".safetensors", ".sqlite")  # go through LFS, as the real hub's .gitattributes has it
+LARGE = (".safetensors", ".sqlite")  # stored with LFS, as in the real hub's .gitattributes
 
 
 class Repo:
@@ -38,7 +38,7 @@ class Repo:
 
 
 class Hub(ThreadingHTTPServer):
-    """All repositories, uploaded objects, and the requests that came."""
+    """All repositories, uploaded objects and received requests."""
 
     daemon_threads = True
 
@@ -49,7 +49,7 @@ class Hub(ThreadingHTTPServer):
         self.repos, self.objects, self.requests = {}, {}, []
 
     def add(self, name, files, private=False):
-        """Make a repository with these files."""
+        """Create a repository with these files."""
         repo = self.repos[name] = Repo(private)
         return repo.commit("main", files)
 
@@ -227,7 +227,7 @@ class Handler(BaseHTTPRequestHandler):
 
 @contextmanager
 def serving():
-    """Run a hub as long as the block."""
+    """Run a hub for the duration of the block."""
     hub = Hub()
     thread = threading.Thread(target=hub.serve_forever, args=(0.01,), daemon=True)
     thread.start()

@@ -41,7 +41,7 @@ class Deadly:
 
 
 def arm(moment: str) -> None:
-    """Let one of the steps of the commit be the last."""
+    """Kill the process at one of the steps of the commit."""
     write = bundle.write_card
     if moment == "before the commit":
         bundle.write_card = lambda folder, card: die()

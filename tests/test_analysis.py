@@ -64,7 +64,7 @@ def measured(method, corpus, **settings):
 @pytest.mark.slow  # each trains a model
 @pytest.mark.parametrize("fixture", ["model", "papers_model"])
 def test_a_sweep_repeats_what_a_model_with_these_settings_does(fixture, tiny_corpus, request):
-    # A document of a new label: the neighbours alone speak for it, however the others' matrices are padded.
+    # A document of a new label: only the neighbours know it, however the other matrices are padded.
     model = request.getfixturevalue(fixture)
     model.add([Document("goal goal zeppelin", ("airships", "sport"), "new")])
     valid, test = wide(model, tiny_corpus.valid), wide(model, tiny_corpus.test)
@@ -130,7 +130,7 @@ def test_a_datastore_sweep_without_validation_keeps_the_threshold(model, tiny_co
 
 
 def test_one_point_of_a_threshold_curve_by_hand():
-    # At 0.5 {a}, {a,b}, {a,c}, {c} are given where {a,c}, {b}, {a,b}, {} are right.
+    # At 0.5 {a}, {a,b}, {a,c}, {c} are predicted, and {a,c}, {b}, {a,b}, {} are correct.
     low, half, high = threshold_curve(VALUES, GOLD, (0.0, 0.5, 1.0))
     assert half == {
         "threshold": 0.5,
@@ -149,7 +149,7 @@ def test_one_point_of_a_threshold_curve_by_hand():
 @given(st.integers(1, 9), st.integers(1, 5), st.integers(0, 2**31))
 def test_a_threshold_curve_is_the_metrics_at_each_threshold(n, width, seed):
     chance = torch.Generator().manual_seed(seed)
-    values = torch.randint(0, 11, (n, width), generator=chance) / 10  # many of them lie on the grid
+    values = torch.randint(0, 11, (n, width), generator=chance) / 10  # many of them are on the grid
     gold = torch.rand(n, width, generator=chance) < 0.4
     for row in threshold_curve(values, gold, (0.1, 0.3, 0.5, 0.9)):
         expected = multilabel_scores(decide(values, row.pop("threshold")), gold)
@@ -195,6 +195,6 @@ def test_the_worst_texts_by_hand():
 
 def test_texts_without_errors_are_not_the_worst():
     gold = torch.tensor([[1, 0, 0, 1], [0, 1, 0, 0], [1, 0, 1, 0], [0, 0, 1, 0]], dtype=torch.bool)
-    found = worst(Scores(VALUES, ("a", "b", "c")), gold, 0.5)  # the fourth column is no label of the scores
+    found = worst(Scores(VALUES, ("a", "b", "c")), gold, 0.5)  # the fourth column is not among the labels of the scores
     assert [(row["row"], row["missed"]) for row in found] == [(1, [])]
     assert found[0]["wrong"] == [("a", pytest.approx(0.6))]

@@ -18,7 +18,7 @@ def model(tiny_model, tmp_path):
 
 
 def clear_documents(corpus):
-    """Return documents of one label each, whose words give it away."""
+    """Return documents of one label each, which their words determine."""
     return [document for document in corpus.train[3:] if len(document.labels) == 1]
 
 
@@ -125,7 +125,7 @@ def test_documents_that_are_all_in_one_part_are_judged_by_their_neighbours(model
 def test_what_cannot_be_audited_is_refused_in_a_sentence(model, tiny_corpus, tmp_path):
     with pytest.raises(DataError, match="no documents"):
         model.audit([])
-    with pytest.raises(ConfigError, match="count = 0"):
+    with pytest.raises(ConfigError, match="count must be a number from 1 to 10,000, not 0"):
         model.audit(count=0)
     model.remove(denn.Where(), everything=True)
     with pytest.raises(DataError, match="0 stored documents"):

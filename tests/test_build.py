@@ -1,4 +1,4 @@
-"""From a corpus to a bundle: what is refused, what is taken up again, what is replaced, and nothing else."""
+"""From a corpus to a bundle: what is rejected, resumed and replaced, and nothing else."""
 
 import json
 import logging
@@ -24,13 +24,13 @@ pytestmark = pytest.mark.slow  # most tests here train
 
 @pytest.fixture
 def brief(tiny_settings) -> dict[str, object]:
-    """Arguments of a training of one epoch, however poor its model is."""
+    """Arguments for training one epoch, even if the model is poor."""
     return {**tiny_settings, "epochs": 1, "allow_poor": True}
 
 
 @pytest.fixture
 def puzzle() -> denn.Corpus:
-    """A corpus whose texts say nothing of its labels: of ten documents six have a, three b, one c."""
+    """A corpus whose texts are unrelated to its labels: of ten documents six have a, three b, one c."""
     documents = [denn.Document("always the same", (label,)) for label in "aaaaaabbbc"]
     return denn.Corpus(train=documents * 2, valid=documents)
 
@@ -53,7 +53,7 @@ class Interrupting:
 
 
 class Heard(Silent):
-    """Progress that keeps its notes."""
+    """Progress that records its notes."""
 
     def __init__(self) -> None:
         self.notes: list[str] = []
@@ -207,13 +207,13 @@ def test_a_model_that_learnt_nothing_is_not_written(puzzle, tmp_path):
 
 @dataclass(frozen=True)
 class Aim:
-    """What the thresholds of `Clumsy` are tuned for."""
+    """The metric that the thresholds of `Clumsy` are tuned for."""
 
     optimise: str = "micro_f1"
 
 
 class Clumsy(Method):
-    """Sure of the label a; at the threshold that is best for macro-F1 it also gives c and d to every text."""
+    """Sure of the label a; at the best threshold for macro-F1 it also predicts c and d for every text."""
 
     Parameters = Aim
 
@@ -243,7 +243,7 @@ def test_a_model_for_macro_f1_is_not_poor_for_its_micro_f1(optimise, tmp_path, m
     with denn.train(
         denn.Corpus(train=documents, valid=documents), out=tmp_path / "model", method="clumsy", optimise=optimise
     ) as model:
-        constant = 2 * 8 / (10 + 11)  # of always giving a
+        constant = 2 * 8 / (10 + 11)  # of always predicting a
         assert (model.card.metrics["micro_f1"] > constant) == (optimise == "micro_f1")
 
 
@@ -264,7 +264,7 @@ def test_a_poor_model_leaves_the_older_one_and_its_own_checkpoint(puzzle, tiny_m
 @pytest.mark.parametrize("method", ["denn", "bert"])
 def test_a_training_that_diverged_says_so_and_writes_nothing(tiny_corpus, tiny_settings, tmp_path, method):
     settings = {name: value for name, value in tiny_settings.items() if method == "denn" or name not in ("k", "gamma")}
-    settings |= {"epochs": 1, "batch_size": 60, "learning_rate": 1e6}  # one step, after which no number is finite
+    settings |= {"epochs": 1, "batch_size": 60, "learning_rate": 1e6}  # after one step, no number is finite
     with pytest.raises(TrainingError, match=r"learning rate") as refused:
         denn.train(tiny_corpus, out=tmp_path / "model", method=method, allow_poor=True, **settings)
     assert "\n" not in str(refused.value) and not (tmp_path / "model").exists()

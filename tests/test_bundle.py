@@ -1,4 +1,4 @@
-"""The bundle on disk: what is in it, and what is said when it is not what it was."""
+"""The bundle on disk: its content, and the errors for damaged or changed ones."""
 
 import json
 import os
@@ -243,7 +243,7 @@ def test_a_model_that_names_fewer_versions_is_read_without_a_warning(tiny_model,
 
 
 def sign(folder: Path, **changes: object) -> Path:
-    """Write the digests of the files as they are now, as whoever made a model could."""
+    """Write the digests of the current files, as the maker of a model could."""
     edit(folder, **changes, digests=bundle.digests(folder))
     return folder
 
@@ -428,5 +428,5 @@ def test_a_loaded_model_does_not_need_its_files(copy):
     with denn.load(copy) as model:
         expected = model.scores(["goal match"]).parts["classifier"]
         for file in copy.rglob("*.safetensors"):
-            os.truncate(file, 0)  # whoever had it mapped would end by SIGBUS
+            os.truncate(file, 0)  # a process that had it mapped would die of SIGBUS
         assert torch.equal(model.scores(["goal match"]).parts["classifier"], expected)

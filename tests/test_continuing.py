@@ -1,4 +1,4 @@
-"""Continuing from a model: weights, labels and settings carry over, and stored documents if they are asked for."""
+"""Continuing from a model: weights, labels and settings carry over, and stored documents on request."""
 
 import json
 import shutil

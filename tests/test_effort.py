@@ -1,4 +1,4 @@
-"""Effort levels: what they choose and refuse, what a training with each leaves, and how it resumes."""
+"""Effort levels: what they choose and reject, what training with each produces, and how it resumes."""
 
 import math
 from dataclasses import replace
@@ -21,7 +21,7 @@ from denn.training.budget import Work
 
 
 class Heard(Silent):
-    """Progress that keeps stages and notes, and ends the run when a stage begins for the given time."""
+    """Progress that records stages and notes, and ends the run when a stage begins for the nth time."""
 
     def __init__(self, stage: str = "", time: int = 1) -> None:
         self.stage, self.time, self.stages, self.notes = stage, time, [], []
@@ -37,7 +37,7 @@ class Heard(Silent):
 
 @pytest.fixture
 def open_settings(tiny_settings):
-    """The tiny settings without a number of epochs, which would mean one fine-tuning."""
+    """The tiny settings without a number of epochs, with which training would fine-tune once."""
     return {name: value for name, value in tiny_settings.items() if name != "epochs"}
 
 

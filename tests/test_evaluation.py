@@ -85,7 +85,7 @@ def test_unknown_labels_count_as_missed():
 def test_at_least_so_many_labels():
     found = evaluate(SCORES, DOCUMENTS, THRESHOLDS, COUNTS, min_labels=1).systems["final"]["0.5"]
     assert found["empty_predictions"] == 0
-    assert found["micro_f1"] == pytest.approx(2 * 3 / (4 + 5))  # the third text is now given b
+    assert found["micro_f1"] == pytest.approx(2 * 3 / (4 + 5))  # the third text now gets b
 
 
 def test_a_report_is_plain_json():

@@ -1,4 +1,4 @@
-"""A disk that is full while a model is written: one sentence, the older model stays, the training is resumed."""
+"""A full disk while a model is written: one sentence, the older model stays, and training resumes."""
 
 import json
 import os
@@ -33,14 +33,14 @@ def disk(tmp_path) -> Iterator[Path]:
 
 
 def leave(disk: Path, kilobytes: int) -> None:
-    """Fill the disk up to so much room."""
+    """Fill the disk, leaving this much space."""
     (disk / "ballast").unlink(missing_ok=True)
     room = os.statvfs(disk)
     (disk / "ballast").write_bytes(bytes(max(0, room.f_bavail * room.f_frsize - 1024 * kilobytes)))
 
 
 def content(folder: Path) -> dict[str, bytes]:
-    """Return the files of a model, without those that SQLite makes for as long as it is at work."""
+    """Return the files of a model, without SQLite's temporary ones."""
     files = [path for path in folder.rglob("*") if path.is_file() and not path.name.endswith(("-wal", "-shm"))]
     return {path.relative_to(folder).as_posix(): path.read_bytes() for path in files}
 

@@ -26,7 +26,7 @@ NAME = "ann/topics"
 
 @pytest.fixture
 def mine(tiny_model, tmp_path) -> Path:
-    """A model of one's own, with a document that was removed by somebody."""
+    """A model to push, from which a document was removed."""
     folder = Path(shutil.copytree(tiny_model, tmp_path / "mine"))
     with denn.load(folder) as model:
         model.add([denn.Document("a secret text", ("sport",), "secret")], source="bob")

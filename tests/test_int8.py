@@ -1,4 +1,4 @@
-"""Prediction in 8-bit integers: allowed by measured F1, which is remembered; what is stored stays exact."""
+"""Prediction in 8-bit integers: allowed by measured F1, which is saved; stored vectors stay exact."""
 
 import shutil
 

@@ -1,4 +1,4 @@
-"""A model in memory: predictions in order with evidence, thresholds, and a datastore that lives."""
+"""A model in memory: predictions in order with evidence, thresholds, and changes of the datastore."""
 
 import ctypes
 import itertools
@@ -329,7 +329,7 @@ def test_documents_of_a_new_label_change_no_score_where_none_of_them_is_near(mod
     assert len(texts) > len(far) > 5
     for row in far:
         assert after.neighbours.ids[row] == before.neighbours.ids[row]
-        # One more column: a CPU may divide the work otherwise, and round the last bit.
+        # One more column: a CPU may divide the work differently and round the last bit.
         torch.testing.assert_close(after.final[row, :-1], before.final[row], rtol=1e-6, atol=1e-7)
         assert after.final[row, -1] == 0
         assert torch.equal(after.confidence[row], before.confidence[row])
@@ -338,7 +338,7 @@ def test_documents_of_a_new_label_change_no_score_where_none_of_them_is_near(mod
 def peak() -> int:
     """Return the most bytes that this process had in memory since the last call.
 
-    What is free is given back first: memory that earlier tests left free would be taken again without being counted.
+    Free memory is returned first: otherwise reusing it would not be counted.
     """
     status = Path("/proc/self/status").read_text()
     ctypes.CDLL(None).malloc_trim(0)
@@ -356,7 +356,7 @@ def test_a_hundred_thousand_labels_are_scored_in_bounded_memory(model):
             read.append(number)
             yield f"goal match team {number % 7}"
 
-    model.predict(["goal"])  # what is made once does not count
+    model.predict(["goal"])  # one-time allocations do not count
     peak()
     settled = peak()
     prediction = next(model.stream(endless(), evidence=0))
@@ -379,7 +379,7 @@ def test_a_document_that_goes_between_search_and_text_is_left_out(model, texts):
     gone = whole[0].neighbours[1].id
 
     class Racing:
-        """The store, from which another process removes a document after each search."""
+        """The store, with another process that removes a document after each search."""
 
         def __getattr__(self, name: str):
             return getattr(store, name)

@@ -1,4 +1,4 @@
-"""What a notebook shows: predictions as HTML, and as a frame; and the notebook of the examples."""
+"""Predictions in notebooks, as HTML and as a frame, and the example notebook."""
 
 import shutil
 import sys
@@ -102,7 +102,7 @@ def test_without_pandas_the_install_line_is_said(monkeypatch):
 @pytest.mark.slow
 @pytest.mark.skipif(not is_installed("minilm"), reason="the example uses the encoder minilm")
 def test_the_example_runs(tmp_path, monkeypatch):
-    """The notebook is stored without outputs, and its cells say what the text around them promises."""
+    """The notebook is stored without outputs, and its cells print what the text around them describes."""
     import nbformat
     from nbclient import NotebookClient
 

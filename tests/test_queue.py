@@ -70,7 +70,7 @@ def test_what_cannot_be_ranked_is_refused_in_a_sentence(model, tiny_corpus, tmp_
         model.queue(["a text", 3])
     with pytest.raises(DataError, match="no texts"):
         model.queue([])
-    with pytest.raises(ConfigError, match="count = 0"):
+    with pytest.raises(ConfigError, match="count must be a number from 1 to 10,000, not 0"):
         model.queue(["a text"], count=0)
     with (
         denn.train(tiny_corpus, out=tmp_path / "dummy", method="dummy") as dummy,

@@ -1,4 +1,4 @@
-"""Refit: new labels get a classifier and words, corrections generalise, nothing is tuned on what was learnt from."""
+"""Refit: new labels get a classifier and words, corrections generalise, and nothing is tuned on training documents."""
 
 import json
 import shutil
@@ -36,7 +36,7 @@ def older(model):
 
 
 class Hook:
-    """Progress that does something when a stage begins, and keeps the notes."""
+    """Progress that calls a function when a stage begins, and records the notes."""
 
     def __init__(self, stage="", action=lambda: None):
         self.stage, self.action, self.notes, self.stages = stage, action, [], []
@@ -54,7 +54,7 @@ class Hook:
 
 
 def taught(count, labels=(NEW,), words=MOVES, part="later", rejected=()):
-    """Documents of some labels that are added after training."""
+    """Documents with labels that are added after training."""
     texts = (" ".join(words[(n + i) % len(words)] for i in range(4)) + f" the {n}" for n in range(count))
     return [denn.Document(text, labels, f"{part}-{n}", rejected) for n, text in enumerate(texts)]
 
@@ -97,7 +97,7 @@ def test_a_correction_generalises(model):
     with denn.load(model) as before:
         assert before.predict([text])[0].labels == ("sport",)
     teach(model, taught(60, ("music",), "goal match team referee stadium coach".split(), rejected=("sport",)))
-    with denn.refit(model, force=True) as after:  # the kept validation documents say otherwise
+    with denn.refit(model, force=True) as after:  # the kept validation documents contradict it
         parts = after.predict([text])[0].parts
         assert parts["music"]["classifier"] > parts["sport"]["classifier"]
         assert parts["music"]["words"] > parts["sport"]["words"]
@@ -124,7 +124,7 @@ def test_a_validation_document_that_is_stored_is_not_learnt_from(model, tiny_cor
 
 
 def test_no_document_judges_by_itself(model, monkeypatch):
-    """Stored twice under two ids, unlike anything else: neither may find itself, each finds the other."""
+    """A text stored under two ids, unlike all others: neither copy may find itself, but each finds the other."""
     ids = [id for id in (f"held-{n}" for n in range(100)) if is_held_out(id)][:2]
     teach(model, [denn.Document("ryokan osaka oven drum", (f"own {id}",), id) for id in ids])
     searched, search = [], DENN.search
@@ -417,7 +417,7 @@ def test_vectors_of_another_width_are_refused(model):
 
 
 def test_a_model_that_is_refitted_while_it_is_loaded(model, monkeypatch):
-    """The files of the card that was read go before they are read: it is read again."""
+    """The card's files are deleted before they are read, so the card is read again."""
     reads, read = [], bundle.read
 
     def slow(folder):

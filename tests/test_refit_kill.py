@@ -1,4 +1,4 @@
-"""Kill -9 at every step of a refit: the model is always whole, the old one or the new one, and the next refit works."""
+"""Kill -9 at every step of a refit: the model is always complete, old or new, and the next refit works."""
 
 import shutil
 import signal

@@ -1,4 +1,4 @@
-"""Renewing: a model in memory becomes what a refit made of it, with the encoder and the datastore that it has."""
+"""Renewing: a model in memory is updated to its refit, and keeps its encoder and datastore."""
 
 import json
 import shutil
@@ -87,7 +87,7 @@ def test_damage_is_found(folder):
 
 
 def test_a_refit_during_a_renewal(folder, monkeypatch):
-    """The files of the card that was read go before they are read: it is read again."""
+    """The card's files are deleted before they are read, so the card is read again."""
     from denn import bundle
 
     with denn.load(folder) as model:

@@ -1,4 +1,4 @@
-"""denn in scikit-learn: its own checks, pipelines, searches, pickles, and every form of labels."""
+"""denn in scikit-learn: estimator checks, pipelines, searches, pickles, and every form of labels."""
 
 import ast
 import gc
@@ -44,7 +44,7 @@ EXPECTED_FAILURES = {  # also in docs/sklearn.md
 
 
 class ReadsNumbers(DennClassifier):
-    """The classifier on texts that are written from rows of numbers: the checks of scikit-learn have no others."""
+    """The classifier on rows of numbers written as texts, because scikit-learn's checks use numbers."""
 
     def __sklearn_tags__(self):
         tags = super().__sklearn_tags__()
@@ -65,7 +65,7 @@ def written(rows) -> list[str]:
 
 @pytest.fixture
 def classifier(tiny_encoder) -> DennClassifier:
-    """A classifier that learns a little in a third of a second."""
+    """A classifier that trains in a third of a second."""
     return DennClassifier(str(tiny_encoder), device="cpu", parameters={"precision": "float32", "epochs": 1})
 
 
@@ -177,7 +177,7 @@ def test_a_pickle_works_in_another_process_without_the_folder(classifier, data, 
     command = [sys.executable, "-c", program, tmp_path / "classifier.joblib", tmp_path / "found.npy", *data[0]]
     subprocess.run(command, check=True, env={**os.environ, "TMPDIR": str(own_temporary_folder)})
     np.testing.assert_allclose(np.load(tmp_path / "found.npy"), expected, atol=1e-6)
-    assert list(own_temporary_folder.iterdir()) == []  # the other process has cleared up
+    assert list(own_temporary_folder.iterdir()) == []  # the other process has cleaned up
 
 
 def test_a_folder_lives_as_long_as_its_model(classifier, data, own_temporary_folder):

@@ -1,4 +1,4 @@
-"""JSON that every reader takes: numbers that are not finite are refused, and where they are is said."""
+"""JSON that every reader accepts: numbers that are not finite are rejected, with their location."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""How the nouns behave at a Python prompt."""
+"""The data types at a Python prompt."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""Threads that wait leave the cores to those that work, in the library as on the command line."""
+"""Waiting threads leave the cores to working ones, in the library and on the command line."""
 
 import os
 import subprocess

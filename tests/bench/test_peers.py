@@ -229,7 +229,7 @@ def test_finished_runs_are_settled(tmp_path):
     append(results, row_of(failed, failure="no"))
     append(results, row_of(short))
     rows = read(results)
-    assert settled(first, rows, "x") and settled(replace(first, minutes=5), rows, "x")  # it ended by itself in 5 s
+    assert settled(first, rows, "x") and settled(replace(first, minutes=5), rows, "x")  # it ended after 5 s
     assert settled(replace(first, minutes=0.1), rows, "x") and not settled(replace(first, minutes=0.05), rows, "x")
     assert not settled(replace(first, seed=1), rows, "x") and not settled(first, rows, "other documents")
     assert settled(failed, rows, "x") and not settled(failed, rows, "x", retry=True)

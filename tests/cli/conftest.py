@@ -1,4 +1,4 @@
-"""A way to run `denn` in this process, and files to run it on."""
+"""Run `denn` in this process, and files to run it on."""
 
 import io
 import json
@@ -59,7 +59,7 @@ def files(tmp_path_factory, tiny_corpus):
 
 @pytest.fixture(scope="session")
 def dummy(tmp_path_factory, tiny_corpus):
-    """The folder of a model of the method that reads no text."""
+    """The folder of a model of the method dummy."""
     folder = tmp_path_factory.mktemp("models") / "dummy"
     denn.train(tiny_corpus, out=folder, method="dummy").close()
     return folder

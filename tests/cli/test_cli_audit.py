@@ -17,7 +17,7 @@ pytestmark = pytest.mark.slow  # whole commands on models
 
 @pytest.fixture
 def spoilt(tiny_model, tiny_corpus, tmp_path):
-    """A copy of the tiny model with a document that has lost its label."""
+    """A copy of the tiny model with a document whose label was removed."""
     folder = shutil.copytree(tiny_model, tmp_path / "spoilt")
     with denn.load(folder) as model:
         model.store.relabel(tiny_corpus.train[0].id, [])

@@ -1,4 +1,4 @@
-"""`denn bench`: lists of runs, what is skipped, what fails beside what works, and the commands that show results."""
+"""`denn bench`: lists of runs, skipped and failing runs, and the commands that show results."""
 
 import json
 import shutil
@@ -73,7 +73,7 @@ def test_what_is_done_is_skipped(bench, tmp_path):
     assert ran.code == 0
     assert "tiny-dummy-0 is already in" in ran.err
     assert path.stat().st_mtime_ns == written
-    assert not list((tmp_path / "work").iterdir())  # nobody asked to keep it this time
+    assert not list((tmp_path / "work").iterdir())  # without the option that keeps it
     assert "tiny-dummy-0" not in bench("tiny", "dummy", "-q").err
 
 

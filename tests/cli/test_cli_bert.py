@@ -1,4 +1,4 @@
-"""The commands with a method that keeps no datastore but learns: the plain classifier."""
+"""The commands with a trained method that has no datastore: the plain classifier."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""`denn data`: corpora by name, what the paper says of them and what is here."""
+"""`denn data`: known corpora, their sizes in the paper and on this machine."""
 
 import json
 
@@ -56,7 +56,7 @@ def test_the_list_as_json(run, tmp_path):
 def test_a_corpus_that_cannot_be_read_is_named_and_the_others_are_listed(run, tmp_path):
     write_goemotions(tmp_path / "goemotions")
     (tmp_path / "aapd").mkdir()
-    (tmp_path / "debian").mkdir()  # nothing is fetched for a list
+    (tmp_path / "debian").mkdir()  # listing downloads nothing
     ran = run("data", "list", "--json", "--data-dir", tmp_path)
     assert ran.code == 0
     assert f"warning: {tmp_path}/aapd: there is no train.jsonl or text_train or train.src." in ran.err

@@ -1,4 +1,4 @@
-"""What a user can get wrong on the command line: one sentence before any work, and no half-written file."""
+"""User errors on the command line: one sentence before any work starts, and no partial file."""
 
 import csv
 import os
@@ -14,11 +14,11 @@ from denn.errors import ConfigError
 
 pytestmark = pytest.mark.slow
 
-NOWHERE = "no model"  # loading it would be complained of
+NOWHERE = "no model"  # loading it would raise an error
 
 
 def refused(ran, *said):
-    """Check that there was one complaint, and return it."""
+    """Check that there was exactly one error message, and return it."""
     assert ran.code == 2, ran.err
     assert "bug in denn" not in ran.err and "Traceback" not in ran.err
     for words in said:
@@ -49,7 +49,7 @@ def test_an_output_that_cannot_be_written_is_refused_before_any_work(run, files,
         os.devnull: "not a regular file",
         tmp_path / ("n" * 300): "File name too long",
     }
-    if command not in ("report", "map"):  # these make the folder
+    if command not in ("report", "map"):  # these create the folder
         wrong[tmp_path / "none" / "out"] = f"the folder {tmp_path / 'none'} does not exist. Create it"
     for out, said in wrong.items():
         assert NOWHERE not in refused(run(*commands(files, out)[command]), said)

@@ -1,4 +1,4 @@
-"""Help at once, exit codes, no traceback for what the user can mend."""
+"""Fast help, exit codes, and no traceback for errors that a user can fix."""
 
 import os
 import statistics
@@ -35,7 +35,7 @@ def test_help_takes_less_than_four_tenths_of_a_second():
         before = os.times()
         python("from denn.cli import main; main(['--help'])")
         after = os.times()
-        return sum(after[2:4]) - sum(before[2:4])  # of children; other processes' load does not count
+        return sum(after[2:4]) - sum(before[2:4])  # CPU time of children; the load of other processes does not count
 
     assert statistics.median(cpu_seconds() for _ in range(3)) < 0.4
 

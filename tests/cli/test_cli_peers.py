@@ -1,4 +1,4 @@
-"""`denn bench peers`: a comparison from a corpus to a table, resumed, and what is wrong with options."""
+"""`denn bench peers`: a comparison from corpus to table, resuming, and invalid options."""
 
 import json
 import shutil
@@ -34,7 +34,7 @@ def test_from_a_corpus_to_a_table(peers, run, tmp_path):
     ran = peers("--peers", "svm", "--minutes", "1,5")
     assert ran.code == 0
     assert "svm on tiny, 1 min, seed 0: micro/macro F1" in ran.err and "5 min, seed 0: already done" in ran.err
-    (line,) = (tmp_path / "peers.jsonl").read_text().splitlines()  # it ended by itself, so five minutes need no run
+    (line,) = (tmp_path / "peers.jsonl").read_text().splitlines()  # it finished early, so it need not run again
     assert json.loads(line)["failure"] is None
     assert "1 min, seed 0: already done" in peers("--peers", "svm", "--minutes", "1").err
     page = tmp_path / "page.md"

@@ -1,4 +1,4 @@
-"""`denn refit`, and `denn store forget` of documents that are kept for it."""
+"""`denn refit`, and `denn store forget` of the kept validation documents."""
 
 import json
 import shutil

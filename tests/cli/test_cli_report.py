@@ -99,7 +99,7 @@ def test_where_the_page_goes_is_checked_before_any_work(run, files, tmp_path):
     assert f"{tmp_path} is a folder. Give a file" in refused(tmp_path)
     assert f"{tmp_path / 'file'} is not a folder" in refused(tmp_path / "file" / "deep" / "page.html")
     assert "not a regular file" in refused(os.devnull)
-    if Path("/proc").is_dir():  # where nobody, not even root, can make a file
+    if Path("/proc").is_dir():  # not even root can create a file here
         assert "the folder /proc is not writable" in refused("/proc/page.html")
         assert "the folder /proc is not writable" in refused("/proc/none/page.html")
 
@@ -120,7 +120,7 @@ def test_quiet_shows_no_progress(run, dummy, files, tmp_path):
 
 @pytest.fixture
 def known(monkeypatch, tiny_corpus, tmp_path):
-    """A corpus known by name, which lies in a folder."""
+    """A known corpus in a folder."""
     import denn.cli.sources
 
     monkeypatch.setitem(CORPORA.own, "tiny", "no module")
@@ -136,7 +136,7 @@ def test_a_known_corpus_brings_its_validation_part(run, tiny_model, known, tmp_p
     assert run("report", tiny_model, "tiny", "--data-dir", known, "--part", "valid", "--out", page).code == 0
     html = page.read_text(encoding="utf-8")
     assert "<h1>DENN on tiny, valid part</h1>" in html
-    assert "There are no validation texts" in html  # what is measured tunes nothing
+    assert "There are no validation texts" in html  # test documents are not used for tuning
 
 
 def test_what_can_be_mended(run, dummy, files, tmp_path, known):

@@ -1,4 +1,4 @@
-"""`denn store`: documents in and out of a living model."""
+"""`denn store`: add, change and remove documents of a model."""
 
 import json
 import shutil
@@ -169,7 +169,7 @@ def test_many_documents_by_a_file_of_ids_need_consent(run, model, tmp_path):
     assert ran.code == 2 and "would forget 7 documents" in ran.err and info(run, model)["documents"] == 60
     ran = run("store", "forget", model, named[0], "--from", ids)
     assert ran.code == 2 and info(run, model)["documents"] == 60, "an id beside the file is no consent to the file"
-    ids.write_text("\n".join([*named[:6], *named[:6], ""]))  # each counts once
+    ids.write_text("\n".join([*named[:6], *named[:6], ""]))  # duplicates count once
     assert run("store", "forget", model, "--from", ids).code == 0 and info(run, model)["documents"] == 54
     assert run("store", "remove", model, *listed(run, model)[:7]).code == 0, "documents named one by one"
 
@@ -183,7 +183,7 @@ def test_an_empty_label_takes_none_away(run, model, labels):
 
 @pytest.mark.parametrize("answer, left", [("n", 60), ("y", 0)])
 def test_a_terminal_is_asked(model, answer, left, answer_on_terminal):
-    """On a real terminal the question is answered by the keyboard."""
+    """On a real terminal, the user answers with the keyboard."""
     command = [sys.executable, "-m", "denn", "store", "remove", str(model), "--since", "2000-01-01"]
     code, said = answer_on_terminal(command, "Continue?", answer)
     assert "would remove 60 documents" in " ".join(said.split())

@@ -1,4 +1,4 @@
-"""`denn train`: precedence, the summary, quiet, and a training that is interrupted and taken up."""
+"""`denn train`: precedence of settings, summary, --quiet, interruption and resuming."""
 
 import io
 import json

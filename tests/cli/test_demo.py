@@ -1,4 +1,4 @@
-"""The demo end to end on a small corpus, beside the support vector machine it is measured against."""
+"""The demo end to end on a small corpus, compared with a support vector machine."""
 
 import json
 import random
@@ -26,7 +26,7 @@ FILLER = "the a of and in with to for on it was is this that by from at very old
 
 
 def package(chance: random.Random, name: str, tagged: bool) -> denn.Document:
-    """Write a package whose description gives its tags away."""
+    """Create a package whose description determines its tags."""
     labels = chance.sample(list(KINDS), chance.choice((1, 1, 2)))
     words = [chance.choice(KINDS[label]) for label in labels for _ in range(8)] + chance.choices(FILLER, k=32)
     chance.shuffle(words)
@@ -48,7 +48,7 @@ def settings(tiny_settings: dict[str, object]) -> dict[str, object]:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory, settings: dict[str, object]) -> Path:
-    """What the demo makes of the small corpus."""
+    """The output folder of the demo on the small corpus."""
     out = tmp_path_factory.mktemp("demo") / "new" / "out"
     demo.run(out, budget=60, documents=80, seed=3, quiet=True, packages=packages, settings=settings)
     return out
@@ -87,7 +87,7 @@ def test_reported_scores_are_those_of_the_model_on_the_drawn_test_part(folder: P
     chosen = BR.decision_scores(corpus.train, words, corpus.labels) > report["systems"]["SVM tuned"]["threshold"]
     expected = multilabel_scores(chosen, corpus.labels.matrix(corpus.test))
     assert report["systems"]["SVM tuned"]["macro_f1"] == pytest.approx(expected["macro_f1"])
-    assert expected["micro_f1"] > 0.8  # the words give the tags away
+    assert expected["micro_f1"] > 0.8  # the words determine the tags
 
 
 def test_the_test_part_can_be_reported_on(folder: Path) -> None:

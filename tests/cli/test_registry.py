@@ -1,4 +1,4 @@
-"""Names from other packages: found, imported when asked for, never instead of denn's own."""
+"""Plug-ins of other packages: found, imported on demand, and never preferred to denn's own."""
 
 import pytest
 
@@ -33,7 +33,7 @@ def leave() -> None: ...
 @pytest.fixture
 def plugin(tmp_path, monkeypatch):
     """An installed package `denn-plugin` that adds methods, a store and commands."""
-    assert "mine" not in METHODS  # which is read now, and not when the package is there
+    assert "mine" not in METHODS  # read now, before the package exists
     facts = tmp_path / "denn_plugin-1.0.dist-info"
     facts.mkdir()
     (facts / "METADATA").write_text("Metadata-Version: 2.1\nName: denn-plugin\nVersion: 1.0\n")

@@ -1,4 +1,4 @@
-"""Validation texts whose witnesses are made of the truth and noise."""
+"""Validation texts with witnesses that score the truth plus noise."""
 
 import torch
 
@@ -6,7 +6,7 @@ from denn.prediction_types import Context
 
 
 def made(documents=200, labels=12, witnesses=("classifier", "neighbours", "words"), noise=1.0, seed=0):
-    """Return the scores of witnesses, gold labels and the context; every witness has noise of its own."""
+    """Return the scores of witnesses, gold labels and the context; every witness has its own noise."""
     draw = torch.Generator().manual_seed(seed)
     share = torch.linspace(0.02, 0.4, labels)
     gold = torch.rand(documents, labels, generator=draw) < share

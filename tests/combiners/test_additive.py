@@ -33,7 +33,7 @@ def models(draw, witnesses):
     _, positive = blank._prior()
     weights = 10 * torch.rand(len(positive), generator=drawn) - 5
     few = torch.rand(len(positive), generator=drawn) < draw(st.sampled_from([0.02, 0.2, 1.0]))
-    bounded = torch.where(few, weights.clamp(min=0), 0.0)  # where few of these help, a statistic that leaks shows
+    bounded = torch.where(few, weights.clamp(min=0), 0.0)  # few of these help, so a leaking statistic would show
     return replace(blank, weights=tuple(torch.where(positive, bounded, weights).tolist()))
 
 
@@ -57,7 +57,7 @@ def test_raising_a_score_of_a_label_never_lowers_its_result(data, witnesses):
 @settings(max_examples=200)
 @given(st.data(), st.sampled_from([WITNESSES, ("neighbours",), ("neighbours", "words")]))
 def test_a_taught_document_raises_its_own_labels_and_no_others(data, witnesses):
-    """Whatever the weights: it takes the place of the farthest neighbour, or comes to them."""
+    """For any weights: it replaces the farthest neighbour, or is added to them."""
     model, width, k = data.draw(models(witnesses)), data.draw(st.integers(1, 5)), data.draw(st.integers(1, 6))
     parts = {name: torch.tensor([[data.draw(scores) for _ in range(width)]]) for name in witnesses}
     counts = torch.tensor([data.draw(st.integers(0, 5000)) for _ in range(width)])

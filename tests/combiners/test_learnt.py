@@ -39,7 +39,7 @@ def test_held_out_scores_come_from_models_that_never_saw_the_document():
     other = Learnt()
     other.fit(parts, one_changed, context)
     torch.testing.assert_close(other.held_out[7], combiner.held_out[7])  # its own labels change nothing
-    assert not torch.equal(other.held_out, combiner.held_out)  # but those of other folds do
+    assert not torch.equal(other.held_out, combiner.held_out)  # but labels of other folds do
     assert not torch.equal(combiner.held_out, combiner.combine(parts, context))
 
 

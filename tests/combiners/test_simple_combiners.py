@@ -1,4 +1,4 @@
-"""The mean and the paper's λ: what they give, and that nothing of today's scores changes."""
+"""The mean and the paper's λ: their results, and that scores do not change between versions."""
 
 import torch
 from hypothesis import given

@@ -1,4 +1,4 @@
-"""The expected mistakes of a decision, and a choice that is spread out, against sums written out in loops."""
+"""The expected errors of a decision, and a diverse selection, against sums written out in loops."""
 
 import math
 

@@ -208,7 +208,7 @@ def test_a_label_without_a_classifier_score_gets_its_vote_whatever_the_confidenc
     final = combine_known(classifier[:, :known], neighbours, confidence)
     assert torch.equal(final[:, :known], combine(classifier[:, :known], neighbours[:, :known], confidence))
     assert torch.equal(final[:, known:], neighbours[:, known:])
-    # Equation 13 says the same where the missing score is replaced by the vote.
+    # Equation 13 gives the same if the missing score is replaced by the vote.
     replaced = torch.cat([classifier[:, :known], neighbours[:, known:]], dim=1)
     assert torch.equal(final, combine(replaced, neighbours, confidence))
 
@@ -228,7 +228,7 @@ def test_a_new_label_gets_0_without_a_neighbour_and_1_where_all_carry_it(found, 
 
 
 def scores_of(queries, keys, labels, classifier, k, temperature, gamma):
-    """Return who the k nearest are, λ and the final scores; sums of whole numbers, so that nothing is rounded."""
+    """Return the k nearest, λ and the final scores; sums of whole numbers, so that nothing is rounded."""
     similarity = (queries @ keys.T).double() / 256
     nearest = similarity.argsort(dim=1, descending=True, stable=True)[:, :k]
     votes = vote_sparse(similarity.gather(1, nearest), *sparse(labels[nearest]), labels.shape[1], temperature)

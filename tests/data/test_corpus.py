@@ -1,4 +1,4 @@
-"""Corpora: parts, reports, ids, separators, and what is refused."""
+"""Corpora: splits, reports, ids, separators, and errors."""
 
 import json
 import logging

@@ -105,7 +105,7 @@ def test_rare_tags_go_and_take_their_packages_with_them(tmp_path):
 
 
 def fake_apt(folder, monkeypatch, script):
-    """Put a program called apt-get before everything else."""
+    """Put a program called apt-get first in the PATH."""
     program = folder / "bin" / "apt-get"
     program.parent.mkdir()
     program.write_text(f"#!/bin/sh\n{script}\n")

@@ -1,4 +1,4 @@
-"""Files that would take all memory, all time or all disk space are refused by a sentence that names the limit."""
+"""Files that would exhaust memory, time or disk space are rejected with a sentence that names the limit."""
 
 import gzip
 import lzma
@@ -23,7 +23,7 @@ from denn.errors import DataError
 pytestmark = pytest.mark.slow
 
 GOOD = b'{"text": "x", "labels": ["y"]}\n'
-MEMORY = 2 << 30  # bytes a reader may take, all that it imports included
+MEMORY = 2 << 30  # bytes that a reader may use, including its imports
 
 READ = """
 import pathlib, sys
@@ -40,7 +40,7 @@ print(1024 * int(status.split("VmHWM:")[1].split()[0]))
 
 
 def read_apart(path, *arguments):
-    """Read a file in another process; return what was said and the most memory it used."""
+    """Read a file in another process; return its output and peak memory."""
     command = [sys.executable, "-c", READ, str(path), *arguments]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
     said, peak = done.stdout.splitlines()
@@ -126,7 +126,7 @@ def test_a_file_that_expands_beyond_measure_is_refused(tmp_path, monkeypatch, co
     path.write_bytes(COMPRESS[compression](GOOD * 50_000))
     with pytest.raises(DataError, match=r"expands to more than 20 times its size and more than .* GiB, the limit"):
         read_documents(path)
-    monkeypatch.setattr(compressed, "FREE", 1 << 30)  # one that only compresses well is read
+    monkeypatch.setattr(compressed, "FREE", 1 << 30)  # a file that merely compresses well is read
     assert len(read_documents(path)[0]) == 50_000
 
 

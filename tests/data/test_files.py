@@ -1,4 +1,4 @@
-"""Files of every format and compression, and what is said about those that are not what they should be."""
+"""Files of every format and compression, and errors for invalid ones."""
 
 import gzip
 import io

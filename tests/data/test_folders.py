@@ -1,4 +1,4 @@
-"""Documents as Annif keeps them: folders of texts with their subjects next to them, and lines of text and URIs."""
+"""Documents in Annif's formats: folders of texts with subject files, and lines of text and URIs."""
 
 import gzip
 

@@ -1,4 +1,4 @@
-"""What is known of corpora: editions, digests, folders; the real ones are recognised in every format they come in."""
+"""Facts about known corpora: editions, digests, folders; real ones are recognised in every format."""
 
 import hashlib
 import html

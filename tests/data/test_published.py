@@ -1,4 +1,4 @@
-"""The published formats of corpora, on small files, and what is said of files that are missing or broken."""
+"""The published formats of corpora, on small files, and errors for missing or damaged files."""
 
 import json
 import logging

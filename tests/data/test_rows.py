@@ -1,4 +1,4 @@
-"""What one row may hold, and what is said about anything else."""
+"""Valid rows, and errors for all others."""
 
 import pytest
 from hypothesis import given

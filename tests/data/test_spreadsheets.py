@@ -1,4 +1,4 @@
-"""Cells that a spreadsheet would take for formulas are written as text, and read back as they were."""
+"""Cells that a spreadsheet would treat as formulas are written as text, and read back unchanged."""
 
 import csv
 import io

@@ -1,4 +1,4 @@
-"""Charts: values land where the axes say, and nothing that a user wrote becomes markup."""
+"""Charts: values are drawn at the right positions, and user text never becomes markup."""
 
 import re
 from itertools import pairwise
@@ -30,7 +30,7 @@ PER_CENT = fixed("per cent", 0, 100)
 
 
 def parsed(figure):
-    """Read a figure as XML, which it is too, and return its SVG."""
+    """Parse a figure as XML and return its SVG."""
     return ElementTree.fromstring(figure).find("svg")
 
 
@@ -91,7 +91,7 @@ def test_a_histogram_has_a_bar_for_each_bin_that_is_not_empty():
 
 def test_counts_on_a_logarithmic_axis():
     axis = counts("pairs", [1, 250_000], log=True)
-    assert [name for _, name in axis.ticks] == ["1", "100", "10k", "1M"]  # of seven powers every second
+    assert [name for _, name in axis.ticks] == ["1", "100", "10k", "1M"]  # every second of seven powers
     steps = [axis.share(10.0**power) for power in range(5)]
     gaps = [after - before for before, after in pairwise(steps)]
     assert gaps == [pytest.approx(gaps[0])] * 4

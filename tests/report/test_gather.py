@@ -1,4 +1,4 @@
-"""What a report is made of: the model's own numbers, whichever way they were come by."""
+"""The contents of a report agree with the model's own numbers."""
 
 import shutil
 from dataclasses import replace
@@ -25,7 +25,7 @@ def model(tiny_model, tmp_path):
 
 @pytest.fixture(scope="module")
 def by_lambda(tmp_path_factory, tiny_corpus, tiny_settings):
-    """What is found out about a model that combines by λ, and its scores of the test texts."""
+    """The findings on a model that combines by λ, and its scores of the test texts."""
     folder = tmp_path_factory.mktemp("models") / "by-lambda"
     with denn.train(tiny_corpus, out=folder, combination="confidence", **tiny_settings) as model:
         scores = model.scores([document.text for document in tiny_corpus.test])
@@ -131,7 +131,7 @@ def test_an_empty_datastore_has_no_neighbourhood(model, tiny_corpus):
 
 
 def test_words_that_support_the_labels_of_a_bad_text(model, tiny_corpus, monkeypatch):
-    """As a witness names them: the longest word speaks for every label in an odd column."""
+    """As a witness returns them: the longest word supports every label in an odd column."""
 
     def support(texts, columns):
         return [

@@ -1,4 +1,4 @@
-"""A real service: `denn serve` in a process of its own, over a model trained on the tiny corpus."""
+"""A real service: `denn serve` in a separate process, with a model trained on the tiny corpus."""
 
 import re
 import shutil
@@ -17,13 +17,13 @@ from inside import PATIENCE
 
 @dataclass
 class Running:
-    """A service that answers."""
+    """A running service."""
 
     url: str
     write_key: str | None
     folder: Path  # of the model
     process: subprocess.Popen
-    log: list[str] = field(default_factory=list)  # lines on standard error so far
+    log: list[str] = field(default_factory=list)  # lines of standard error so far
 
     def client(self, key: str | None = None, **options) -> httpx.Client:
         headers = {"Authorization": f"Bearer {key}"} if key else {}
@@ -35,7 +35,7 @@ class Running:
 
 @contextmanager
 def serving(folder: Path, *options: str, teach: bool = True) -> Iterator[Running]:
-    """Start a service on a free port, and stop it as its user would."""
+    """Start a service on a free port, and stop it with a signal."""
     command = [sys.executable, "-m", "denn", "serve", str(folder), "--port", "0", *options]
     process = subprocess.Popen(
         command + ["--teach"] * teach, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, encoding="utf-8"
@@ -49,7 +49,7 @@ def serving(folder: Path, *options: str, teach: bool = True) -> Iterator[Running
         reading.append(threading.Thread(target=lambda: running.log.extend(process.stderr)))
         reading[0].start()
         with running.client() as client:
-            assert client.get("/health").status_code == 200  # it listens already, and answers when it is ready
+            assert client.get("/health").status_code == 200  # it is already listening, and responds when it is ready
         yield running
     finally:
         process.terminate()
@@ -64,7 +64,7 @@ def serving(folder: Path, *options: str, teach: bool = True) -> Iterator[Running
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Leave what needs a process of its own to `make test`."""
+    """Mark tests that need a separate process as slow."""
     for item in items:
         if {"service", "serving"} & set(getattr(item, "fixturenames", ())):
             item.add_marker(pytest.mark.slow)
@@ -80,7 +80,7 @@ def served_model(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> 
 
 @pytest.fixture(scope="session")
 def service(served_model: Path) -> Iterator[Running]:
-    """One service for all tests of a process; what a test adds it takes out again."""
+    """One service for all tests of a process; each test removes what it added."""
     with serving(served_model) as running:
         yield running
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from http.client import HTTPException, HTTPResponse
 from urllib.parse import quote, urlsplit
 
-SECONDS = 60.0  # for an answer; then it is a hang
+SECONDS = 60.0  # seconds to wait for a response before it counts as a hang
 JSON = "Content-Type: application/json"
 PREDICT = "POST /v1/predict"
 ADD = "POST /v1/documents"
@@ -20,17 +20,17 @@ DOCUMENT = {"text": "x", "labels": ["sport"]}
 
 @dataclass(frozen=True)
 class Case:
-    """A request, and the status that it must get; all carry the write key unless they bring their own."""
+    """A request and its expected status; it uses the write key unless it has its own."""
 
     name: str
     status: int
-    line: str = PREDICT  # method and path, as they are sent
+    line: str = PREDICT  # method and path, exactly as sent
     body: bytes | str = b""
     headers: tuple[str, ...] = (JSON,)
-    raw: bytes | None = None  # a whole request instead; HOST stands for the address
+    raw: bytes | None = None  # a complete raw request instead; HOST is replaced by the address
 
     def bytes(self, host: str, key: str) -> bytes:
-        """Return the request as it goes over the wire."""
+        """Return the raw bytes of the request."""
         if self.raw is not None:
             return self.raw.replace(b"HOST", host.encode())
         body = self.body.encode() if isinstance(self.body, str) else self.body
@@ -42,15 +42,15 @@ class Case:
 
 @dataclass(frozen=True)
 class Answer:
-    """What came back."""
+    """The response."""
 
-    status: int  # 0 where the connection was closed without a word
+    status: int  # 0 if the connection was closed without a response
     kind: str = ""  # the content type
     body: bytes = b""
 
     @property
     def said(self) -> str:
-        """Return what the answer says, in one line."""
+        """Return the message of the response on one line."""
         try:
             found = json.loads(self.body)
             return str(found.get("detail") or found.get("error") or f"a response with {', '.join(found)}")
@@ -59,12 +59,12 @@ class Answer:
 
 
 def ask(url: str, key: str, case: Case) -> Answer:
-    """Send a request as it is and read the answer."""
+    """Send a raw request and read the response."""
     address = urlsplit(url)
     with socket.create_connection((address.hostname, address.port), SECONDS) as connection:
         try:
             connection.sendall(case.bytes(address.netloc, key))
-        except ConnectionError:  # it was refused before it was all there
+        except ConnectionError:  # it was rejected before all of it arrived
             pass
         answer = HTTPResponse(connection, method=case.line.partition(" ")[0])
         try:
@@ -83,7 +83,7 @@ def added(**document: object) -> str:
 
 
 def raw(head: str, body: bytes = b"") -> bytes:
-    """Write a request of one's own."""
+    """Return a raw request."""
     return head.replace("\n", "\r\n").encode("latin-1") + b"\r\n\r\n" + body
 
 
@@ -254,7 +254,7 @@ PATHS = (
     Case("the method PROPFIND", 405, "PROPFIND /v1/documents"),
 )
 
-# What is not HTTP; the parser answers it in plain text, before any of ours.
+# Not HTTP: the parser responds in plain text, before any of our code runs.
 WIRE = (
     Case("a method that does not exist", 400, "BREW /v1/predict"),
     Case("CONNECT", 400, raw=raw("CONNECT evil.example:80 HTTP/1.1\nHost: HOST")),
@@ -285,7 +285,7 @@ CASES = (*BODIES, *VALUES, *WRITES, *SITES, *STREAMS, *HEADERS, *PATHS, *WIRE)
 
 
 def main(url: str, key: str) -> None:
-    """Print a table of all requests and what came of them."""
+    """Print a table of all requests and their outcomes."""
     print("| request | status | response |\n| --- | --- | --- |")  # noqa: T201
     for case in CASES:
         answer = ask(url, key, case)

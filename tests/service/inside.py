@@ -1,4 +1,4 @@
-"""A service inside the test's own process: with limits of its own, and a model that a test can hold up."""
+"""A service inside the test process, with its own limits and a model that a test can block."""
 
 import socket
 import threading
@@ -20,11 +20,11 @@ from denn.service.guard import Guard
 from denn.service.settings import Settings
 from denn.service.wire import Wire
 
-PATIENCE = 60.0  # seconds, on a machine that may be busy; nothing waits that long where it works
+PATIENCE = 60.0  # seconds; generous for a busy machine, and never reached if all works
 
 
 def eventually(condition: Callable[[], Any]) -> Any:
-    """Wait until a condition holds; return what it returned."""
+    """Wait until a condition holds, and return its value."""
     end = time.monotonic() + PATIENCE
     while not (found := condition()):
         assert time.monotonic() < end, "it never came to that"
@@ -33,15 +33,15 @@ def eventually(condition: Callable[[], Any]) -> Any:
 
 
 class Gate:
-    """A method that works as the one it stands for; it notes its batches, and waits where a test holds it."""
+    """A wrapper of a method that records its batches, and waits while a test blocks it."""
 
     def __init__(self, method: Any) -> None:
         self._method = method
         self._open = threading.Event()
         self._open.set()
         self._permits = threading.Semaphore(0)
-        self.batches: list[list[str]] = []  # as they were begun
-        self.poison: str | None = None  # a text that cannot be borne
+        self.batches: list[list[str]] = []  # in the order in which they started
+        self.poison: str | None = None  # a text that raises an error
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._method, name)
@@ -50,7 +50,7 @@ class Gate:
         self._open.clear()
 
     def let(self, batches: int) -> None:
-        """Let so many batches through."""
+        """Let this many batches through."""
         self._permits.release(batches)
 
     def release(self) -> None:
@@ -81,7 +81,7 @@ def gated(folder: Path) -> tuple[Model, Gate]:
 
 @dataclass
 class Inside:
-    """A service that answers in a thread."""
+    """A service that runs in a thread."""
 
     port: int
     model: Model
@@ -103,7 +103,7 @@ class Inside:
             return client.post(path, json=json, **options)
 
     def later(self, path: str, json: Any, **options: Any) -> Callable[[], httpx.Response]:
-        """Post from a thread; what is returned waits for the answer."""
+        """Send a POST request from a thread; return a function that waits for the response."""
         answers: list[httpx.Response] = []
         thread = threading.Thread(target=lambda: answers.append(self.post(path, json, **options)))
         thread.start()
@@ -136,7 +136,7 @@ def inside(folder: Path, wire: type[Wire] = Wire, **limits: Any) -> Iterator[Ins
     thread.start()
     try:
         eventually(lambda: server.started)
-        inner = getattr(app.app, "app", app.app)  # below what lets other origins in
+        inner = getattr(app.app, "app", app.app)  # below the middleware that allows other origins
         yield Inside(listening.getsockname()[1], model, gate, inner.state.service.engine, server, app)
     finally:
         gate.release()
@@ -145,6 +145,6 @@ def inside(folder: Path, wire: type[Wire] = Wire, **limits: Any) -> Iterator[Ins
 
 
 def request(path: str, body: bytes = b"", method: str = "POST", *headers: str) -> bytes:
-    """Write a request as it goes over the wire."""
+    """Return the raw bytes of a request."""
     lines = [f"{method} {path} HTTP/1.1", "Host: 127.0.0.1", "Content-Type: application/json", *headers]
     return "\r\n".join([*lines, f"Content-Length: {len(body)}", "", ""]).encode() + body

@@ -33,13 +33,13 @@ import denn
 from denn.report.combination import combination_of
 from denn_bench.machine import machine
 
-POOL = 200  # texts that are asked for, and that documents are near to
+POOL = 200  # texts to predict, which the documents are similar to
 READS = ("/v1/labels?limit=50", "/v1/documents?text=live", "/ready", "/v1/history?limit=5", "/metrics")
-TOLERANCE = 2e-3  # of a score: batches of other sizes round otherwise
+TOLERANCE = 2e-3  # tolerance of scores: batches of other sizes round differently
 
 
 class Load:
-    """Clients that ask until a time, write every answer with its times, and count all statuses."""
+    """Clients that send requests until a given time, record every response with its times, and count statuses."""
 
     def __init__(self, url: str, texts: list[str], k: int, end: float, answers: Path) -> None:
         self.url, self.texts, self.k, self.end, self.answers = url, texts, k, end, answers
@@ -74,7 +74,7 @@ class Load:
 
 
 class Contents:
-    """What the datastore held when, as the writers logged it."""
+    """The contents of the datastore over time, from the logs of the writers."""
 
     def __init__(self, logs: list[Path], trained: dict[str, list[str]]) -> None:
         self.trained = trained
@@ -84,7 +84,7 @@ class Contents:
         for row in rows:
             for id, labels in row["states"].items():
                 changes[id].append((row["begun"], row["done"], labels))
-        self.states = {  # id → from when, until when it may have had which labels
+        self.states = {  # id → intervals in which it may have had which labels
             id: [
                 (begun, some[place + 1][1] if place + 1 < len(some) else math.inf, labels)
                 for place, (begun, _, labels) in enumerate(some)
@@ -93,7 +93,7 @@ class Contents:
         }
 
     def may_be(self, id: str, labels: list[str], begun: float, done: float) -> bool:
-        """Say whether a document can have had these labels at some moment of a request."""
+        """Return whether a document may have had these labels at some time during a request."""
         if id in self.trained:
             return labels == self.trained[id]
         moments = self.states.get(id, ())
@@ -101,14 +101,14 @@ class Contents:
 
 
 class Checker:
-    """Compares answers with what the store held, and scores with the votes of the neighbours beside them."""
+    """Compares responses with the contents of the store, and scores with the votes of the neighbours."""
 
     def __init__(self, contents: Contents, bench: Bench) -> None:
         self.contents, self.known, self.parameters = contents, bench.known, bench.parameters
         self.combination = bench.combination
         self.column = {name: place for place, name in enumerate(bench.labels)}
         self.found = Counter[str]()
-        self.wrong: list[Any] = []  # the first of what was wrong
+        self.wrong: list[Any] = []  # the first errors
 
     def check(self, answers: Path) -> None:
         with answers.open() as lines:
@@ -157,7 +157,7 @@ class Checker:
 
 
 class Bench:
-    """A copy of a model in a folder of its own, with what is known of it beforehand."""
+    """A copy of a model in its own folder, with facts computed in advance."""
 
     def __init__(self, model: Path, work: Path) -> None:
         self.work = work
@@ -186,7 +186,7 @@ class Bench:
 
     @contextmanager
     def writing(self, writers: int):
-        """Run writers, from when all have begun until all have ended; yield their logs."""
+        """Run writers in the background; yield their logs."""
         logs = [self.work / f"writer-{number}.jsonl" for number in range(writers)]
         script = Path(__file__).with_name("saturation_writer.py")
         commands = [[sys.executable, script, self.folder, str(number), log] for number, log in enumerate(logs)]
@@ -203,7 +203,7 @@ class Bench:
 
 
 def saturate(model: Path, seconds: float, clients: int, writers: int, queue: int = 256) -> dict[str, Any]:
-    """Run everything on a copy of a model and return what was counted."""
+    """Run everything on a copy of a model and return the counts."""
     with tempfile.TemporaryDirectory() as scratch:
         bench = Bench(model, Path(scratch))
         answers, memory = bench.work / "answers.jsonl", list[int]()
@@ -237,7 +237,7 @@ def saturate(model: Path, seconds: float, clients: int, writers: int, queue: int
 
 
 async def _watch(pid: int, memory: list[int]) -> None:
-    """Note the resident memory of a process in MB every second."""
+    """Record the resident memory of a process in MB every second."""
     while True:
         status = Path(f"/proc/{pid}/status").read_text()
         memory.append(int(status.split("VmRSS:")[1].split()[0]) // 1000)

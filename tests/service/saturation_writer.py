@@ -1,7 +1,7 @@
 """The process that changes a datastore under a saturated service: python saturation_writer.py FOLDER NUMBER LOG.
 
-It runs until there is a file `stop` beside its log. Every change is logged with the time it began, the time it was
-acknowledged, and the labels that its documents have after it (null where they are gone).
+It runs until there is a file `stop` next to its log. Every change is logged with the time it began, the time it was
+acknowledged, and the labels that its documents have after it (null if they were removed).
 """
 
 import json
@@ -19,7 +19,7 @@ from denn.errors import StoreError
 from denn.stores.address import open_store
 from denn.types import Document
 
-LIVE = 60  # documents that a writer keeps at most
+LIVE = 60  # maximum number of documents per writer
 KINDS = ("add", "relabel", "remove", "forget", "vacuum")
 OFTEN = (8, 4, 3, 3, 2)
 OFTEN_OF_FIRST = (4, 1, 4, 4, 8)  # the first writer renumbers labels most of the time
@@ -43,7 +43,7 @@ class Writer:
     def change(self, kind: str) -> dict[str, list[str] | None]:
         """Make one change; return the labels of its documents after it."""
         if kind == "vacuum":
-            with suppress(StoreError):  # a reader kept the log; labels that nothing carries are gone all the same
+            with suppress(StoreError):  # a reader kept the log, but unused labels are removed anyway
                 self.store.vacuum(timedelta())
             return {}
         if (kind == "add" and len(self.mine) < LIVE) or not self.mine:
@@ -68,7 +68,7 @@ class Writer:
         return dict(states)
 
     def some_labels(self) -> list[str]:
-        own = f"later {self.number}-{self.count // 3}"  # labels come, and go with their documents
+        own = f"later {self.number}-{self.count // 3}"  # labels are added, and removed with their documents
         return [own, *self.chance.sample(self.trained, min(2, len(self.trained)))]
 
 

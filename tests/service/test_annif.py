@@ -1,4 +1,4 @@
-"""Annif's own client, as it comes from the package index, against the service."""
+"""The published Annif client against the service."""
 
 import io
 import shutil
@@ -19,7 +19,7 @@ ODD = ["a/b?c#d", "100 %", "a%20b", "Ünïcode 電車", "https://example.org/sub
 
 
 def client_of(service, key: str | None = None) -> AnnifClient:
-    """A client for an address, with the key in it where there is one."""
+    """Return a client for an address, with its key if there is one."""
     login = f"denn:{quote(key)}@" if key else ""
     return AnnifClient(service.url.replace("://", f"://{login}") + "/v1/")
 
@@ -31,7 +31,7 @@ def client(service) -> AnnifClient:
 
 @pytest.fixture
 def teacher(service) -> Iterator[AnnifClient]:
-    """A client that may teach; what it taught goes again."""
+    """A client with write access; its documents are removed afterwards."""
     yield client_of(service, service.write_key)
     with service.writer() as own:
         for document in taught(service):
@@ -48,7 +48,7 @@ def labels_of(results: list[dict]) -> list[str]:
 
 
 def refused(status: int, detail: str, call) -> None:
-    """Expect that a call of the client ends with this status and reason."""
+    """Check that a call of the client fails with this status and reason."""
     with pytest.raises(HTTPError) as caught:
         call()
     assert caught.value.response.status_code == status

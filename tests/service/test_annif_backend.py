@@ -1,6 +1,6 @@
 """A project of the real Annif that gets its suggestions from `denn serve`, through Annif's backend http.
 
-Annif's dependencies conflict with denn's, so it is installed into an environment of its own, once; `make soak` does so.
+Annif's dependencies conflict with denn's, so it is installed into a separate environment, once, by `make soak`.
 """
 
 import os

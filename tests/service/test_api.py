@@ -1,4 +1,4 @@
-"""The API as its users see it: what each route answers."""
+"""The API: the response of each route."""
 
 import asyncio
 import json
@@ -27,7 +27,7 @@ def client(service) -> Iterator[httpx.Client]:
 
 @pytest.fixture
 def writer(service) -> Iterator[httpx.Client]:
-    """A client that may write; what it adds is taken out again."""
+    """A client with write access; documents it adds are removed afterwards."""
     with service.writer() as client:
         yield client
         for document in client.get("/v1/documents", params={"limit": 1000}).json()["documents"]:
@@ -57,13 +57,13 @@ def at(id: str) -> str:
 
 
 def same(found: dict, expected: denn.Prediction) -> None:
-    """Compare what was answered with what the library predicts; sums of another batch differ in their last digits."""
+    """Compare a response with a prediction of the library; sums in other batches differ in their last digits."""
     assert found["labels"] == list(expected.labels)
     assert {one["label"]: one["score"] for one in found["scores"]} == pytest.approx(expected.scores, abs=1e-4)
     assert [one["score"] for one in found["scores"]] == sorted((one["score"] for one in found["scores"]), reverse=True)
     assert [one["label"] for one in found["scores"] if one["chosen"]] == found["labels"]
     assert found["confidence"] == pytest.approx(expected.confidence, abs=1e-4)
-    assert found["familiarity"] == pytest.approx(expected.familiarity, abs=1e-2)  # among few documents it is steep
+    assert found["familiarity"] == pytest.approx(expected.familiarity, abs=1e-2)  # few documents: it is steep
     for one in found["scores"]:
         assert {"classifier", "neighbours"} <= set(one["parts"])
         assert one["parts"] == pytest.approx(expected.parts[one["label"]], abs=1e-4)
@@ -146,7 +146,7 @@ def test_a_stream_lets_others_in_between_its_lines():
 
     async def read() -> None:
         task = asyncio.create_task(other())
-        service = SimpleNamespace(settings=Settings())  # broken lines need no more of it
+        service = SimpleNamespace(settings=Settings())  # invalid lines need only the settings
         async for _ in _stream(service, enumerate([b"\n"] * 100, 1), Options()):
             pass
         task.cancel()

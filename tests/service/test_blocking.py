@@ -1,4 +1,4 @@
-"""Whoever asks for much or at length does not keep others waiting, and nobody asks for more than there is room for."""
+"""Large or slow requests do not delay others, and no request can exceed the memory limits."""
 
 import json
 import shutil
@@ -19,7 +19,7 @@ from denn.service.probe import Probe
 from denn.types import Document
 from denn.vocabulary import Vocabulary
 
-pytestmark = pytest.mark.slow  # services of their own
+pytestmark = pytest.mark.slow  # each starts its own service
 
 KEY, LINE = new_key("write")
 TEXT = {"text": "goal match team"}
@@ -28,7 +28,7 @@ LATER = [f"later {number}" for number in range(40)]
 
 @pytest.fixture(scope="module")
 def running(tiny_model, tmp_path_factory) -> Iterator[Inside]:
-    """A service whose datastore has 40 labels that came after the training."""
+    """A service whose datastore has 40 labels added after training."""
     folder = shutil.copytree(tiny_model, tmp_path_factory.mktemp("blocking") / "tiny")
     with inside(folder, keys=Keys.parse([LINE])) as running:
         store = running.model.store
@@ -38,7 +38,7 @@ def running(tiny_model, tmp_path_factory) -> Iterator[Inside]:
 
 
 class Held:
-    """Calls of a function of the datastore that wait until a test lets them go on."""
+    """Calls of a datastore method that block until a test releases them."""
 
     def __init__(self, monkeypatch, store, name: str) -> None:
         self.go_on, self.begun, self._real = threading.Event(), 0, getattr(store, name)
@@ -70,8 +70,8 @@ def test_labels_are_listed_at_once_whatever_their_thresholds_cost(running, monke
         first, seconds = got(running, "/v1/labels?limit=1000&query=later")
         assert first.status_code == 200 and seconds < 5 and len(first.json()["labels"]) == 40
         tuned = running.model.card.thresholds["final"].overall
-        assert {row["threshold"] for row in first.json()["labels"]} == {tuned}  # what decides until there is another
-        new._allowance._left = -1e9  # predictions have used theirs up
+        assert {row["threshold"] for row in first.json()["labels"]} == {tuned}  # used until there is another
+        new._allowance._left = -1e9  # predictions have used up their share
         assert running.post("/v1/predict", TEXT).status_code == 200
     finally:
         held.set()
@@ -86,7 +86,7 @@ def test_health_ready_and_metrics_wait_for_nobody(running, monkeypatch):
     held = Held(monkeypatch, running.model.store, "get")
     threads = in_threads(8, lambda: got(running, "/v1/documents/train-1"))
     try:
-        eventually(lambda: held.begun == 4)  # all readers there are
+        eventually(lambda: held.begun == 4)  # all reader threads
         for path in ("/health", "/ready", "/metrics", "/v1/session", "/v1/recent"):
             answer, seconds = got(running, path)
             assert answer.status_code == 200 and seconds < 1, path
@@ -156,7 +156,7 @@ def test_ready_says_when_the_datastore_is_away_and_when_it_is_back():
         away.clear()
         await until(lambda: probe.well)
         hold.set()
-        await until(lambda: not probe.well)  # it has not answered for too long
+        await until(lambda: not probe.well)  # it has been silent for too long
         hold.clear()
         await until(lambda: probe.well)
         await probe.stop()
@@ -168,7 +168,7 @@ def test_the_service_is_not_ready_without_its_datastore(running, monkeypatch):
     monkeypatch.setattr(running.engine.probe, "_failed", True)
     monkeypatch.setattr(running.engine.probe, "_every", PATIENCE)
     answer, _ = got(running, "/ready")
-    if answer.status_code == 200:  # a look came in between
+    if answer.status_code == 200:  # a check came in between
         running.engine.probe._failed = True
         answer, _ = got(running, "/ready")
     assert answer.status_code == 503 and answer.headers["Retry-After"] == "5"
@@ -200,11 +200,11 @@ def test_large_answers_have_a_limit_together(running, monkeypatch):
     finally:
         object.__setattr__(running.guard._settings, "stream_bytes", 64 * 2**20)
     assert got(running, "/v1/documents")[0].status_code == 200
-    eventually(lambda: running.guard._leaving == 0)  # the client has its answer before the server has closed it
+    eventually(lambda: running.guard._leaving == 0)  # the client receives the response before the server closes it
 
 
 class Drawing:
-    """A datastore that counts how often it is drawn."""
+    """A datastore that counts how often a map of it is drawn."""
 
     dimension = 2
 
@@ -219,7 +219,7 @@ class Drawing:
         return [str(number) for number in range(self.documents)]
 
     def get(self, ids):
-        assert len(ids) <= 500  # so that others come in between
+        assert len(ids) <= 500  # so that others can run in between
         return [Document("x", (f"label {int(id) % 3}",), id) for id in ids]
 
     def vectors(self, ids):
@@ -281,7 +281,7 @@ def test_labels_are_put_in_order_once():
     ],
 )
 def test_a_body_of_mistakes_costs_as_much_as_one(running, path, body):
-    """All of them used to be described before the first was told: a minute and 5 GB for a body of 8 MB."""
+    """All mistakes used to be described before the first was reported: a minute and 5 GB for a body of 8 MB."""
     with running.client(KEY) as client:
         begun = time.monotonic()
         answer = client.post(path, content=body, headers={"Content-Type": "application/json"})

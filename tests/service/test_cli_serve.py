@@ -1,4 +1,4 @@
-"""`denn serve` and `denn keys` as commands: what they print, how they end, several of them at once."""
+"""`denn serve` and `denn keys` as commands: output, shutdown, and several services at once."""
 
 import json
 import os
@@ -25,7 +25,7 @@ def folder(tiny_model, tmp_path):
 
 
 def ran(*arguments: object, **variables: str) -> subprocess.CompletedProcess:
-    """Run a command that ends by itself."""
+    """Run a command to its end."""
     command = [sys.executable, "-m", "denn", *map(str, arguments)]
     return subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, env={**os.environ, **variables})
 
@@ -83,7 +83,7 @@ def test_keys_from_a_file_and_from_the_environment(serving, folder, tmp_path, mo
 @pytest.mark.slow
 def test_the_greeting_the_command_to_try_and_an_end_by_the_keyboard(serving, folder):
     with serving(folder, "--host", "127.0.0.2", "--log", "none", teach=False) as running:
-        assert running.url.startswith("http://127.0.0.2:")  # any address of the loopback is a name of the service
+        assert running.url.startswith("http://127.0.0.2:")  # any loopback address is accepted as a host name
         command = running.process.stdout.readline()
         assert command.startswith(f"Try: curl {running.url}/v1/predict -H 'Content-Type: application/json' -d '")
         with running.client() as client:
@@ -144,7 +144,7 @@ def test_a_kill_loses_nothing_that_was_acknowledged(serving, folder):
 
 @pytest.fixture(params=["folder", "database"])
 def common(request, folder, tmp_path, monkeypatch):
-    """A model whose datastore lies in its folder, or in a database."""
+    """A model whose datastore is in its folder or in a database."""
     if request.param == "database":
         monkeypatch.syspath_prepend(Path(__file__).parents[1] / "stores")
         import postgres_server

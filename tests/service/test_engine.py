@@ -41,7 +41,7 @@ def gate(loaded) -> Iterator[Gate]:
 
 
 def working(model: Model, scenario, **limits) -> object:
-    """Run an asynchronous test with an engine that has started; whatever hangs is ended."""
+    """Run an asynchronous test with a started engine, and cancel it if it hangs."""
 
     async def run() -> object:
         engine = Engine(model, Settings(**limits), Telemetry())
@@ -65,7 +65,7 @@ def soon(work) -> asyncio.Task:
 
 
 def alike(found: Prediction, expected: Prediction) -> bool:
-    """Compare predictions; sums of another batch differ in their last digits."""
+    """Compare predictions; sums in other batches differ in their last digits."""
     return (
         found.labels == expected.labels
         and dict(found.scores) == pytest.approx(dict(expected.scores), abs=1e-4)
@@ -75,7 +75,7 @@ def alike(found: Prediction, expected: Prediction) -> bool:
 
 
 def as_predicted(model: Model, found, texts: list[str], **options) -> bool:
-    """Say whether decisions are those that the library makes of the texts."""
+    """Return whether the decisions are those of the library for the same texts."""
     expected = model.predict(texts, **{"evidence": 10, **options})
     return all(alike(one.prediction, other) for one, other in zip(found, expected, strict=True))
 
@@ -97,7 +97,7 @@ def test_requests_that_come_together_are_scored_together(model, gate):
 
 
 def test_long_texts_are_not_all_scored_in_one_batch(model, gate):
-    """The encoder reads their beginnings alone, but the words are read to the end, while others wait."""
+    """The encoder reads only their beginnings, but the word witness reads all of them while others wait."""
     texts = ["goal oven " * 10_000] * 20
     found = working(model, lambda engine: engine.predict(texts, DecisionOptions(evidence=1)))
     assert len(found) == 20
@@ -167,7 +167,7 @@ def test_the_token_budget_of_a_batch(model, gate):
     weights = [[min(len(text) // 4 + 1, longest) for text in batch] for batch in gate.batches]
     assert [text for batch in gate.batches[1:] for text in batch] == texts
     assert all(sum(batch) <= 40 or len(batch) == 1 for batch in weights)
-    assert len(weights) < len(texts)  # but together where they fit
+    assert len(weights) < len(texts)  # but together if they fit
 
 
 def test_a_text_that_fails_fails_alone(model, gate):
@@ -297,7 +297,7 @@ def test_a_stop_does_not_wait_for_ever(model, gate):
         await until(lambda: gate.batches)
         stopping = soon(engine.stop())
         await asyncio.sleep(0.2)  # longer than it has
-        assert engine.waiting == 1  # given up, not forgotten
+        assert engine.waiting == 1  # abandoned, but still running
         gate.release()
         await stopping
         task.cancel()

@@ -1,4 +1,4 @@
-"""What a service tells of itself and its model; models without a datastore, and with nothing in it."""
+"""Facts about a service and its model; models without a datastore or with an empty one."""
 
 import shutil
 from datetime import datetime
@@ -10,7 +10,7 @@ import denn
 from denn import __version__
 from denn.service.keys import Keys, new_key
 
-pytestmark = pytest.mark.slow  # services of their own
+pytestmark = pytest.mark.slow  # each starts its own service
 
 KEY, LINE = new_key("write")
 TEXT = {"text": "referee goal stadium"}
@@ -24,7 +24,7 @@ def client(service):
 
 @pytest.fixture(scope="module")
 def forgetful(tmp_path_factory, tiny_corpus):
-    """A service of a model of a method that keeps no datastore."""
+    """A service with a model that has no datastore."""
     folder = tmp_path_factory.mktemp("models") / "dummy"
     denn.train(tiny_corpus, out=folder, method="dummy").close()
     with inside(folder, name="dummy", keys=Keys.parse([LINE])) as running:
@@ -33,7 +33,7 @@ def forgetful(tmp_path_factory, tiny_corpus):
 
 @pytest.fixture(scope="module")
 def emptied(tmp_path_factory, tiny_model):
-    """A service of a model whose documents are all gone."""
+    """A service with a model whose documents were all removed."""
     folder = shutil.copytree(tiny_model, tmp_path_factory.mktemp("models") / "empty")
     with inside(folder, keys=Keys.parse([LINE])) as running:
         running.model.store.remove(running.model.store.ids())
@@ -123,9 +123,7 @@ def test_health_and_description(client):
     assert client.get("/health").json() == {"status": "ok"} and client.get("/ready").json() == {"status": "ready"}
     described = client.get("/openapi.json").json()
     assert described["openapi"] == "3.1.0" and "/v1/predict" in described["paths"]
-    assert (
-        client.get("/docs").status_code == client.get("/redoc").status_code == 404
-    )  # they would load code from elsewhere
+    assert client.get("/docs").status_code == client.get("/redoc").status_code == 404  # they would load code from a CDN
     page = client.get("/")
     assert page.status_code == 200 and page.headers["Content-Type"].startswith("text/html")
 

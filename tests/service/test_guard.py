@@ -1,4 +1,4 @@
-"""What holds for every request: names of the host, origins, headers, ids, logs, metrics, faults of our own."""
+"""Rules for every request: host names, origins, headers, ids, logs, metrics and internal errors."""
 
 import json
 import logging
@@ -14,7 +14,7 @@ from denn.service.guard import SECURITY
 from denn.service.keys import Keys, new_key
 from denn.service.telemetry import JsonLines
 
-pytestmark = pytest.mark.slow  # services of their own
+pytestmark = pytest.mark.slow  # each starts its own service
 
 TEXT = {"text": "goal match team"}
 WRITE, WRITE_LINE = new_key("write", "the writer")
@@ -29,7 +29,7 @@ def folder(tiny_model, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def named(folder) -> Iterator[Inside]:
-    """A service that answers to two names, with keys to read and to write."""
+    """A service with two host names, a read key and a write key."""
     keys = Keys.parse([WRITE_LINE, READ_LINE])
     with inside(folder, hosts=("denn.example", "[::1]"), keys=keys, body_bytes=10_000) as running:
         yield running
@@ -37,7 +37,7 @@ def named(folder) -> Iterator[Inside]:
 
 @pytest.fixture(scope="module")
 def shared(folder) -> Iterator[Inside]:
-    """A service that pages of another site may ask."""
+    """A service that allows requests from another site."""
     with inside(folder, origins=(ORIGIN,), keys=Keys.parse([WRITE_LINE, READ_LINE])) as running:
         yield running
 
@@ -95,7 +95,7 @@ def test_other_origins_see_nothing_unless_they_may(named, shared, service):
 
 
 def every_kind(running: Inside) -> Iterator[tuple[str, int, dict[str, str]]]:
-    """Ask for answers of every kind; return what, status and headers."""
+    """Request every kind of response; return name, status and headers of each."""
     with running.client(WRITE, Host="denn.example") as client:
         gate = running.gate
         document = {"text": "x", "labels": ["sport"], "id": "kind"}
@@ -186,7 +186,7 @@ def test_errors_behind_errors_are_told_without_their_words():
 
 def test_request_ids(service):
     with service.client() as client:
-        assert "Server" not in client.get("/health").headers  # nobody needs to know of what it is made
+        assert "Server" not in client.get("/health").headers  # the response must not reveal the server software
         for given in ("mine-1.2_3", "x" * 64):
             assert client.get("/health", headers={"X-Request-Id": given}).headers["X-Request-Id"] == given
         made = set()

@@ -1,4 +1,4 @@
-"""The history: who changed what, which nobody can write under another's name, and what has to be confirmed."""
+"""The history: authors of changes, which cannot be forged, and changes that need confirmation."""
 
 import shutil
 from collections.abc import Iterator
@@ -8,7 +8,7 @@ from inside import Inside, inside
 
 from denn.service.keys import Keys, new_key
 
-pytestmark = pytest.mark.slow  # services of their own
+pytestmark = pytest.mark.slow  # each starts its own service
 
 ALICE, ALICE_LINE = new_key("write", "alice")
 NAMELESS, NAMELESS_LINE = new_key("write")
@@ -36,7 +36,7 @@ def test_the_history_names_the_key_before_what_its_owner_says(running, key, name
         client.delete("/v1/documents/a", params=body)
         client.put("/v1/documents/b", json={**document, **body})
         client.delete("/v1/documents/b", params={"forget": True, **body})
-        changes = client.get("/v1/history").json()["changes"][:-1]  # the first is the training's
+        changes = client.get("/v1/history").json()["changes"][:-1]  # the first change is from training
         assert [one["action"] for one in changes] == ["forget", "add", "remove", "undo", "relabel", "add", "add"]
         assert {one["source"] for one in changes} == {name + behind}
         subjects = [{"label": "sport"}]
@@ -73,7 +73,7 @@ def test_who_may_only_read_writes_no_history(running):
 
 def test_an_undo_that_touches_many_documents_has_to_be_confirmed(running):
     with running.client(ALICE) as client:
-        answer = client.post("/v1/history/1/undo")  # what the training stored
+        answer = client.post("/v1/history/1/undo")  # stored by training
         assert answer.status_code == 409
         assert answer.json()["detail"] == (
             "Undoing change 1 affects 60 documents; the datastore holds 60. Send confirm=true to proceed."

@@ -8,7 +8,7 @@ from hostile import CASES, STREAMS, WIRE, ask
 
 
 def state(client) -> tuple[object, ...]:
-    """What must not change: the documents, their labels and the history."""
+    """Return what must not change: the documents, their labels and the history."""
     paths = ("/v1/documents?limit=3", "/v1/history", "/v1/labels")
     answers = [client.get(path) for path in paths]
     assert [answer.status_code for answer in answers] == [200, 200, 200]

@@ -1,4 +1,4 @@
-"""Keys: who may read, who may write, how a key is sent, and that it shows up nowhere."""
+"""Keys: read and write access, ways to send a key, and that no key is ever shown."""
 
 import base64
 import hashlib
@@ -14,14 +14,14 @@ from denn.errors import ConfigError
 from denn.service.keys import Key, Keys, given_key, new_key
 from denn.stores.copying import SOURCE
 
-pytestmark = pytest.mark.slow  # services of their own
+pytestmark = pytest.mark.slow  # each starts its own service
 
 
 def line_of(key: str, right: str, name: str = "") -> str:
     return f"{right} sha256:{hashlib.sha256(key.encode()).hexdigest()} {name}".strip()
 
 
-READ, WRITE, OTHER = "denn-read-aB3_xyz", "denn-write-Cd4-xyz", "denn-read-eF5_xyz"  # shorter than those that are made
+READ, WRITE, OTHER = "denn-read-aB3_xyz", "denn-write-Cd4-xyz", "denn-read-eF5_xyz"  # shorter than generated keys
 READ_LINE = line_of(READ, "read", "catalogue")
 WRITE_LINE = line_of(WRITE, "write", "Jürgen at the desk")
 OTHER_LINE = line_of(OTHER, "read")
@@ -55,7 +55,7 @@ def folder(tiny_model, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def closed(folder) -> Iterator[Inside]:
-    """A service with keys to read and to write."""
+    """A service with a read key and a write key."""
     with inside(folder, keys=Keys.parse([OTHER_LINE, READ_LINE, WRITE_LINE])) as running:
         yield running
 
@@ -96,7 +96,7 @@ def test_wrong_lines(line):
         ConfigError, match=r"Line 2 of the keys is not valid\. Expected 'read sha256:DIGEST NAME'"
     ) as error:
         Keys.parse(["# mine", line])
-    assert READ not in str(error.value) and READ_LINE[12:40] not in str(error.value)  # it may be a key by mistake
+    assert READ not in str(error.value) and READ_LINE[12:40] not in str(error.value)  # it may be a key given by mistake
 
 
 def test_no_writer_is_named_like_copies_whose_changes_are_not_counted():
@@ -176,7 +176,7 @@ def test_without_a_key_nothing_else_is(closed, key):
     "path", ["//health", "/health/", "/page/../v1/labels", "/page/%2e%2e/v1/labels", "/page", "/v1/session/../labels"]
 )
 def test_no_way_around_the_keys(closed, path):
-    connection = HTTPConnection("127.0.0.1", closed.port)  # which leaves a path as it is
+    connection = HTTPConnection("127.0.0.1", closed.port)  # which does not normalise the path
     connection.request("GET", path)
     answer = connection.getresponse()
     assert answer.status in (401, 404) and b"sport" not in answer.read()
@@ -246,4 +246,4 @@ def test_a_key_is_in_no_answer_and_no_log(closed, caplog):
     logged = "".join(str(record.__dict__) for record in caplog.records if record.name == "denn.service")
     for secret in (READ, WRITE, "a-wrong-key", READ_LINE[12:40], WRITE_LINE[13:40], basic(READ)[6:]):
         assert secret not in said and secret not in logged
-    assert "Jürgen at the desk" in logged and "catalogue" in logged  # whose it is, is
+    assert "Jürgen at the desk" in logged and "catalogue" in logged  # but its owner is shown

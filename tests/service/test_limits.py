@@ -1,4 +1,4 @@
-"""Limits: sizes, times, the queue; who is slow, stuck or gone holds nobody up."""
+"""Limits on sizes, times and the queue; slow, stuck or disconnected clients delay nobody."""
 
 import json
 import shutil
@@ -14,27 +14,27 @@ from inside import Inside, eventually, inside, request
 from denn.service.keys import Keys, new_key
 from denn.service.wire import Wire
 
-pytestmark = pytest.mark.slow  # services of their own
+pytestmark = pytest.mark.slow  # each starts its own service
 
 TEXT = {"text": "goal match team"}
 KEY, LINE = new_key("write")
 
 
 class Quick(Wire):
-    """A wire of little patience."""
+    """A protocol with short timeouts."""
 
     HEAD_SECONDS = STUCK_SECONDS = 1.0
 
 
 @pytest.fixture(scope="module")
 def folder(tiny_model, tmp_path_factory):
-    """A model whose datastore these tests may change."""
+    """A model whose datastore the tests may change."""
     return shutil.copytree(tiny_model, tmp_path_factory.mktemp("limits") / "tiny")
 
 
 @pytest.fixture(scope="module")
 def small(folder) -> Iterator[Inside]:
-    """A service that takes little, and little at a time."""
+    """A service with small limits."""
     limits = {"body_bytes": 2000, "stream_bytes": 4000, "texts": 5, "characters": 100, "queue": 4, "batch_tokens": 8}
     with inside(folder, keys=Keys.parse([LINE]), **limits) as running:
         yield running
@@ -49,7 +49,7 @@ def gate(small) -> Iterator:
 
 
 def answer_of(connection: socket.socket) -> tuple[HTTPResponse, dict]:
-    """Read an answer as it comes over the wire."""
+    """Parse a raw response."""
     answer = HTTPResponse(connection)
     answer.begin()
     return answer, json.loads(answer.read())
@@ -76,7 +76,7 @@ def test_a_body_of_unknown_length_is_refused_when_it_is_too_long(small):
 
 
 def test_a_stream_may_be_longer(small):
-    body = b'{"text": "goal"}\n' * 150  # more than another body may have
+    body = b'{"text": "goal"}\n' * 150  # more than other bodies may have
     with small.client() as client:
         lines = client.post("/v1/predict/stream", content=body).text
         assert len(lines.splitlines()) == 150 and "error" not in lines
@@ -135,7 +135,7 @@ def test_large_bodies_have_a_limit_together(small):
         answer, problem = answer_of(last)
         assert answer.status == 503 and answer.headers["Retry-After"] and answer.headers["Connection"] == "close"
         assert "large requests" in problem["detail"]
-        assert small.post("/v1/predict", TEXT).status_code == 200  # a small one comes through
+        assert small.post("/v1/predict", TEXT).status_code == 200  # a small one is accepted
     eventually(lambda: small.guard._held == 0)
 
 
@@ -145,7 +145,7 @@ def test_an_answer_that_takes_too_long(folder):
         answer = running.post("/v1/predict", {"text": "late"})
         assert answer.status_code == 503 and int(answer.headers["Retry-After"]) >= 1
         assert "longer than 2 s" in answer.json()["detail"]
-        assert running.engine.waiting == 0  # its place is free
+        assert running.engine.waiting == 0  # its place in the queue is free
         running.gate.release()
         assert running.post("/v1/predict", TEXT).status_code == 200
 
@@ -217,10 +217,10 @@ def test_who_does_not_read_holds_nobody_up(folder, caplog):
     with inside(folder, wire=Quick) as running, running.connect() as stuck:
         stuck.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         line = json.dumps({"text": "goal match team", "id": "x" * 50_000}).encode() + b"\n"
-        stuck.sendall(request("/v1/predict/stream", line * 300))  # more than all buffers on the way hold
+        stuck.sendall(request("/v1/predict/stream", line * 300))  # more than all buffers on the way can hold
         for _ in range(5):
             assert running.post("/v1/predict", TEXT).status_code == 200
-        with running.client() as client:  # and it is cut off in the end
+        with running.client() as client:  # and it is finally cut off
             eventually(lambda: not running.engine.waiting and client.get("/health").status_code == 200)
         eventually(lambda: len(running.server.server_state.connections) == 0)
     assert not [record for record in caplog.records if record.levelname == "ERROR"]
@@ -231,7 +231,7 @@ def test_heads_of_requests_have_an_end(folder):
         with running.connect() as slow, running.connect() as long:
             slow.sendall(b"GET /health HTTP/1.1\r\nHost:")
             assert slow.recv(100) == b""
-            long.sendall(b"GET /health HTTP/1.1\r\nX: " + b"x" * 70_000)  # and on and on
+            long.sendall(b"GET /health HTTP/1.1\r\nX: " + b"x" * 70_000)  # and never ends
             assert long.recv(12) == b"HTTP/1.1 400"
         with running.client() as client:
             assert client.get("/health", headers={"X": "x" * 60_000}).status_code == 200

@@ -1,4 +1,4 @@
-"""A service whose labels are ids of a vocabulary: answers carry names, and requests may use them."""
+"""A service whose labels are ids of a vocabulary: responses include names, and requests may use them."""
 
 import shutil
 

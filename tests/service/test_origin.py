@@ -1,4 +1,4 @@
-"""Pages of other sites: what their forms and scripts may ask, with whatever keys a browser keeps for this service."""
+"""Requests from pages of other sites, with the keys that a browser keeps for this service."""
 
 import base64
 import shutil
@@ -9,11 +9,11 @@ from inside import Inside, inside
 
 from denn.service.keys import Keys, new_key
 
-pytestmark = pytest.mark.slow  # services of their own
+pytestmark = pytest.mark.slow  # each starts its own service
 
 KEY, LINE = new_key("write", "desk")
 ALLOWED = "https://catalogue.example"
-BASIC = {"Authorization": "Basic " + base64.b64encode(f"denn:{KEY}".encode()).decode()}  # as a browser keeps it
+BASIC = {"Authorization": "Basic " + base64.b64encode(f"denn:{KEY}".encode()).decode()}  # as a browser stores it
 ASKED = [
     ("POST", "/v1/history/1/undo?confirm=true", None),
     ("POST", "/v1/documents", {"documents": [{"text": "x", "labels": []}]}),
@@ -33,7 +33,7 @@ FOREIGN = [
     {"Origin": "ftp://tags.example"},
     {"Origin": "tags.example"},
     {"Origin": f"{ALLOWED}.evil.example"},
-    {"Origin": "http://catalogue.example"},  # not as it is allowed
+    {"Origin": "http://catalogue.example"},  # differs from the allowed one
     {"Sec-Fetch-Site": "cross-site"},
     {"Sec-Fetch-Site": "same-site"},
     {"Sec-Fetch-Site": "Cross-Site"},
@@ -44,7 +44,7 @@ OWN = [
     {},
     {"Sec-Fetch-Site": "none"},
     {"Origin": "https://tags.example", "Sec-Fetch-Site": "same-origin"},  # TLS ends at a proxy
-    {"Origin": "https://outside.example", "Sec-Fetch-Site": "same-origin"},  # whose proxy does not pass on the Host
+    {"Origin": "https://outside.example", "Sec-Fetch-Site": "same-origin"},  # the proxy drops the Host header
     {"Origin": "http://TAGS.example"},
     {"Origin": "https://tags.example:443"},
     {"Origin": ALLOWED},
@@ -66,7 +66,7 @@ def test_a_page_of_another_site_changes_nothing_and_costs_nothing(running, heade
         for method, path, body in ASKED:
             answer = client.request(method, path, json=body)
             assert answer.status_code == 403 and "Cross-site request not allowed" in answer.json()["detail"], path
-        assert client.get("/v1/labels").status_code == 200  # whose answer that page cannot read
+        assert client.get("/v1/labels").status_code == 200  # that page cannot read the response
         assert client.head("/v1/labels").status_code == 200
     assert len(running.model.store.history()) == 1 and running.gate.batches == []
 

@@ -1,4 +1,4 @@
-"""What goes wrong with refits that a service runs, and what it tells of that."""
+"""Failing refits of a service, and how it reports them."""
 
 import errno
 import json
@@ -23,7 +23,7 @@ from denn.types import Where
 from denn.validation import changing, matching
 
 KEY, LINE = new_key("write", "alice")
-PRIVATE = "private"  # a folder whose name nobody is told
+PRIVATE = "private"  # a folder whose name must not be revealed
 AWAY = "The datastore is unavailable. Try again later."
 FACTS = {
     "time": "2026-11-17T12:00:00+00:00", "seconds": 1.0, "documents": 60, "held_out": 60, "labels": 6, "change": 1,
@@ -39,17 +39,17 @@ def folder(tiny_model, tmp_path) -> Path:
 
 @pytest.fixture
 def child(monkeypatch):
-    """A function that lets a service run a script instead of the process of a refit."""
+    """Return a function that makes a service run a script instead of the refit process."""
     return lambda script: monkeypatch.setattr(refits, "CHILD", (sys.executable, "-c", script))
 
 
 def says(**line: object) -> str:
-    """A script that says this, and ends."""
+    """Return a script that prints this and exits."""
     return f"print({json.dumps(line)!r})"
 
 
 def over(running: Inside) -> dict:
-    """Start a refit; return how it ended."""
+    """Start a refit and return its outcome."""
     with running.client(KEY) as client:
         begun = client.post("/v1/refit")
         assert begun.status_code == 202, begun.text
@@ -61,7 +61,7 @@ def serving(folder: Path, **limits):
 
 
 def run_child(folder: Path, created: str) -> tuple[dict, int]:
-    """Run the process of a refit; return the last thing that it said, and its exit status."""
+    """Run the refit process; return its last line of output and its exit status."""
     command = [*refits.CHILD, str(folder), "True", created, str(of_model(folder))]
     pipe = subprocess.PIPE
     with subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL) as process:

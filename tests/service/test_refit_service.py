@@ -1,4 +1,4 @@
-"""Refits that a service runs: on request, after so many changes, and what becomes of them."""
+"""Refits by a service: on request, after a number of changes, and their outcomes."""
 
 import json
 import os
@@ -14,7 +14,7 @@ import denn
 from denn.service.keys import Keys, new_key
 
 NEW = "chess: opening"
-REFIT = 180.0  # seconds; a refit lets all others on a busy machine go first
+REFIT = 180.0  # seconds; a refit has low priority, so it is slow on a busy machine
 KEY, LINE = new_key("write", "alice")
 WORDS = "gambit bishop knight rook pawn castling".split()
 
@@ -27,7 +27,7 @@ def folder(tiny_model, tmp_path) -> Path:
 
 @pytest.fixture
 def older(folder) -> Path:
-    """A model that keeps no validation documents, and so cannot be refitted without a file of some."""
+    """A model without kept validation documents, which cannot be refitted without a validation file."""
     card = json.loads((folder / "bundle.json").read_text(encoding="utf-8"))
     shutil.rmtree(folder / card.pop("validation"))
     card["digests"] = {name: digest for name, digest in card["digests"].items() if not name.startswith("validation/")}
@@ -42,7 +42,7 @@ def lessons(count: int, start: int = 0) -> dict:
 
 
 def soon(seconds: float, condition) -> object:
-    """Wait for a condition, and return what it returned in the end."""
+    """Wait for a condition, and return its last value."""
     end = time.monotonic() + seconds
     while not (found := condition()) and time.monotonic() < end:
         time.sleep(0.05)
@@ -50,7 +50,7 @@ def soon(seconds: float, condition) -> object:
 
 
 def at_last(condition) -> object:
-    """Wait until a condition holds; return what it returned."""
+    """Wait until a condition holds, and return its value."""
     found = soon(REFIT, condition)
     assert found, "it never came to that"
     return found
@@ -63,17 +63,17 @@ def status(client) -> dict:
 
 
 def over(client) -> dict:
-    """Wait until no refit runs; return how the last one ended."""
+    """Wait until no refit is running; return the outcome of the last one."""
     return at_last(lambda: (found := status(client))["state"] != "running" and found)
 
 
 def logged(running, words: str) -> list[dict]:
-    """The lines of the log with such a message."""
+    """Return the log lines with this message."""
     return [line for line in map(json.loads, list(running.log)) if line["message"].startswith(words)]
 
 
 def children(pid: int) -> list[int]:
-    """The processes that a process has started."""
+    """Return the child processes of a process."""
     found = []
     for stat in Path("/proc").glob("[0-9]*/stat"):
         try:
@@ -123,7 +123,7 @@ def test_a_refit_on_request(folder, serving):
         client.patch(f"/v1/documents/{lessons(1)['documents'][0]['id']}", json={"reject": [NEW]}).raise_for_status()
         assert status(client)["changed_documents"] == 1
         assert 'denn_refits_total{outcome="done"} 1.0' in client.get("/metrics").text
-        denn.refit(folder, force=True).close()  # by somebody else
+        denn.refit(folder, force=True).close()  # by another process
         found = at_last(lambda: (found := status(client))["by"] is None and found)
         assert found["state"] == "done" and found["changed_documents"] == 0
     assert logged(running, "refit started")[0]["by"] == "teach"
@@ -153,7 +153,7 @@ def test_a_refit_after_so_many_changes(folder, serving):
     with serving(folder, "--refit-every", "10") as running, running.writer() as client:
         client.post("/v1/documents", json=lessons(9)).raise_for_status()
         assert status(client)["state"] == "never"
-        with denn.load(folder) as other:  # another process counts as well
+        with denn.load(folder) as other:  # changes by another process count too
             other.add([denn.Document("gambit of a bishop", (NEW,))])
         found = at_last(lambda: (found := status(client))["state"] in ("done", "kept") and found)
         assert found["by"] == "--refit-every"
@@ -187,7 +187,7 @@ def test_a_refit_ends_with_its_service(folder, serving, how):
         at_last(lambda: not is_alive(child))
     with denn.load(folder) as model:  # as it was
         assert model.card.refitted is None
-    denn.refit(folder).close()  # which also clears up
+    denn.refit(folder).close()  # this also cleans up
     assert {path.name for path in folder.iterdir()} - before == {"learnt-1"}
 
 

@@ -1,4 +1,4 @@
-"""A refit while the service answers: every answer is the old model's or the new one's, and none is lost."""
+"""A refit while the service answers: every response is from the old or the new model, and none is lost."""
 
 import asyncio
 import gc
@@ -37,7 +37,7 @@ def taught(tiny_model, tmp_path) -> Path:
 
 
 def same(found: dict, expected: dict) -> bool:
-    """Compare answers in all that a model decides; sums of another batch differ in their last digits."""
+    """Compare two responses; sums in other batches differ in their last digits."""
     if found["labels"] != expected["labels"]:
         return False
     ours, theirs = ({one["label"]: one for one in answer["scores"]} for answer in (found, expected))
@@ -53,10 +53,10 @@ def answers(client) -> list[dict]:
 
 
 class Clients:
-    """Several clients that ask without a pause, and keep what they were answered."""
+    """Several clients that send requests without a pause and keep the responses."""
 
     def __init__(self, running, count: int = 4) -> None:
-        self.single: list[tuple[int, dict]] = []  # the text's place, the answer
+        self.single: list[tuple[int, dict]] = []  # index of the text, response
         self.batches: list[list[dict]] = []
         self.failures: list[object] = []
         self._running, self._over = running, threading.Event()
@@ -84,7 +84,7 @@ class Clients:
                         self.single.append((number, found.json()))
                     if found.status_code != 200:
                         self.failures.append(found.text)
-                except Exception as error:  # a dropped connection is what this looks for
+                except Exception as error:  # this test looks for dropped connections
                     self.failures.append(error)
 
 
@@ -97,7 +97,7 @@ def switched(running) -> bool:
 
 
 def test_answers_during_a_refit_and_the_switch(taught, serving):
-    with serving(taught, "--batch-tokens", "40") as running, running.client() as client:  # a batch of 20 is cut
+    with serving(taught, "--batch-tokens", "40") as running, running.client() as client:  # a batch of 20 is split
         old = answers(client)
         with Clients(running) as clients:
             refit_outside(taught)
@@ -154,7 +154,7 @@ def test_another_model_or_a_broken_one_leaves_the_old_one_in_use(taught, serving
             (taught / "bundle.json.new").write_text(content, encoding="utf-8")
             (taught / "bundle.json.new").replace(taught / "bundle.json")
             eventually(lambda reason=reason: any("keeps the model" in line and reason in line for line in running.log))
-        time.sleep(2.5)  # several looks
+        time.sleep(2.5)  # several checks
         assert len([line for line in running.log if "keeps the model" in line]) == 3
         assert all(map(same, answers(client), before))
         (taught / "bundle.json.new").write_text(good, encoding="utf-8")
@@ -173,7 +173,7 @@ def test_a_refit_from_another_datastore_is_not_taken_up(taught, serving, tmp_pat
 
 
 def test_what_waits_during_a_switch_is_answered_by_the_model_it_came_to(taught):
-    """Requests to either model that wait together, and one of which some parts are scored after the switch."""
+    """Requests to both models wait together, and parts of one request are scored after the switch."""
     model, gate = gated(taught)
     denn.refit(taught).close()
     new = renew(model)
@@ -223,12 +223,12 @@ def test_nothing_of_the_old_model_is_left_after_a_switch(taught):
             engine = guard.app.state.service.engine
             await engine.predict(TEXTS, DecisionOptions())
             await asyncio.to_thread(lambda: denn.refit(taught).close())
-            gc.disable()  # a service freezes what it has loaded, so that no collection would find it
+            gc.disable()  # a service freezes loaded objects, which hides them from the garbage collector
             while old() is not None:
                 await asyncio.sleep(0.1)
             assert NEW in engine.model.labels
             await engine.predict(TEXTS, DecisionOptions())
-            await engine.add([denn.Document("gambit", (NEW,))], "test")  # encoder and datastore are not the old model's
+            await engine.add([denn.Document("gambit", (NEW,))], "test")  # encoder and datastore are shared
 
     try:
         asyncio.run(asyncio.wait_for(scenario(), PATIENCE))

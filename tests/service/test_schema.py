@@ -1,6 +1,6 @@
 """schemathesis over the description of the API: valid and invalid requests to every operation, with all its checks.
 
-Its command loads this module too, for what it cannot know of the API by itself.
+Its command also loads this module, which adds rules that the schema cannot express.
 """
 
 import json
@@ -20,13 +20,13 @@ PHASES = "examples,coverage,fuzzing"  # no sequences of requests
 
 @schemathesis.serializer("application/x-ndjson")
 def lines(_, value):
-    """Send whatever was thought of as a line of JSON."""
+    """Send the generated body as one line of JSON."""
     return json.dumps(value).encode()
 
 
 @schemathesis.hook
 def map_body(_, body):
-    """Give documents of one request different ids, which no JSON schema can ask for."""
+    """Give the documents of a request different ids, which a JSON schema cannot require."""
     if isinstance(body, dict) and isinstance(body.get("documents"), list):
         seen = set()
         for document in body["documents"]:
@@ -40,7 +40,7 @@ def map_body(_, body):
 
 @schemathesis.hook
 def before_call(_, case, __):
-    """Reject no label that is given, which no JSON schema can ask for either."""
+    """Remove rejected labels that are also given, which a JSON schema cannot forbid."""
     documents = case.body.get("documents") if isinstance(case.body, dict) else None
     for body in (case.body, *(documents if isinstance(documents, list) else ())):
         if not isinstance(body, dict):

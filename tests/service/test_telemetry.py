@@ -1,4 +1,4 @@
-"""What is counted of predictions."""
+"""Statistics of predictions."""
 
 from denn.prediction_types import Prediction
 from denn.service.telemetry import Telemetry

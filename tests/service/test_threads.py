@@ -1,4 +1,4 @@
-"""Threads that end with their work."""
+"""Short-lived threads."""
 
 import asyncio
 import subprocess
@@ -47,7 +47,7 @@ def test_no_more_at_once_than_allowed_even_when_nobody_waits():
             task.cancel()
         others = [asyncio.create_task(threads.run(work)) for _ in range(3)]
         await asyncio.sleep(0.05)
-        assert at_work == 2  # the two nobody waits for
+        assert at_work == 2  # the two that nothing waits for
         go_on.set()
         await asyncio.gather(*others)
         await threads.rest()
@@ -102,7 +102,7 @@ def test_torchs_helpers_end_with_the_thread(two_threads):
 
     def work() -> set[str]:
         before = tasks()
-        torch.ones(1 << 20).exp()  # large enough to be shared out
+        torch.ones(1 << 20).exp()  # large enough to be split among threads
         return tasks() - before
 
     helpers = asyncio.run(BriefThreads(1, "test").run(work))

@@ -1,4 +1,4 @@
-"""Connections that ask for nothing: idle, two bytes, heads and bodies without end, nobody who reads, far too many."""
+"""Bad connections: idle, incomplete, endless headers and bodies, clients that never read, too many at once."""
 
 import json
 import os
@@ -17,15 +17,15 @@ from inside import PATIENCE, eventually, inside, request
 from denn.errors import ConfigError
 from denn.service.wire import TURNED_AWAY, Wire, connection_limit
 
-pytestmark = pytest.mark.slow  # services of their own
+pytestmark = pytest.mark.slow  # each starts its own service
 
-MANY = int(os.environ.get("DENN_CONNECTIONS", "40"))  # connections of each kind
+MANY = int(os.environ.get("DENN_CONNECTIONS", "40"))  # number of connections of each kind
 HEAD = b"GET /health HTTP/1.1\r\nHost: 127.0.0.1\r\n"
 TEXT = {"text": "goal match team"}
 
 
 class Quick(Wire):
-    """A wire of little patience."""
+    """A protocol with short timeouts."""
 
     HEAD_SECONDS = STUCK_SECONDS = 0.5
 
@@ -42,7 +42,7 @@ def running(tiny_model):
 
 @pytest.fixture
 def opened(running):
-    """Connect, and send something."""
+    """Connect and send some bytes."""
     with ExitStack() as stack:
 
         def connect(*data: bytes) -> socket.socket:
@@ -55,7 +55,7 @@ def opened(running):
 
 
 def ended(connection: socket.socket) -> bytes:
-    """Return all that comes until the connection is closed; one that stays open is an error."""
+    """Return everything received until the connection is closed; raise if it stays open."""
     connection.settimeout(PATIENCE)
     received = b""
     try:
@@ -117,13 +117,13 @@ def test_a_request_that_is_under_way_is_not_cut_off(running, opened):
     running.gate.hold()
     connection = opened(request("/v1/predict", json.dumps(TEXT).encode()), b"\r\n", HEAD)
     eventually(lambda: running.engine.waiting == 1)
-    time.sleep(1.2)  # longer than a head may take
+    time.sleep(1.2)  # longer than the timeout for headers
     running.gate.release()
     assert connection.recv(15) == b"HTTP/1.1 200 OK"
 
 
 def test_an_answer_that_nobody_reads_ends(running, opened):
-    """The answer is longer than all buffers on the way, by a little and by much."""
+    """The response is longer than all buffers on the way, slightly or by far."""
     for size in (3, 300):
         connection = opened()
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
@@ -152,7 +152,7 @@ def test_rubbish_behind_a_request_does_not_land_in_its_answer(running, opened, c
         for rubbish in (b"\x00rubbish", b"\x00rubbish\r\n" * 3):
             connection = opened(request("/v1/predict", json.dumps(TEXT).encode()) + HEAD + b"\r\n", rubbish)
             assert ended(connection) == b""
-        eventually(lambda: running.engine.waiting == 0)  # nobody waits for it
+        eventually(lambda: running.engine.waiting == 0)  # the request was dropped
     finally:
         running.gate.release()
     assert not [record for record in caplog.records if record.levelname == "ERROR"]
@@ -183,10 +183,10 @@ def test_one_connection_too_many_gets_a_503(tiny_model):
         head, _, body = ended(extra).partition(b"\r\n\r\n")
         assert head.startswith(b"HTTP/1.1 503 Service Unavailable") and b"retry-after: 5" in head
         assert json.loads(body)["detail"] == "Too many connections are open. Try again later."
-        for _ in range(3 * TURNED_AWAY):  # however many come
+        for _ in range(3 * TURNED_AWAY):  # however many connect
             stack.enter_context(running.connect())
         assert len(running.server.server_state.connections) <= 5 + TURNED_AWAY + 1
-        kept[0].sendall(HEAD + b"\r\n")  # who is in, stays
+        kept[0].sendall(HEAD + b"\r\n")  # existing connections stay open
         assert kept[0].recv(12) == b"HTTP/1.1 200"
         for connection in kept:
             connection.close()
@@ -226,7 +226,7 @@ def test_the_command_takes_a_limit(serving, tiny_model):
 
 
 def test_a_process_without_descriptors_goes_on_and_recovers(serving, tiny_model):
-    """Whatever took them: open connections are answered, new ones wait or are closed, and it does not spin."""
+    """Open connections get responses, new ones wait or are closed, and the process does not spin."""
     with serving(tiny_model, teach=False) as running, running.client() as client, ExitStack() as stack:
         assert client.post("/v1/predict", json=TEXT).status_code == 200
         pid, address = running.process.pid, ("127.0.0.1", int(running.url.rpartition(":")[2]))
@@ -237,8 +237,8 @@ def test_a_process_without_descriptors_goes_on_and_recovers(serving, tiny_model)
             connection.sendall(HEAD)
         before, begun = _used(pid), time.monotonic()
         time.sleep(2)
-        assert client.get("/health").status_code == 200  # it was open before
-        assert (_used(pid) - before) / (time.monotonic() - begun) < 0.5  # of a core
+        assert client.get("/health").status_code == 200  # it was already open
+        assert (_used(pid) - before) / (time.monotonic() - begun) < 0.5  # share of a core
         stack.close()
         eventually(lambda: _answers(running))
         resource.prlimit(pid, resource.RLIMIT_NOFILE, limits)
@@ -247,7 +247,7 @@ def test_a_process_without_descriptors_goes_on_and_recovers(serving, tiny_model)
 
 
 def _used(pid: int) -> float:
-    """Return the seconds of processor time that a process has used."""
+    """Return the CPU time of a process in seconds."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 

@@ -23,7 +23,7 @@ def documents(n: int, prefix: str = "d") -> list[Document]:
 
 
 def eventually(holds, seconds: float = 60.0) -> None:
-    """Wait for what a thread does in the background."""
+    """Wait for the work of a background thread."""
     end = time.monotonic() + seconds
     while not holds():
         assert time.monotonic() < end, "it did not come"

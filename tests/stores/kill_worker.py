@@ -48,7 +48,7 @@ def search_for_ever(store) -> None:
 
 def change_until_killed(address: str, run: str) -> None:
     chance, mine = random.Random(run), []
-    early = chance.random() < 0.1  # to be killed while it opens the store; most are killed while they change it
+    early = chance.random() < 0.1  # some are killed while they open the store, most while they change it
     if early:
         say(f"{run} started {os.getpid()}")
     store = open_store(address, patience=60.0)

@@ -1,4 +1,4 @@
-"""Every kind of datastore, and how the contract suite makes and opens them; a new kind joins by one line in KINDS."""
+"""Every kind of datastore, and how the contract suite makes and opens them; add a new kind with one line in KINDS."""
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -18,11 +18,11 @@ from denn.stores.embedded.temporary import MemoryStore
 @dataclass(frozen=True)
 class Kind:
     create: Callable[[Path, int, Sequence[str]], Datastore]
-    open: Callable[[Path], Datastore] | None  # None where a store ends with its process
+    open: Callable[[Path], Datastore] | None  # None if a store ends with its process
 
 
 class Indexed(EmbeddedStore):
-    """The embedded store with an approximate index of whatever it holds; background builds may be at it already."""
+    """The embedded store with an approximate index of any size; a background build may already be running."""
 
     def search(self, queries, k, exclude=()):
         with suppress(StoreError):
@@ -75,7 +75,7 @@ def labels_of(store: Datastore, found, query: int, place: int) -> tuple[str, ...
 
 
 def everything(store: Datastore):
-    """All that can be asked of a small store, for comparing before and after."""
+    """Return everything in a small store, to compare before and after."""
     found = store.search(torch.eye(store.dimension), 100)
     ids = sorted({id for row in found.ids for id in row})
     return store.labels, len(store), store.label_counts(), store.get(ids), found.ids, found.similarity.tolist()

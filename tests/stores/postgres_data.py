@@ -1,4 +1,4 @@
-"""What the tests of the shared datastore ask of its server, and vectors to store."""
+"""Server queries for the tests of the shared datastore, and vectors to store."""
 
 import torch
 from postgres_server import server

@@ -21,7 +21,7 @@ import pytest
 
 
 class Server:
-    """A server of its own folder that can be stopped, killed and started again."""
+    """A server with its own folder that can be stopped, killed and restarted."""
 
     def __init__(self) -> None:
         with warnings.catch_warnings():
@@ -34,7 +34,7 @@ class Server:
         info = self._server.get_postmaster_info()
         self.base = f"postgresql://postgres@{quote(str(info.socket_dir), safe='')}:{info.port}/postgres"
         with self.connect() as connection:
-            connection.execute("ALTER SYSTEM SET fsync = off")  # the tests do not cut the power
+            connection.execute("ALTER SYSTEM SET fsync = off")  # the tests do not simulate power cuts
             connection.execute("SELECT pg_reload_conf()")
 
     @property
@@ -53,7 +53,7 @@ class Server:
         self._server.stop()
 
     def kill(self) -> None:
-        """End the server at once, as a power cut would, and wait for the end of all its processes."""
+        """Kill the server, as a power cut would, and wait until all its processes have ended."""
         pid = self._server.get_pid()
         os.kill(pid, signal.SIGQUIT)
         self._server.get_postmaster_info().process.wait(20)
@@ -79,7 +79,7 @@ def server() -> Server:
 
 
 def address_of(path: Path, fresh: bool = False) -> str:
-    """Return the address that a file at the path holds; a fresh one is of a schema that nobody used."""
+    """Return the address that a file at the path holds; a new one has an unused schema."""
     if fresh and not path.exists():
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(server().address(f"test {uuid.uuid4()}"))

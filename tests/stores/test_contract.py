@@ -1,4 +1,4 @@
-"""What every datastore promises of its documents and searches; the kinds are in kinds.py."""
+"""The contract of every datastore on documents and searches; the kinds are in kinds.py."""
 
 import threading
 from datetime import timedelta

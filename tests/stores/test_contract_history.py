@@ -1,4 +1,4 @@
-"""What every datastore promises of its changes: history, undo, forgetting, filters; the kinds are in kinds.py."""
+"""The contract of every datastore on changes: history, undo, forgetting, filters; the kinds are in kinds.py."""
 
 from datetime import UTC, datetime, timedelta
 from functools import partial
@@ -178,7 +178,7 @@ def test_an_undo_of_what_has_no_ground_any_more_is_an_error(make):
     undone = store.history()[0].number
     store.undo(added)
     with pytest.raises(StoreError, match=f"change {undone} cannot be undone"):
-        store.undo(undone)  # to relabel again what is not there
+        store.undo(undone)  # relabelling a missing document again
     assert make.reopen().ids() == []
 
 
@@ -201,7 +201,7 @@ def test_forget(make):
     store.relabel("a", ["secret"])
     store.remove(["b"])
     removed = store.history()[0].number
-    assert store.forget(["a", "b"], source="a request") == 2  # b lives on in the history alone
+    assert store.forget(["a", "b"], source="a request") == 2  # b is only in the history
     for opened in (store, make.open()):
         assert opened.ids() == ["c"]
         assert opened.history(id="a") == opened.history(id="b") == []

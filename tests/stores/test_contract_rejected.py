@@ -1,4 +1,4 @@
-"""What every datastore promises of labels that were rejected; the kinds are in kinds.py."""
+"""The contract of every datastore on rejected labels; the kinds are in kinds.py."""
 
 from datetime import timedelta
 

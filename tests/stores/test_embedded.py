@@ -1,4 +1,4 @@
-"""What is particular to the embedded datastore: its file, its processes, its memory."""
+"""Features of the embedded datastore only: its file, processes and memory."""
 
 import sqlite3
 from contextlib import closing
@@ -171,7 +171,7 @@ def test_second_writer_is_told_to_wait(store, path):
         first.execute("BEGIN IMMEDIATE")
         with pytest.raises(StoreError, match="another process is writing"):
             second.add([Document("d")], torch.ones(1, 3))
-        assert len(second) == 3  # reading goes on
+        assert len(second) == 3  # reading continues
         first.rollback()
         second.add([Document("d", id="d")], torch.ones(1, 3))
     assert store.ids() == ["a", "b", "c", "d"]
@@ -186,7 +186,7 @@ def test_closed_store_says_so(store):
 
 def test_refresh_reads_only_what_changed(store, path):
     with EmbeddedStore.open(path) as reader:
-        sql(path, "UPDATE documents SET embedding = zeroblob(12) WHERE id = 'a'")  # a change that is not declared
+        sql(path, "UPDATE documents SET embedding = zeroblob(12) WHERE id = 'a'")  # an undeclared change
         store.add([Document("d", ("y",), "d")], -torch.ones(1, 3))
         store.remove(["b"])
         found = reader.search(torch.eye(3)[:1], 9)
@@ -268,7 +268,7 @@ def test_a_store_of_before_the_history_is_renewed(store, path):
         renewed.remove("b", source="me")
         assert [change.source for change in renewed.history()] == ["me"]
         renewed.vacuum()
-        assert renewed.labels == ("x", "a", "b", "c")  # those of before count as given
+        assert renewed.labels == ("x", "a", "b", "c")  # earlier ones count as given
 
 
 def test_a_store_of_before_rejections_is_read_as_it_is_and_renewed_by_a_writer(store, path):

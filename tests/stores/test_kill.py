@@ -1,7 +1,7 @@
 """Kill -9 at random moments of adding, relabelling, removing, forgetting, vacuuming and searching by two processes.
 
-Nothing acknowledged is lost, nothing removed or forgotten comes back, no batch is halved, no store is broken.
-`make soak` kills a thousand of each kind and writes how often what was killed.
+Nothing acknowledged is lost, nothing removed or forgotten comes back, no batch is split, no store is damaged.
+`make soak` kills a thousand of each kind and records what each kill interrupted.
 """
 
 import json
@@ -30,13 +30,13 @@ from denn.errors import ConflictError
 from denn.stores.address import create_store, open_store
 
 KILLS = int(os.environ.get("DENN_KILLS", "12"))
-CROWDED = 100  # batches, beyond which a store is emptied, so that looking at all of it stays quick
+CROWDED = 100  # maximum number of batches before a store is emptied, so that checks stay fast
 DONE = {"added", "removed", "forgot", "relabelled", "vacuumed"}
 
 
 @dataclass
 class Told:
-    """What the children said of each batch."""
+    """The reports of the children on each batch."""
 
     there: set[str] = field(default_factory=set)  # acknowledged, and not about to be removed
     gone: set[str] = field(default_factory=set)  # acknowledged as removed
@@ -44,8 +44,8 @@ class Told:
     open: set[str] = field(default_factory=set)  # begun, and not acknowledged
     relabelled: set[str] = field(default_factory=set)  # acknowledged as relabelled
     relabelling: set[str] = field(default_factory=set)  # begun, and not acknowledged
-    doing: dict[str, str] = field(default_factory=dict)  # by run, what was begun last
-    kills: Counter[str] = field(default_factory=Counter)  # by what was going on
+    doing: dict[str, str] = field(default_factory=dict)  # the last action begun, by run
+    kills: Counter[str] = field(default_factory=Counter)  # number of kills by action
 
     def hear(self, run: str, said: str, name: str) -> None:
         self.doing[run] = "searching" if said in DONE else said
@@ -62,14 +62,14 @@ class Told:
 
 
 def kill(pid: int) -> None:
-    with suppress(ProcessLookupError):  # it ended by itself
+    with suppress(ProcessLookupError):  # it ended before the kill
         os.kill(pid, signal.SIGKILL)
 
 
 def run_and_kill(
     worker: subprocess.Popen[str], runs: list[str], delays: list[float], told: Told, ends: set[str]
 ) -> None:
-    """Let children change the store, kill each `delay` seconds after its start, and note what they said."""
+    """Let children change the store, kill each `delay` seconds after its start, and record their reports."""
     print(*runs, file=worker.stdin, flush=True)
     left = dict(zip(runs, delays, strict=True))
     while left:
@@ -85,7 +85,7 @@ def run_and_kill(
 
 
 def check(store: Datastore, told: Told, looked_at: set[str]) -> None:
-    """Compare the store with what was said, and some batches with what was meant to be stored."""
+    """Compare the store with the reports, and some batches with their expected content."""
     ids = store.ids()
     present = {id.rpartition("/")[0] for id in ids}
     assert len(ids) == BATCH * len(present), "a batch is halved"
@@ -111,7 +111,7 @@ def check(store: Datastore, told: Told, looked_at: set[str]) -> None:
 
 
 def check_forgotten(store: Datastore, told: Told, some: random.Random) -> None:
-    """See that a forgotten document cannot come back, even by name."""
+    """Check that a forgotten document cannot come back, even under its id."""
     for name in some.sample(sorted(told.forgotten), min(3, len(told.forgotten))):
         document = batch_of(name)[0][0]
         assert not store.history(id=document.id)
@@ -122,7 +122,7 @@ def check_forgotten(store: Datastore, told: Told, some: random.Random) -> None:
 def survive(address: str, longest: float, after_each=lambda: None, strike=None, every: int = 1, seed: int = 0) -> Told:
     """Kill children of a worker many times and check the store after each; `strike` hits the server under them.
 
-    On a slow machine children do less before they are killed, and more of them are.
+    On a slow machine children do less before they are killed, so more of them are killed.
     """
     create_store(address, DIMENSION).close()
     moments, told = random.Random(seed), Told()
@@ -138,7 +138,7 @@ def survive(address: str, longest: float, after_each=lambda: None, strike=None, 
             struck = threading.Timer(moments.uniform(0, longest), strike) if strike and round_ % every == 0 else None
             if struck:
                 struck.start()
-            # a child whose server is gone for too long may end by itself
+            # a child may end early if its server is gone for too long
             run_and_kill(worker, runs, delays, told, {str(-signal.SIGKILL), "1"} if struck else {str(-signal.SIGKILL)})
             if struck:
                 struck.join()
@@ -158,7 +158,7 @@ def survive(address: str, longest: float, after_each=lambda: None, strike=None, 
 
 
 def note(kind: str, told: Told, seconds: float) -> None:
-    """Write how often what was killed, where a long run asks for it."""
+    """Write the number of kills by action, if a long run asks for it."""
     if folder := os.environ.get("DENN_SOAK"):
         from denn_bench.machine import machine
 

@@ -52,7 +52,7 @@ for line in sys.stdin:
 
 @pytest.fixture
 def path():
-    with tempfile.TemporaryDirectory() as folder:  # not pytest's, which every other run of pytest closes to others
+    with tempfile.TemporaryDirectory() as folder:  # not pytest's own, which each run makes private
         Path(folder).chmod(0o755)
         path = Path(folder) / "folder" / "store.sqlite"
         with EmbeddedStore.create(path, 3, ["x"]) as store:
@@ -61,7 +61,7 @@ def path():
 
 
 class Reader:
-    """A process of another user, which may read the folder only."""
+    """A process of another user with read-only access to the folder."""
 
     def __init__(self, path, mode):
         command = [sys.executable, "-c", READER, str(path), mode]
@@ -87,7 +87,7 @@ class Reader:
 @pytest.mark.parametrize("mode", ["read", "write"])
 def test_a_reader_without_write_access_sees_every_change(path, mode):
     soon = time.time() + 3600
-    os.utime(path, (soon, soon))  # as a copy from a machine whose clock is ahead
+    os.utime(path, (soon, soon))  # like a copy from a machine whose clock is ahead
     reader = Reader(path, mode)
     assert reader.sees() == "a,b"
     assert sorted(file.name for file in path.parent.iterdir()) == ["store.sqlite"], "nobody has the log open"
@@ -99,7 +99,7 @@ def test_a_reader_without_write_access_sees_every_change(path, mode):
         assert reader.sees() == "b,c"
         store.vacuum()
         assert reader.sees() == "b,c"
-    for id in "defg":  # the writer comes and goes
+    for id in "defg":  # a writer opens and closes the store
         with EmbeddedStore.open(path) as store:
             store.add([Document("more", ("new",), id)], torch.eye(3)[2:])
         assert id in reader.sees()

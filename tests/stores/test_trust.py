@@ -29,7 +29,7 @@ def settings(tmp_path, monkeypatch):
 
 @pytest.fixture
 def model(tmp_path):
-    """What of a model its datastore needs."""
+    """The files of a model that its datastore needs."""
     folder = tmp_path / "model"
     with EmbeddedStore.create(folder / "store" / "store.sqlite", 3, ["x"]) as store:
         store.add([Document("own", ("x",), "own")], torch.eye(3)[:1])
@@ -95,7 +95,7 @@ def test_an_address_that_is_none(model, content):
 
 @contextmanager
 def greedy_server():
-    """A server that asks everybody for a password in the clear; yields its port and what it was sent."""
+    """A server that asks for a password in the clear; yield its port and what it received."""
     heard = []
 
     def serve():

@@ -1,4 +1,4 @@
-"""What the tests of the page do again and again."""
+"""Actions that the tests of the page share."""
 
 import shutil
 from urllib.parse import quote

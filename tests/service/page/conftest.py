@@ -1,4 +1,4 @@
-"""A real Chromium, and pages in it that may not complain."""
+"""A real Chromium, and pages that must not log errors."""
 
 from collections.abc import Callable, Iterator
 from urllib.parse import urlsplit
@@ -21,7 +21,7 @@ def browser() -> Iterator[Browser]:
 
 @pytest.fixture
 def opened(browser: Browser, service) -> Iterator[Callable[..., Page]]:
-    """Open pages that may show no error on the console, break no policy, and ask no other host."""
+    """Open pages; fail on console errors, policy violations and requests to other hosts."""
     contexts, complaints, hosts, own = [], [], set(), set()
 
     def open_page(

@@ -1,4 +1,4 @@
-"""The page: narrow screens, contrast, names, and what axe-core finds."""
+"""The page: narrow screens, contrast, accessible names, and the findings of axe-core."""
 
 import importlib.util
 import os
@@ -26,7 +26,7 @@ def test_narrow_screens_do_not_scroll_sideways(opened, width: int) -> None:
 
 @pytest.fixture(params=["light", "dark"])
 def filled(opened, request) -> Page:
-    """A page with something in every view."""
+    """A page with content in every view."""
     page = opened(scheme=request.param)
     tag(page)
     page.click("#accept-all")
@@ -37,7 +37,7 @@ def filled(opened, request) -> Page:
 
 
 def shown(page: Page) -> Iterator[str]:
-    """Show one view after the other; in that of documents also one of them."""
+    """Show each view in turn, and also a document in the Documents view."""
     for view in VIEWS:
         page.click(f"#views a[href='#/{view}']")
         if view == "documents":
@@ -85,7 +85,7 @@ NAMELESS = """() => [...document.querySelectorAll("a, button, input, select, tex
 
 
 def axe_source() -> str | None:
-    """Find axe-core: a file that AXE_CORE names, or the one that a Python package brings."""
+    """Find axe-core: the file in AXE_CORE, or the one in a Python package."""
     found = [Path(os.environ["AXE_CORE"])] if "AXE_CORE" in os.environ else []
     for package in ("axe_playwright_python", "axe_core_python", "axe_selenium_python"):
         if spec := importlib.util.find_spec(package):

@@ -147,7 +147,7 @@ def test_batch_keeps_what_is_done_and_names_the_row(opened, service) -> None:
 
 def test_batch_can_be_cancelled(opened) -> None:
     page = opened("#/batch")
-    page.route("**/v1/predict/batch", lambda route: None)  # an answer that does not come
+    page.route("**/v1/predict/batch", lambda route: None)  # a response that never arrives
     run_batch(page, "many.csv", b"text\n" + b"goal\n" * 130)
     page.click("#batch-cancel")
     expect(page.locator("#batch-status")).to_contain_text("Cancelled. 0 of 130 rows done.")

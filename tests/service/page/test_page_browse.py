@@ -1,4 +1,4 @@
-"""The page: labels, documents, the map, recent predictions; nothing that is stored is run."""
+"""The page: labels, documents, the map, recent predictions; no stored content is executed."""
 
 import json
 from urllib.parse import quote
@@ -122,7 +122,7 @@ def test_map_points_by_mouse(opened) -> None:
     expect(tip).to_be_hidden()
     expect(page.locator("#legend button").first).to_have_attribute("aria-pressed", "true")
     box = canvas.bounding_box()
-    for step in range(1, 60):  # somewhere on the way across there is a document
+    for step in range(1, 60):  # there is a document somewhere along this line
         page.mouse.move(box["x"] + box["width"] * step / 60, box["y"] + box["height"] * step / 60)
         if tip.is_visible():
             break

@@ -8,7 +8,7 @@ import denn
 
 pytestmark = marks
 
-REFIT = 180_000  # milliseconds; a refit lets all others on a busy machine go first
+REFIT = 180_000  # milliseconds; a refit has low priority, so it is slow on a busy machine
 
 
 def test_a_refit_by_the_button(opened, serving, tiny_model, tmp_path) -> None:

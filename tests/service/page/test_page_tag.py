@@ -64,7 +64,7 @@ def test_an_unfamiliar_text_is_flagged_above_its_labels(opened) -> None:
 def test_supporting_words_are_shown_where_there_are_any(opened) -> None:
     page = opened()
 
-    def with_words(route) -> None:  # as a model answers that hears the witness "words"
+    def with_words(route) -> None:  # the response of a model with the witness "words"
         answer = route.fetch()
         said = answer.json()
         for place, row in enumerate(said["scores"]):
@@ -110,7 +110,7 @@ def test_options_hold_at_once(opened, service) -> None:
     page.fill("#top-k", "")
     with service.client() as client:
         tuned = client.post("/v1/predict", json={"text": text}).json()["labels"]
-    expect(page.locator("#chosen .name")).to_have_text(tuned)  # or a late answer would hide what comes next
+    expect(page.locator("#chosen .name")).to_have_text(tuned)  # otherwise a late response would hide the next one
     page.fill("#text", "")
     page.click("#ask-button")
     expect(page.locator("#failure")).to_contain_text("There is no text")
@@ -141,7 +141,7 @@ def test_files_can_be_dropped(opened) -> None:
     assert page.evaluate(DROP, ["#ask", "a.txt", "the goal of the match"]) is True
     expect(page.locator("#result-summary")).to_contain_text("suggested")
     assert page.input_value("#text") == "the goal of the match"
-    assert page.evaluate(DROP, ["header", "b.txt", "elsewhere"]) is True  # and nothing comes of it
+    assert page.evaluate(DROP, ["header", "b.txt", "elsewhere"]) is True  # it has no effect
     assert page.input_value("#text") == "the goal of the match"
     page.click("#views a[href='#/batch']")
     page.evaluate(DROP, ["#batch-drop", "c.tsv", "id\ttext\n1\tgoal\n"])
@@ -245,7 +245,7 @@ def test_undo_asks_where_it_would_touch_many_documents(opened, service) -> None:
     expect(page.locator("#difference")).to_be_visible()
     asked = []
 
-    def large(route) -> None:  # as the service answers for a change of many documents
+    def large(route) -> None:  # the response to a change of many documents
         asked.append(route.request.url)
         if "confirm=true" in route.request.url:
             return route.continue_()
@@ -328,7 +328,7 @@ def test_keyboard_only(opened, service) -> None:
             break
         press("Tab")
     page.keyboard.type(TEXT)
-    assert page.input_value("#text") == TEXT  # with all its letters: none was taken as a command
+    assert page.input_value("#text") == TEXT  # all letters were typed: none was taken as a shortcut
     press("Control+Enter")
     expect(page.locator("#chosen .accept").first).to_be_focused()
     press("a")
@@ -340,7 +340,7 @@ def test_keyboard_only(opened, service) -> None:
     expect(rows.nth(1)).to_have_attribute("data-state", "rejected")
     expect(rows.nth(0).locator(".accept")).to_be_focused()
     press("n")
-    page.keyboard.type("WEATH")  # a known label, in other letters
+    page.keyboard.type("WEATH")  # a known label in a different case
     expect(page.locator("#add-options [role=option]")).to_have_count(1)
     press("ArrowDown")
     press("Enter")

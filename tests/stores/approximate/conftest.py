@@ -23,7 +23,7 @@ def indexed_store(path):
 
 @pytest.fixture(name="hasty")
 def hasty_limits(monkeypatch):
-    """Look for what is due at every call, and build after a few documents."""
+    """Check at every call, and build after a few documents."""
     monkeypatch.setattr(index_maintenance, "LOOK", 0.0)
     monkeypatch.setattr(index_maintenance, "FRESH", 50)
     monkeypatch.setattr(index_maintenance, "FRESH_SHARE", 0.0)

@@ -121,7 +121,7 @@ def test_search_agrees_with_brute_force(path, seed, n, fresh, d, share):
         assert len(set(ids)) == len(ids) and set(ids) <= set(left)
         assert found.similarity[i].tolist() == pytest.approx([float(scores[i, left.index(id)]) for id in ids], abs=1e-5)
     missed = (found.similarity < best - 1e-5).float().mean()
-    assert missed < 0.2 if 2 * k < n / 4 else missed == 0  # where k is a good part of the store it is exact
+    assert missed < 0.2 if 2 * k < n / 4 else missed == 0  # exact, because k is a large share of the store
 
 
 @pytest.mark.slow

@@ -1,4 +1,4 @@
-"""The approximate index of the embedded datastore: when it is loaded, renewed, thrown away; what it must not keep."""
+"""The approximate index of the embedded datastore: loading, rebuilding and deleting it, and what it must not keep."""
 
 import hashlib
 import json
@@ -166,7 +166,7 @@ def test_nothing_of_a_forgotten_document_is_left_in_the_index(store, path):
         assert not np.isclose(centroids @ secret.numpy()[0], 1, atol=1e-4).any()
         other._keeper._next_look = 0.0
         other.search(secret, 1)
-        eventually(lambda: other.info()["dead"] == 0)  # it took the new one
+        eventually(lambda: other.info()["dead"] == 0)  # it uses the new one
 
 
 def test_a_build_that_a_vacuum_overtook_is_thrown_away(store, path, monkeypatch):
@@ -226,7 +226,7 @@ def test_a_failed_build_leaves_the_old_index(hasty, store, path, monkeypatch, ca
     assert store.info()["fresh"] == 100 and store.search(clustered(100, seed=4)[:1], 1).ids == (("new0",),)
     assert index_file.beside(path).read_bytes() == before
     store.add(documents(1, "last"), clustered(1, seed=5))
-    assert not store._keeper._work.running  # it is not tried again at once
+    assert not store._keeper._work.running  # it is not retried immediately
 
 
 def test_what_a_killed_build_left_is_in_nobodys_way(store, path):

@@ -1,4 +1,4 @@
-"""Schemas that nobody used, and a small store in one."""
+"""Unused schemas, and a small store in one."""
 
 import uuid
 

@@ -15,7 +15,7 @@ from denn.stores.postgres import schema, search
 from denn.stores.postgres.store import PostgresStore
 from denn.types import Document
 
-pytestmark = pytest.mark.slow  # a server of its own
+pytestmark = pytest.mark.slow  # starts its own server
 
 # ---- the index of the nearest neighbours
 
@@ -32,7 +32,7 @@ def setting(name, value):
 @pytest.fixture(name="indexed")
 def indexed_store(address, small_index):
     n, d = 2000, 24
-    with setting("enable_seqscan", "off"), PostgresStore.create(address, d) as store:  # else it would scan so few
+    with setting("enable_seqscan", "off"), PostgresStore.create(address, d) as store:  # forces the index for so few
         store.add([Document(str(i), (f"l{i % 7}",), f"id {i}") for i in range(n)], clusters(n, d))
         yield store
 
@@ -56,7 +56,7 @@ def test_what_is_new_is_found_though_the_index_misses_it(indexed, monkeypatch):
     monkeypatch.setattr(search, "NEAREST", missing)
     new, other = vectors(2, 24, 5).split(1)
     indexed.add([Document("new", ("late",), "new")], new)
-    indexed.add([Document("other", (), "id 7")], other)  # one that was there gets another vector
+    indexed.add([Document("other", (), "id 7")], other)  # a stored document gets another vector
     assert [indexed.search(query, 1).ids[0] for query in (new, other)] == [("new",), ("id 7",)]
     assert indexed.search(new, 5, exclude=["new"]).ids[0].count("new") == 0
     assert len(set(indexed.search(other, 50).ids[0])) == 50  # nothing twice
@@ -149,7 +149,7 @@ def test_nothing_of_a_forgotten_document_is_in_the_files_after_vacuum(address, s
             sql(f"ANALYZE {quoted(store)}.{table}")
         assert files_with(*marks) == set(range(len(marks)))
         store.forget("s")
-        assert files_with(*marks)  # the deletion alone does not do it
+        assert files_with(*marks)  # the deletion alone is not enough
         store.vacuum()
         assert files_with(*marks) == set()
         assert len(store) == 451 and store.info()["search"] == "hnsw" and f"label-{mark}" not in store.labels
@@ -160,7 +160,7 @@ def test_vacuum_says_when_others_still_see_what_was_deleted(store, address):
     store.forget("a")
     with PostgresStore.open(address, patience=0.2) as hasty, server().connect() as other, other.transaction():
         other.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
-        other.execute("SELECT 1")  # any snapshot will do, also one that never looked at these tables
+        other.execute("SELECT 1")  # any snapshot is enough, even one that never read these tables
         store.forget("b")
         with pytest.raises(StoreError, match=r"still sees deleted data.*vacuum again"):
             hasty.vacuum()

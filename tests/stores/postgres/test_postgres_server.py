@@ -22,7 +22,7 @@ from denn.stores.postgres.schema import MIGRATIONS, grants
 from denn.stores.postgres.store import PostgresStore
 from denn.types import Document
 
-pytestmark = pytest.mark.slow  # a server of its own
+pytestmark = pytest.mark.slow  # starts its own server
 
 # ---- addresses, creation, opening
 
@@ -165,13 +165,13 @@ def test_second_writer_is_told_to_wait(store, address):
             first.execute(f"UPDATE {quoted(store)}.meta SET version = version")
             with pytest.raises(StoreError, match="another process is writing"):
                 second.add([Document("d")], torch.ones(1, 3))
-            assert len(second) == 3 and second.search(torch.ones(1, 3), 3).k == 3  # reading goes on
+            assert len(second) == 3 and second.search(torch.ones(1, 3), 3).k == 3  # reading continues
         second.add([Document("d", id="d")], torch.ones(1, 3))
     assert store.ids() == ["a", "b", "c", "d"]
 
 
 def work_in_a_process(address, number, turns):
-    """Add documents and new labels, and check after each add that a search finds them; say which id came last."""
+    """Add documents and new labels, and check after each add that a search finds them; return the last id."""
     with PostgresStore.open(address, patience=60) as store:
         for turn in range(int(turns)):
             text = f"{number}.{turn}"
