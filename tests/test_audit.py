@@ -128,7 +128,7 @@ def test_what_cannot_be_audited_is_refused_in_a_sentence(model, tiny_corpus, tmp
     with pytest.raises(ConfigError, match="count must be a number from 1 to 10,000, not 0"):
         model.audit(count=0)
     model.remove(denn.Where(), everything=True)
-    with pytest.raises(DataError, match="0 stored documents"):
+    with pytest.raises(DataError, match=r"at least 2 stored documents, .*; found 0"):
         model.audit()
     with (
         denn.train(tiny_corpus, out=tmp_path / "dummy", method="dummy") as dummy,
