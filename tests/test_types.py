@@ -12,6 +12,7 @@ def test_tab_completion_finds_public_names_before_they_are_imported():
     names, imported = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout.splitlines()
     assert set(denn.__all__) <= set(names.split())
     assert imported == "False"
+    assert {name for name in names.split() if not name.startswith("__")} == {*denn.__all__, "sklearn"} - {"__version__"}
 
 
 def test_a_label_space_reads_like_a_tuple():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from importlib import import_module
 from typing import TYPE_CHECKING
 
@@ -62,7 +63,8 @@ _HOMES = {
 
 def __dir__() -> list[str]:
     """List the public names for tab completion, including those not imported yet."""
-    return sorted({*globals(), *_HOMES})
+    loaded = (name for name in globals() if name.startswith("__") or f"denn.{name}" in sys.modules)
+    return sorted({*loaded, *_HOMES})
 
 
 def __getattr__(name: str) -> object:

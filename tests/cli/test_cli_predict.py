@@ -216,6 +216,11 @@ def test_a_table_has_no_room_for_evidence(run, tmp_path):
     assert ran.code == 2 and ".csv files cannot include --evidence" in " ".join(ran.err.split())
 
 
+def test_predictions_are_not_written_to_workbooks(run, tmp_path):
+    ran = run("predict", "no model", "--output", tmp_path / "out.xlsx", stdin=b"x")
+    assert ran.code == 2 and ".xlsx files cannot be written. Give an --output that ends with .csv" in ran.err
+
+
 TABLE = 'id,"text"\n7,"goal, match"\n8,referee\n'
 
 

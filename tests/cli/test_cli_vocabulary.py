@@ -35,7 +35,10 @@ def test_commands_take_and_show_names(run, files, tmp_path, copied):
     assert ran.code == 0
     rows = csv.DictReader((tmp_path / "labels.tsv").read_text().splitlines(), delimiter="\t")
     assert {row["name"] for row in rows if row["label"] == SPORT} == {"sport"}
-    assert run("store", "relabel", copied, "train-0", "--add", "seen nowhere").code == 0
+    ran = run("store", "relabel", copied, "train-0", "--add", "seen nowhere")
+    assert ran.code == 0 and "New labels: seen nowhere." in ran.err and "example.org" not in ran.err
+    ran = run("store", "relabel", copied, "train-0", "--add", "seen nowere")
+    assert "not in the vocabulary, added without a name: seen nowere. Did you mean 'seen nowhere'?" in ran.err
     (row,) = run("store", "list", copied, "--label", "seen nowhere").rows
     assert row["id"] == "train-0" and "http://example.org/unseen" in row["labels"]
     said = " ".join(run("store", "info", copied).out.split())

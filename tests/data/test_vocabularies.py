@@ -68,6 +68,13 @@ def test_names_are_taken_in_a_language(tmp_path):
     ]
 
 
+def test_a_language_that_no_concept_has_is_reported(tmp_path, caplog):
+    path = write(tmp_path, "v.ttl", TURTLE.replace('"dogs"', '"dogs"@en').replace("[] a skos:Concept", "[] a e:Other"))
+    assert [entry.name for entry in read_vocabulary(path, language="fi")] == ["kissat", "dogs"] and not caplog.text
+    assert [entry.name for entry in read_vocabulary(path, language="sv")] == ["cats", "dogs"]
+    assert "v.ttl: no concept has a name in the language 'sv'; found: en, fi." in caplog.text
+
+
 def test_annifs_tsv_has_no_header_and_entries_may_lack_a_name(tmp_path):
     path = write(tmp_path, "v.tsv", "<http://example.org/c1>\tcats\t59.1\n\n<http://example.org/c2>\n")
     assert list(read_vocabulary(path)) == [VocabularyEntry(CATS.id, "cats"), VocabularyEntry(DOGS.id, DOGS.id)]

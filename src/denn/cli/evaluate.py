@@ -26,7 +26,8 @@ def evaluate(
     corpus: Annotated[
         str,
         typer.Argument(
-            metavar="CORPUS", help="File of labelled documents, or corpus name from `denn data list` (its test split)."
+            metavar="CORPUS",
+            help="File or folder of labelled documents, or corpus name from `denn data list` (its test split).",
         ),
     ],
     as_json: Annotated[bool, typer.Option("--json", help="Print the metrics as one JSON object.")] = False,

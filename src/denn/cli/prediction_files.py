@@ -19,12 +19,15 @@ if TYPE_CHECKING:
 Write = Callable[["str | None", str, "Prediction"], None]  # id, text, prediction
 
 PARTS = re.compile(r"[|;,]|^\[")  # a label with one of these could be split, or read as a list
+SPREADSHEETS = (".xlsx", ".xls", ".ods")  # a file of JSON lines with such a name could not be opened
 ROWS = 1000  # per Parquet row group
 
 
 def check_format(output: Path | None, evidence: bool) -> None:
     """Raise before any work if a table cannot include the evidence, or cannot be written here."""
     suffix = "" if output is None else output.suffix.lower()
+    if suffix in SPREADSHEETS:
+        raise typer.BadParameter(f"{suffix} files cannot be written. Give an --output that ends with .csv")
     if suffix in TABLES and evidence:
         raise typer.BadParameter(f"{suffix} files cannot include --evidence. Give an --output that ends with .jsonl")
     if suffix == ".parquet":

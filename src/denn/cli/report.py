@@ -19,7 +19,10 @@ log = logging.getLogger(__name__)
 def report(
     model: Model,
     corpus: Annotated[
-        str, typer.Argument(metavar="CORPUS", help="File of labelled documents, or corpus name from `denn data list`.")
+        str,
+        typer.Argument(
+            metavar="CORPUS", help="File or folder of labelled documents, or corpus name from `denn data list`."
+        ),
     ],
     part: Annotated[Literal["test", "valid"], typer.Option(help="Part of a known corpus to report on.")] = "test",
     valid: Annotated[

@@ -7,7 +7,7 @@ import logging
 from collections.abc import Sequence
 from itertools import islice
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -34,6 +34,9 @@ from denn.cli.store_options import (
     whose,
 )
 from denn.wording import counted
+
+if TYPE_CHECKING:
+    from denn.vocabulary import Vocabulary
 
 log = logging.getLogger(__name__)
 app = typer.Typer(no_args_is_help=True, help="Manage the documents that a model uses as evidence.")
@@ -73,8 +76,7 @@ def add(
             f"The datastore holds {counted(len(store), 'document')}; {replaced:,} of the added documents replaced "
             "older versions."
         )
-        if fresh := store.labels[known:]:
-            log.info(f"New labels: {_some(fresh)}.")
+        _report_new(store.labels[known:], loaded.vocabulary)
         if warning := loaded.never_given(label for document in documents for label in document.labels):
             log.warning(warning)
 
@@ -146,6 +148,7 @@ def relabel(
     if not labels and not give and not drop and not reject:
         raise typer.BadParameter("no labels given. Give them after the ID, or use --add, --drop or --reject LABEL")
     which = chosen(None if id is None else [id], source_file, ids_of(model, label), text, source, since, before)
+    vocabulary = vocabulary_of(model)
     with opened(model) as store:
         if dry_run:
             _show_only(store, which)
@@ -153,20 +156,20 @@ def relabel(
         known = len(store.labels)
         changed = store.relabel(
             agreed(store, which, "relabel", yes=yes, named=source_file is None and id is not None),
-            ids_of(model, parse_labels(labels)) if labels else None,
-            add=ids_of(model, parse_labels(give or [])),
-            drop=ids_of(model, parse_labels(drop or [])),
-            reject=ids_of(model, parse_labels(reject or [])),
+            vocabulary.ids(parse_labels(labels)) if labels else None,
+            add=vocabulary.ids(parse_labels(give or [])),
+            drop=vocabulary.ids(parse_labels(drop or [])),
+            reject=vocabulary.ids(parse_labels(reject or [])),
             source=whose(by),
         )
         if id is not None:
             (document,) = store.get([id])
-            labels_now = f"the labels {', '.join(document.labels)}" if document.labels else "no labels"
-            rejected = f"; rejected: {', '.join(document.rejected)}" if document.rejected else ""
+            now, rejects = (", ".join(map(vocabulary.name, some)) for some in (document.labels, document.rejected))
+            labels_now = f"the labels {now}" if now else "no labels"
+            rejected = f"; rejected: {rejects}" if rejects else ""
             log.info(f"{id} has {labels_now}{rejected}")
         log.info(f"relabelled {counted(changed, 'document')}")
-        if fresh := store.labels[known:]:
-            log.info(f"New labels: {_some(fresh)}.")
+        _report_new(store.labels[known:], vocabulary)
 
 
 @app.command()
@@ -272,11 +275,24 @@ def _show_only(store: Any, which: Any) -> None:
     from denn.types import Where
 
     ids = store.select(which) if isinstance(which, Where) else list(which)
+    if not ids:
+        log.info("No documents match.")
     for start in range(0, len(ids), BATCH):
         for document in store.get(ids[start : start + BATCH]):
             row = {"id": document.id, "labels": list(document.labels), "text": document.text}
             row |= {"rejected": list(document.rejected)} if document.rejected else {}
             typer.echo(json.dumps(row, ensure_ascii=False))
+
+
+def _report_new(labels: Sequence[str], vocabulary: Vocabulary) -> None:
+    """Report labels that are new in the datastore, and warn of those that are not in the vocabulary."""
+    from denn.registry import did_you_mean
+
+    if labels:
+        log.info(f"New labels: {_some([*map(vocabulary.name, labels)])}.")
+    if vocabulary and (missing := [label for label in labels if label not in vocabulary]):
+        hint = did_you_mean(missing[0], (entry.name for entry in vocabulary)) if len(missing) == 1 else ""
+        log.warning(f"not in the vocabulary, added without a name: {_some(missing)}.{hint}")
 
 
 def _some(names: Sequence[str]) -> str:

@@ -42,7 +42,10 @@ log = logging.getLogger(__name__)
 @with_reading
 def train(
     corpus: Annotated[
-        str, typer.Argument(metavar="CORPUS", help="File of labelled documents, or corpus name from `denn data list`.")
+        str,
+        typer.Argument(
+            metavar="CORPUS", help="File or folder of labelled documents, or corpus name from `denn data list`."
+        ),
     ],
     out: Annotated[Path, typer.Option(help="Folder to write the model to.")],
     valid: Annotated[Path | None, typer.Option(help="Validation file; default: a share of CORPUS.")] = None,

@@ -179,7 +179,13 @@ def _skos(format: str) -> Callable[[Path, str | None], Iterator[Given]]:
         except Exception as error:  # each of its parsers raises different errors
             reason = (str(error).splitlines() or ["?"])[0][:200]
             raise DataError(f"{path}: not a SKOS file in {format} ({reason}).") from None
-        for concept in sorted(set(graph.subjects(RDF.type, SKOS.Concept)), key=str):
+        concepts = sorted(set(graph.subjects(RDF.type, SKOS.Concept)), key=str)
+        names = (name for concept in concepts for name in graph.objects(concept, SKOS.prefLabel))
+        languages = {getattr(name, "language", None) for name in names}
+        if language and languages and not languages & {language, None}:
+            found = ", ".join(sorted(filter(None, languages)))
+            log.warning(f"{path}: no concept has a name in the language {language!r}; found: {found}.")
+        for concept in concepts:
             if isinstance(concept, rdflib.URIRef) and (concept, OWL.deprecated, rdflib.Literal(True)) not in graph:
                 name = _in_language(graph, concept, (SKOS.prefLabel, RDFS.label), language)
                 yield str(concept), name, _in_language(graph, concept, (SKOS.definition, SKOS.scopeNote), language)
