@@ -1,4 +1,4 @@
-"""Comparing combinations on saved scores: runs, words beside them, and the table."""
+"""Comparing combinations on saved scores: runs, word scores, and the table."""
 
 import json
 from dataclasses import replace
@@ -21,7 +21,7 @@ TEXTS, LABELS = 80, 6
 
 
 def scores(part, seed=0, witnesses=("classifier", "neighbours")):
-    """Make witnesses of which each knows something; the texts depend on the part alone."""
+    """Create witnesses that each know something; the texts depend only on the split."""
     gold = torch.rand(TEXTS, LABELS, generator=torch.Generator().manual_seed(len(part))) < 0.3
     draw = torch.Generator().manual_seed(100 * seed + len(part) + 10 * len(witnesses))
     parts = {name: torch.sigmoid(3 * gold - 1.5 + 1.5 * torch.randn(gold.shape, generator=draw)) for name in witnesses}

@@ -1,4 +1,4 @@
-"""The simulated desk: what counts, what each way learns, how it resumes, and what is drawn."""
+"""The simulated desk: what is counted, what each strategy learns, resuming, and the figure."""
 
 import argparse
 import json
@@ -31,7 +31,7 @@ def test_only_ways_that_were_followed_are_drawn(tmp_path):
 
 
 class Killed(Exception):
-    """Stands for the end of the process."""
+    """Simulates the end of the process."""
 
 
 def test_a_stream_resumes_before_the_window_that_was_cut_off(tiny_corpus, tiny_settings, tmp_path, monkeypatch):

@@ -1,4 +1,4 @@
-"""The pages of results say what the results say."""
+"""The results pages agree with the results."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Pages: tables come from the results, prose stays."""
+"""Pages: tables come from the results, prose does not change."""
 
 import pytest
 

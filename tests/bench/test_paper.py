@@ -1,4 +1,4 @@
-"""The printed numbers agree with each other, and with the paper's source where it is at hand."""
+"""The printed numbers agree with each other, and with the paper's source if it is available."""
 
 import re
 from dataclasses import astuple

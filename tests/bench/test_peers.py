@@ -1,4 +1,4 @@
-"""Peers: a runner from documents to a row, what resumes, what fails beside what works, and the table."""
+"""Peers: a runner from documents to a row, resuming, failures, and the table."""
 
 import json
 import os
@@ -34,7 +34,7 @@ def data(tmp_path, tiny_corpus):
 
 @pytest.fixture
 def own_runner(tmp_path, monkeypatch):
-    """Write runners of our own that are peers of this test only."""
+    """Write runners that are peers only in this test."""
     folder = tmp_path / "runners"
     folder.mkdir()
     for name in ("__init__.py", "contract.py", "start.py"):
@@ -73,7 +73,7 @@ def test_the_svm_from_documents_to_a_row(tmp_path, data, tiny_corpus, monkeypatc
     assert 0 <= row["others"] <= 1
     assert row["memory_bytes"] > 30 << 20 and row["disk_bytes"] > 1000
     assert row["versions"].keys() == {"scikit-learn"}
-    assert not any((tmp_path / "work").iterdir())  # nothing is left of what worked
+    assert not any((tmp_path / "work").iterdir())  # nothing is left of the successful run
     assert json.loads(json.dumps(row)) == row
 
 
@@ -130,7 +130,7 @@ def test_a_peer_that_does_not_stop_is_ended_with_its_children(tmp_path, monkeypa
     outcome = watching.watch([sys.executable, "-S", "-c", body], os.environ, tmp_path, 3, CORES)
     assert outcome.failure == "not trained after 3 seconds"
     status, end = Path(f"/proc/{(tmp_path / 'pid').read_text()}/status"), time.monotonic() + 10
-    while status.exists() and "zombie" not in status.read_text():  # it was told to end, which takes a moment
+    while status.exists() and "zombie" not in status.read_text():  # it was asked to end, which takes a moment
         assert time.monotonic() < end
         time.sleep(0.01)
 
@@ -145,7 +145,7 @@ def test_missing_packages_are_a_row(own_runner, tmp_path, data, tiny_corpus, mon
 
 
 def test_packages_from_a_folder(own_runner, tmp_path, data, tiny_corpus, monkeypatch):
-    """A peer with packages of its own sees those of its folder, and not denn's PYTHONPATH nor a GPU."""
+    """A peer with its own packages sees those in its folder, but neither denn's PYTHONPATH nor a GPU."""
     monkeypatch.setenv("PYTHONPATH", str(tmp_path / "ours"))
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
     run = own_runner("import os, extra; raise ValueError(extra.__file__ + os.environ['CUDA_VISIBLE_DEVICES'])")
@@ -198,7 +198,7 @@ def test_an_environment_is_made_once(tmp_path, monkeypatch):
     assert [call[-1] for call in calls] == [str(python.parents[1]), "torch==2", "torch==2", "c==3"]
     assert "b==1" not in calls[1] and "b==1" in calls[2] and "--no-deps" in calls[3]
     assert environments.python_of("mine", packages, ["c==3"]) == python and len(calls) == 4
-    (python.parents[1] / "complete").unlink()  # as if it had been interrupted
+    (python.parents[1] / "complete").unlink()  # simulates an interruption
     assert environments.python_of("mine", packages, ["c==3"]) == python and len(calls) == 8
     assert environments.python_of("mine", ["b==2"]) != python  # other packages, another environment
     assert environments.python_of("mine", []) == Path(sys.executable)

@@ -1,4 +1,4 @@
-"""Results read back: what is one, what is asked of it, and which are chosen."""
+"""Reading results: which files are results, their fields, and selecting some."""
 
 import json
 

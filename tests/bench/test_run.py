@@ -1,4 +1,4 @@
-"""Runs: from a recipe to a result that can be checked by hand, taken up after an interruption, never mixed up."""
+"""Runs: from a recipe to a result that can be checked by hand, resumed after an interruption, never mixed up."""
 
 import fcntl
 import gc
@@ -41,7 +41,7 @@ COSTS = {
 
 
 class Notes(Silent):
-    """Progress that remembers its notes and may interrupt."""
+    """Progress that records its notes and may interrupt."""
 
     def __init__(self, stop_at=None):
         self.notes, self.stop_at = [], stop_at

@@ -1,4 +1,4 @@
-"""Tables: what stands in which cell, worked out from made-up runs."""
+"""Tables: the content of each cell, computed from made-up runs."""
 
 from statistics import fmean, stdev
 

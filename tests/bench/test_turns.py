@@ -1,4 +1,4 @@
-"""Taking turns: one training at a time, and the rate measured at its start."""
+"""Taking turns: one training run at a time, and the speed measured at its start."""
 
 import fcntl
 import threading
@@ -10,7 +10,7 @@ EMBEDDING, TRAINING, WRITING = Stage("embedding", 3), Stage("training", 10, trai
 
 
 class Heard:
-    """Progress that keeps what it is told."""
+    """Progress that records all calls."""
 
     def __init__(self):
         self.said = []

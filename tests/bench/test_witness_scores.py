@@ -1,4 +1,4 @@
-"""Files of witness scores: what is written is read again, and what is wrong with a file is one sentence."""
+"""Files of witness scores: a round trip, and one sentence for each invalid file."""
 
 import numpy as np
 import pytest

@@ -28,7 +28,7 @@ with socket.socket(socket.AF_UNIX) as server:
 
 
 def _run(asked: dict, streams: list[int], connection: socket.socket) -> None:
-    """Be the command, in a process of its own, and say how it ended."""
+    """Run the command in this forked process, and report its exit code."""
     code = 1
     try:
         for number, stream in enumerate(streams):
@@ -61,7 +61,7 @@ def _listen(address: str) -> None:
     import denn.methods.denn
     import denn.refitting  # noqa: F401
 
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for the children
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nothing waits for the children
     server = socket.socket(socket.AF_UNIX)
     server.bind(address)
     server.listen(16)
@@ -84,7 +84,7 @@ def _listen(address: str) -> None:
 
 @contextmanager
 def commands(folder: Path):
-    """Yield an environment in which `denn` is such a command."""
+    """Yield an environment in which `denn` runs in such a fork."""
     client, address = folder / "denn", folder / "socket"
     client.write_text(CLIENT)
     client.chmod(0o755)

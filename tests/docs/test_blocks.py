@@ -26,7 +26,7 @@ RUN = [
     "troubleshooting.md",
     *(f"{path.parent.name}/{path.name}" for path in DOCS.glob("[ht]*/*.md")),
 ]
-ADDRESS = "http://127.0.0.1:8000"  # that pages ask; a test asks another port
+ADDRESS = "http://127.0.0.1:8000"  # port in the pages; tests use another one
 
 
 @pytest.fixture(scope="module")

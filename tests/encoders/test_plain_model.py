@@ -25,7 +25,7 @@ def folder(request, tmp_path_factory, encoder_writer):
 
 
 def described(model):
-    """Names, order and shapes of the weights, which checkpoints of a training rely on, and rows without a gradient."""
+    """Names, order and shapes of the weights, which checkpoints rely on, and rows without a gradient."""
     weights = [(name, tuple(weight.shape), weight.requires_grad) for name, weight in model.named_parameters()]
     tables = {name: table.padding_idx for name, table in model.named_modules() if isinstance(table, torch.nn.Embedding)}
     return weights, tables, model.training

@@ -1,4 +1,4 @@
-"""The encoder in 8-bit integers: close to float32, independent of company, without overflow."""
+"""The encoder in 8-bit integers: close to float32, independent of the rest of the batch, without overflow."""
 
 from pathlib import Path
 

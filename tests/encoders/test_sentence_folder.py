@@ -29,7 +29,7 @@ def library():
 
 @pytest.fixture(scope="module")
 def saved(library, encoder_writer, tmp_path_factory):
-    """Save a folder of a random transformer with these modules, and return what the library makes of the texts."""
+    """Save a folder of a random transformer with these modules, and return the library's embeddings of the texts."""
     from transformers import PreTrainedTokenizerFast
 
     def save(kind="bert", pooling="mean", more=(), length=64):

@@ -1,4 +1,4 @@
-"""Texts as tokens: which are cut out of all, and how much of a text is read for them."""
+"""Texts as tokens: selecting texts, and how much of a text is read."""
 
 import pytest
 import torch

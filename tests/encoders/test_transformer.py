@@ -25,7 +25,7 @@ pytestmark = pytest.mark.slow  # transformers, and what they are made of
 KINDS = ["bert", "roberta", "mpnet", "distilbert"]
 TEXTS = [
     "goal match team",
-    "",  # [CLS] and [SEP] alone
+    "",  # only [CLS] and [SEP]
     "oven butter sauce recipe chef truffle and a new very old oven",
     "kyoto 電車",
     "sport!",

@@ -1,4 +1,4 @@
-"""Encoder folders from strangers: no code, no network, no endless work, no more memory than the files have bytes."""
+"""Untrusted encoder folders: no code, no network, no endless work, and memory limited by the size of the files."""
 
 import base64
 import json
@@ -34,7 +34,7 @@ class EvilTokenizer(BertTokenizerFast): pass
 AUTO_MAP = {"AutoConfig": "evil.EvilConfig", "AutoModel": "evil.EvilModel", "AutoTokenizer": ["evil.EvilTokenizer"] * 2}
 
 
-DISTILBERT = {  # what it calls a setting or a weight of BERT's
+DISTILBERT = {  # its name for a setting or a weight of BERT
     "hidden_size": "dim",
     "num_hidden_layers": "n_layers",
     "intermediate_size": "hidden_dim",
@@ -45,19 +45,19 @@ by_either_reader = pytest.mark.parametrize("folder", ["bert", "distilbert"], ind
 
 @pytest.fixture
 def folder(request, tiny_encoder, tiny_distilbert, tmp_path) -> Path:
-    """A copy of the tiny BERT, which our own modules read, or of another that transformers reads; it may be broken."""
+    """A copy of a tiny encoder that may be damaged: BERT for our own modules, or another for transformers."""
     kind = getattr(request, "param", "bert")
     return Path(shutil.copytree({"bert": tiny_encoder, "distilbert": tiny_distilbert}[kind], tmp_path / kind))
 
 
 def own(folder: Path, name: str) -> str:
-    """Return the name that the model of a folder has for a setting or a weight of BERT's."""
+    """Return the folder's name for a setting or a weight of BERT."""
     return DISTILBERT.get(name, name) if folder.name == "distilbert" else name
 
 
 @pytest.fixture
 def offline(monkeypatch) -> list[object]:
-    """Where connections were tried; none succeeds."""
+    """The addresses of attempted connections; none succeeds."""
     tried: list[object] = []
 
     def connect(self: socket.socket, address: object) -> None:

@@ -1,4 +1,4 @@
-"""Where weights come from: packages, folders, the hub, and what is said when they are not there."""
+"""Sources of weights: packages, folders, the hub, and errors if they are missing."""
 
 import hashlib
 import io

@@ -1,4 +1,4 @@
-"""Folders made to do harm: links out of them, sizes nobody has, code, endless tokenizers, datastores with a twist."""
+"""Malicious folders: links out of them, impossible sizes, code, endless tokenizers, manipulated datastores."""
 
 import base64
 import json

@@ -1,4 +1,4 @@
-"""All ways to change a model's folder, and the one that a seed means."""
+"""All ways to change a model's folder, and the choice of one by a seed."""
 
 from pathlib import Path
 from random import Random
@@ -18,7 +18,7 @@ from bundle_damage import (
     truncate,
 )
 
-MUTATIONS: dict[str, tuple[Mutation, int]] = {  # by kind, and how often beside the others
+MUTATIONS: dict[str, tuple[Mutation, int]] = {  # by kind, with relative frequencies
     "flipped": (flip_bytes, 12),
     "cut": (truncate, 6),
     "appended": (append, 3),
@@ -38,7 +38,7 @@ MUTATIONS: dict[str, tuple[Mutation, int]] = {  # by kind, and how often beside 
 
 
 def mutate(folder: Path, seed: str) -> tuple[str, str]:
-    """Damage a folder as the seed says; return the kind and what was done."""
+    """Damage a folder according to the seed; return the kind and a description."""
     draw = Random(seed)
     kind = draw.choices(list(MUTATIONS), [weight for _, weight in MUTATIONS.values()])[0]
     return kind, MUTATIONS[kind][0](folder, draw)

@@ -32,7 +32,7 @@ TEXTS = ["goal match team", ""]
 
 
 def sign(folder: Path) -> None:
-    """Write the digests of the files as they are into bundle.json, as whoever made a model could."""
+    """Write the digests of the current files into bundle.json, as the maker of a model could."""
     card = folder / "bundle.json"
     if card.is_symlink() or not card.is_file():  # /dev/zero has no end
         return
@@ -50,7 +50,7 @@ def sign(folder: Path) -> None:
 
 
 def load(folder: Path) -> str:
-    """Load a model and score a text; return how that ended."""
+    """Load a model and score a text; return the outcome."""
     try:
         with denn.load(folder) as model:
             for found in model.predict(TEXTS):
@@ -68,7 +68,7 @@ def refuse_connections(*where: object, **_: object) -> None:
 
 
 def child(folder: Path, answer: int) -> None:
-    """Load a damaged model under limits and send how it ended."""
+    """Load a damaged model under limits and send the outcome."""
     sys.stdin = Path(os.devnull).open()
     null = os.open(os.devnull, os.O_RDWR)
     os.dup2(null, 2)  # panics of Rust
@@ -113,7 +113,7 @@ def try_one(folder: Path) -> tuple[str, int]:
 def main() -> None:
     count, seed, scratch, out = int(sys.argv[1]), sys.argv[2], Path(sys.argv[3]), Path(sys.argv[4])
     models = [Path(path) for path in sys.argv[5:]]
-    resource.setrlimit(resource.RLIMIT_AS, (MOST, MOST))  # a mistake in here must not take the machine
+    resource.setrlimit(resource.RLIMIT_AS, (MOST, MOST))  # a bug in this test must not exhaust the machine
     torch.set_num_threads(1)
     for model in models:
         assert load(model) == "loaded"

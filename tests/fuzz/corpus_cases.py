@@ -119,7 +119,7 @@ def splice(lot: random.Random, data: bytes) -> bytes:
 
 
 def declare(lot: random.Random, data: bytes) -> bytes:
-    """Overwrite some bytes by a huge number: fixed or variable length, or in digits."""
+    """Overwrite some bytes with a huge number: fixed or variable length, or in digits."""
     number = lot.choice(HUGE)
     forms = [
         (number & 0xFFFFFFFF).to_bytes(4, "little"), number.to_bytes(8, "little"), varint(2 * number),
@@ -139,7 +139,7 @@ def varint(value: int) -> bytes:
 
 
 def outside(change: Callable[[random.Random, bytes], bytes]) -> Callable[..., tuple[bytes, str]]:
-    """Change the file as it is."""
+    """Change the final bytes of the file."""
     return lambda lot, format, compression: (
         change(lot, compress(plain(format), compression)),
         format + compression,
@@ -153,7 +153,7 @@ def inside(lot: random.Random, format: str, compression: str) -> tuple[bytes, st
 
 
 def rename(lot: random.Random, format: str, compression: str) -> tuple[bytes, str]:
-    """Give a good file the extensions of another."""
+    """Give a valid file the extensions of another format."""
     other = lot.choice([".jsonl", ".csv", ".tsv", ".txt", ".parquet"]) + lot.choice(["", *COMPRESSORS])
     return compress(plain(format), compression), other
 
@@ -163,7 +163,7 @@ def untouched(lot: random.Random, format: str, compression: str) -> tuple[bytes,
 
 
 def structure(lot: random.Random, format: str, compression: str) -> tuple[bytes, str]:
-    """Put a line of strange structure among good ones."""
+    """Put a line with an odd structure among valid ones."""
     deep = lot.choice([10, 900, 990, 1000, 5000, 100_000])
     line = lot.choice([
         b'{"text": ' + b"[" * deep + b"]" * deep + b"}", b'{"text":' * deep + b"1" + b"}" * deep, b"[" * deep,
@@ -180,7 +180,7 @@ def structure(lot: random.Random, format: str, compression: str) -> tuple[bytes,
 
 
 def bomb(lot: random.Random, format: str, compression: str) -> tuple[bytes, str]:
-    """Let a small file become a large one."""
+    """Make a small file that expands to a large one."""
     if format == ".parquet":
         return compress(parquet_bomb(lot.choice(list(PARQUET_BOMBS))), compression), format + compression
     unit = {".jsonl": b'{"text": "', ".csv": b'text,labels\n"', ".tsv": b"text\tlabels\n", ".txt": b""}[format]

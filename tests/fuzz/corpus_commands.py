@@ -61,7 +61,7 @@ def fork(arguments: list[str]) -> tuple[int, int, str]:
             main(arguments)
         except SystemExit as end:
             code = end.code or 0
-        except BaseException as error:  # what Python would show
+        except BaseException as error:  # as Python would print it
             sys.excepthook(type(error), error, error.__traceback__)
         sys.stderr.flush()
         os._exit(int(code))

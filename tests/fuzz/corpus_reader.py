@@ -45,7 +45,7 @@ def main() -> None:
 
 
 def watch(case: Case, path: Path) -> dict[str, object]:
-    """Read in a fork, and say how it went, how long it took and what memory it needed."""
+    """Read in a fork, and return the outcome, the time and the memory."""
     receiver, sender = os.pipe()
     begun = time.monotonic()
     child = os.fork()
@@ -71,7 +71,7 @@ def watch(case: Case, path: Path) -> dict[str, object]:
 
 
 def judge(path: Path) -> tuple[str, str]:
-    """Read a file and say whether it was read, refused, or neither as it should be."""
+    """Read a file and return whether it was read, rejected, or neither correctly."""
     try:
         if ".txt" in path.suffixes:
             texts = [text for text, _ in iterate_texts(path)]
@@ -92,7 +92,7 @@ def judge(path: Path) -> tuple[str, str]:
 
 
 def reference(path: Path) -> list[str] | None:
-    """Read the texts without denn, None where this says nothing."""
+    """Read the texts without denn; None if that is not comparable."""
     content = path.read_bytes()
     suffixes = path.suffixes
     if suffixes[-1] == ".gz":

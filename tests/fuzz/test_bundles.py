@@ -1,4 +1,4 @@
-"""Models damaged in many ways: each one loads and scores, or is refused in one sentence; none runs code or hangs.
+"""Models damaged in many ways: each one loads and scores, or is rejected in one sentence; none runs code or hangs.
 
 DENN_MUTATIONS says how many; `make soak` tries thousands and writes their figures to results/fuzz-bundles.json.
 """

@@ -1,4 +1,4 @@
-"""Damaged corpus files are read or refused by a sentence, in little time and memory.
+"""Damaged corpus files are read or rejected with a sentence, in little time and memory.
 
 Texts read from JSONL, CSV and TSV are compared with those that other libraries read.
 

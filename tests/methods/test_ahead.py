@@ -1,4 +1,4 @@
-"""Batches that are worked on one ahead."""
+"""Batches that are prepared one ahead."""
 
 import threading
 import time

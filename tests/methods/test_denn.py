@@ -133,7 +133,7 @@ def test_a_text_is_no_evidence_for_itself(model, tmp_path, tiny_corpus):
     )
     for row, document in enumerate(stored):
         assert_scores(scores, row, by_loops(model, tmp_path / "model", document.text, k=5, own_id=document.id))
-    for row in (4, 5):  # these too have k neighbours and not one more
+    for row in (4, 5):  # these also have exactly k neighbours
         assert_scores(scores, row, by_loops(model, tmp_path / "model", "goal", k=5))
 
 
@@ -181,7 +181,7 @@ def test_the_loss_is_cross_entropy_and_contrast(training, scale):
 
 
 def test_filling_a_pass_up_changes_neither_loss_nor_gradients(training):
-    """Recorded steps need few shapes; the document that fills them up must not count."""
+    """Recorded steps need few shapes; the padding document must not count."""
     found = []
     for multiple in (1, 64):
         made = training(alpha=0.4, temperature=0.2)
@@ -403,7 +403,7 @@ def test_the_spread_says_how_much_the_scores_of_texts_differ(scores, expected):
 
 @pytest.fixture
 def heard(tiny_model, tmp_path):
-    """A copy of the tiny model, which hears three witnesses, that may be changed."""
+    """A copy of the tiny model with three witnesses that may be changed."""
     shutil.copytree(tiny_model, tmp_path / "heard")
     with denn.load(tmp_path / "heard") as loaded:
         yield loaded

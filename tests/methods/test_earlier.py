@@ -1,4 +1,4 @@
-"""A model of the bundle format before witnesses: it is read as it is, and gives the scores that it gave then."""
+"""A model in the bundle format before witnesses: it loads unchanged and gives the same scores."""
 
 import json
 import shutil
@@ -30,7 +30,7 @@ def test_the_papers_system_gives_the_scores_that_it_gave_before(model):
 
 
 def test_without_stored_documents_the_average_is_the_classifier(model):
-    """Unlike then, when the neighbours that it has not got counted as half a no."""
+    """Earlier versions counted missing neighbours as half a no."""
     model.remove(model.store.ids())
     scores = model.scores(THEN["texts"])
     torch.testing.assert_close(scores.alternatives["average"], scores.parts["classifier"])

@@ -1,4 +1,4 @@
-"""How familiar a text is: its place among the quantiles, the file that keeps them, and what predictions say."""
+"""Familiarity of texts: the position among the quantiles, their file, and predictions."""
 
 import json
 import shutil

@@ -1,4 +1,4 @@
-"""What witnesses learnt survives an interruption, is read again only if it is complete, and leaves no rubbish."""
+"""What witnesses learnt survives an interruption, is reused only if complete, and leaves no files behind."""
 
 import os
 from pathlib import Path

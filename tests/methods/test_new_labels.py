@@ -1,4 +1,4 @@
-"""Thresholds of labels that only the datastore knows: each document judged by the others, written out in loops."""
+"""Thresholds of labels that only the datastore knows: each document is judged by the others, in loops."""
 
 import itertools
 import math
@@ -54,12 +54,12 @@ def put(method, degrees, labels, name="d"):
 
 
 def found(method, name="new", fallbacks=None):
-    """Return the thresholds of one label that some text was voted for."""
+    """Return the thresholds of one label for which a text has votes."""
     return {score: float(cut) for score, cut in thresholds(method, fallbacks)(name).items()}
 
 
 def thresholds(method, fallbacks=None):
-    """Return a function that asks one and the same object for a label's thresholds."""
+    """Return a function that asks the same object for a label's thresholds."""
     labels = NewLabels(method, fallbacks or {"final": FALLBACK})
     return lambda name="new", votes=ABOVE: labels.thresholds(votes, [name])
 
@@ -118,7 +118,7 @@ def test_documents_that_never_find_each_other_have_the_tuned_threshold(method):
 
 
 def test_few_documents_hardly_move_it_and_many_decide(method):
-    """Alone among themselves they all get a vote of 1: every threshold is as good, so that nearest 0.5 is theirs."""
+    """Among themselves all get a vote of 1: every threshold is equally good, so the one nearest 0.5 is chosen."""
     put(method, [180.0, 181.0, 182.0, 183.0], ("old",), "b")
     moved = []
     for count in (2, 10, 40):
@@ -129,7 +129,7 @@ def test_few_documents_hardly_move_it_and_many_decide(method):
 
 
 def test_documents_without_the_label_push_it_up_though_none_with_it_has_them_as_neighbours(method):
-    """Four with the label lie close together, two without it apart; one of these sees two of those and the other."""
+    """Four with the label are close together, two without it are apart; one of the two finds two of the four."""
     groups = [10.0 * number for number in range(10)]
     put(method, [group + place for group in groups for place in (0.0, 0.1, 0.2, 0.3)], ("new",), "a")
     put(method, [group + place for group in groups for place in (1.0, 1.1)], ("old",), "b")
@@ -160,7 +160,7 @@ def test_the_cost_is_bounded_and_the_sample_as_good_as_the_whole(method):
 
 
 def test_many_documents_without_the_label_count_though_few_of_them_are_judged(method):
-    """Half of the label lies apart, half among many others; so few votes as there would let all of these in."""
+    """Half of its documents are apart, half are among many others, all of which a low threshold would accept."""
     chance = torch.Generator().manual_seed(2)
     put(method, (300 + torch.rand(150, generator=chance)).tolist(), ("new",), "a")
     put(method, (180 * torch.rand(150, generator=chance)).tolist(), ("new",), "b")
@@ -176,7 +176,7 @@ def test_the_sample_goes_from_the_oldest_to_the_newest(method):
     method.store.vectors = lambda some: asked.append(list(some)) or vectors(some)
     found(method)
     some, judged = asked
-    assert judged == some  # nobody else is there, and those of the label that are not judged are no rivals
+    assert judged == some  # there are no others, and unjudged documents of the label do not count against it
     places = [ids.index(id) for id in some]
     assert len(some) == POSITIVES and places[0] == 0 and places[-1] > 980
     assert max(b - a for a, b in itertools.pairwise(places)) <= 16
@@ -229,7 +229,7 @@ def test_a_document_that_goes_between_two_looks_does_no_harm(method):
 
 
 def test_rejections_count_in_the_votes_for_one_label(method):
-    """A neighbour rejects another label than the one that is judged, and then this one."""
+    """A neighbour rejects a label other than the judged one, and then the judged one."""
     put(method, [0.0, 1.0, 2.0, 3.0], ("new",))
     put(method, [40.0, 41.0], ("old",), "o")
     without = found(method)

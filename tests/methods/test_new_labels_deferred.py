@@ -54,7 +54,7 @@ def put(method, degrees, labels, name):
 
 
 class Held(NewLabels):
-    """Thresholds whose estimates a test holds up; it notes which were begun, and whether two of one label ever met."""
+    """Thresholds whose estimates a test can block; records which started, and whether two of one label overlapped."""
 
     def __init__(self, method, go_on=True):
         super().__init__(method, {"final": FALLBACK})
@@ -86,7 +86,7 @@ def labels(method):
 
 
 def test_an_answer_comes_at_once_and_the_estimate_later(labels):
-    assert labels.of(NAMES) == dict.fromkeys(NAMES, FALLBACK)  # though the first is never done
+    assert labels.of(NAMES) == dict.fromkeys(NAMES, FALLBACK)  # although the first never finishes
     assert labels.thresholds(torch.ones(1, 6), NAMES)["final"].tolist() == pytest.approx([FALLBACK] * 6)
     labels.gate.set()
     eventually(lambda: labels.of(NAMES) == dict.fromkeys(NAMES, 0.9))
@@ -152,7 +152,7 @@ def test_a_label_is_estimated_again_when_its_documents_have_changed(method, labe
     labels.of(NAMES[:1])
     eventually(lambda: labels.of(NAMES[:1])[NAMES[0]] == 0.9)
     put(method, [100.0], NAMES[:1], "more")
-    assert labels.of(NAMES[:1])[NAMES[0]] == 0.9  # the last one decides until there is another
+    assert labels.of(NAMES[:1])[NAMES[0]] == 0.9  # the last one is used until there is another
     eventually(lambda: labels.begun == NAMES[:1] * 2)
 
 

@@ -1,4 +1,4 @@
-"""A stored text that is asked for again: what counts as the same, and that its labels are the answer."""
+"""Predicting a stored text: what counts as the same text, and that its labels are returned."""
 
 import shutil
 import time
@@ -104,7 +104,7 @@ def test_texts_of_no_words_are_not_the_same():
 
 @pytest.mark.parametrize("blank", ["\n", " ", "\r", "- \n"])
 def test_no_text_takes_long(blank):
-    """A hundred thousand characters, as many as the service takes, in which an expression could lose its way."""
+    """A hundred thousand characters, the limit of the service, on which a regular expression could backtrack."""
     begun = time.process_time()
     likeness(f"{STORED} a-{blank * (100_000 // len(blank))}!", STORED + "x" * 60_000)
     assert time.process_time() - begun < 1
@@ -122,7 +122,7 @@ def test_a_typo_is_one_letter(one, other, expected):
 
 
 def test_the_nearest_texts_are_compared_though_a_typo_moved_the_embedding():
-    """The text is among the three nearest documents or very near, and never far."""
+    """The text is among the three nearest documents or very close."""
     for cosine, others, expected in ((0.6, 2, "own"), (0.6, 3, None), (0.9, 3, "own"), (0.4, 0, None)):
         store = MemoryStore.create("memory:", 2)
         near = [Document(f"Another text, number {number}.", (), f"other{number}") for number in range(others)]
@@ -146,7 +146,7 @@ def predicted(model, text):
 
 
 def test_what_was_taught_is_the_answer(model):
-    """The labels contradict all that the words say, none is left over, and one is new."""
+    """The labels contradict the words, none is missing, and one is new."""
     text = "goal match team referee stadium coach in the old stadium with the new team"
     before = predicted(model, text)
     assert before.same_text is None and before.labels != ("music",)
@@ -160,7 +160,7 @@ def test_what_was_taught_is_the_answer(model):
 
 
 def test_a_document_is_not_its_own_answer(model):
-    """Where stored documents are evaluated, their own labels are left out."""
+    """When stored documents are evaluated, their own labels are excluded."""
     text = "goal match team referee stadium coach in the old stadium with the new team"
     model.add([Document(text, ("music",), "own")])
     assert model.scores([text]).same_text == ["own"]
@@ -186,7 +186,7 @@ def test_the_paper_s_own_system_has_no_memory_for_texts(model):
 
 
 def test_a_rejection_weighs_more_than_absence(model):
-    """Of a text that is merely similar: the label falls where a neighbour lacks it, and further where it rejects it."""
+    """For a merely similar text, the score falls if a neighbour lacks the label, and further if it rejects it."""
     *words, _ = model.store.get([model.store.select(Where(labels=("sport",)))[0]])[0].text.split()
     text, similar = " ".join([*words, "violin"]), " ".join([*words, "truffle"])
     before = float(model.scores([text]).final[0, model.labels.names.index("sport")])

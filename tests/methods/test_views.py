@@ -1,4 +1,4 @@
-"""The second views: what changes, what stays, how often, and where the random numbers come from."""
+"""The second views: what changes, how often, and the source of randomness."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""A model that hears the words alone: its encoder is not trained, and still finds neighbours to show."""
+"""A model with only the word witness: its encoder is not fine-tuned, but still finds neighbours to show."""
 
 import pytest
 import torch

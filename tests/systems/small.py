@@ -1,4 +1,4 @@
-"""Settings of each method, beyond those that all share, with which it learns the tiny corpus in about a second."""
+"""Settings that train each method on the tiny corpus in about a second, in addition to the shared ones."""
 
 from typing import Any
 
@@ -31,7 +31,7 @@ SMALL: dict[str, dict[str, Any]] = {
     "dummy": {},
 }
 
-# Where a dozen documents are to be learnt by heart.
+# For memorising a dozen documents.
 BY_HEART: dict[str, dict[str, Any]] = {
     "br": {"cost": 100.0},
     "cc": {"cost": 100.0, "chains": 1},
@@ -56,8 +56,8 @@ BY_HEART: dict[str, dict[str, Any]] = {
     "ocd": {"epochs": 60, "learning_rate": 0.02},
 }
 
-# Why a method cannot learn a dozen documents by heart.
+# Why a method cannot memorise a dozen documents.
 FORGETFUL: dict[str, str] = {"dummy": "reads no text", "mlknn": "a text is one of k neighbours"}
 
-# Methods that draw nothing by lot: every seed gives the same.
+# Methods without randomness: every seed gives the same result.
 WITHOUT_CHANCE = {"dummy", "br", "mlknn"}

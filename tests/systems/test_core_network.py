@@ -134,7 +134,7 @@ def test_the_loss_is_a_sum_over_labels_and_a_mean_over_texts(make):
     gold = torch.rand(4, len(network.label_ids), generator=torch.Generator().manual_seed(0)) < 0.5
     expected = summed_loss(network(ids, layout), gold)
     torch.testing.assert_close(network.loss(Batch(ids, layout, gold, None)), expected)
-    few = network.loss(Batch(ids, layout, gold[:3], None))  # a last document that means nothing
+    few = network.loss(Batch(ids, layout, gold[:3], None))  # the last document is padding
     torch.testing.assert_close(few, summed_loss(network(ids, layout)[:3], gold[:3]))
 
 

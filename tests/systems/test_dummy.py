@@ -1,4 +1,4 @@
-"""The baseline scores every text by the labels' frequencies, and survives disk."""
+"""The baseline scores every text by label frequency, and can be saved and loaded."""
 
 import pytest
 

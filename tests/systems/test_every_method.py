@@ -1,4 +1,4 @@
-"""What every method must do: learn, survive disk, repeat itself, and bear every legal corpus and text."""
+"""The contract of every method: learn, save and load, be reproducible, and accept every valid corpus and text."""
 
 import shutil
 from contextlib import contextmanager
@@ -12,7 +12,7 @@ from denn.registry import METHODS, lookup
 
 from .small import BY_HEART, FORGETFUL, SMALL, WITHOUT_CHANCE
 
-pytestmark = pytest.mark.slow  # trains every method anew for most tests
+pytestmark = pytest.mark.slow  # trains every method for most tests
 
 DEVICES = ["cpu", *["cuda"] * torch.cuda.is_available()]
 

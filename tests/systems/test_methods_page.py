@@ -30,13 +30,13 @@ SHARED = {*TABLES, ClassifierParameters}
 
 
 def section(heading: str) -> str:
-    """Return what stands below the one heading of level 3 that begins so."""
+    """Return the text below the level-3 heading that begins with this."""
     (found,) = re.findall(rf"^### {re.escape(heading)}.*\n((?:(?!##).*\n)*)", PAGE, re.MULTILINE)
     return found
 
 
 def choices(kind: type, name: str) -> list[Any]:
-    """Return what a parameter can be where it is one of several words."""
+    """Return the choices of a parameter, if it has any."""
     hint = get_type_hints(kind)[name]
     return [word for part in (hint, *get_args(hint)) if get_origin(part) is Literal for word in get_args(part)]
 
@@ -48,7 +48,7 @@ def departures(kind: type, base: type | None) -> list[Field]:
 
 
 def same(written: str, default: Any) -> bool:
-    """Say whether a default is written so."""
+    """Return whether a default is written like this."""
     if default is None or isinstance(default, bool):
         return written == str(default).lower()
     if isinstance(default, str):

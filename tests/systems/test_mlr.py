@@ -55,7 +55,7 @@ def test_the_loss_is_the_mean_over_rounds_and_its_gradient_goes_through_them():
     logits, labels = torch.randn(2, 4, 3), torch.tensor([[1, 0, 1], [0, 0, 0], [1, 1, 1]]).bool()
     expected = 0.0
     for t in range(2):
-        for n in range(3):  # the fourth document means nothing
+        for n in range(3):  # the fourth document is padding
             for c in range(3):
                 p = sigmoid(float(logits[t, n, c]))
                 expected -= math.log(p if labels[n, c] else 1 - p) / 18

@@ -227,7 +227,7 @@ SETTINGS = {
 
 
 class Interrupting(Silent):
-    """Stops the run at an optimiser step, counted over both stages, and hears what is said."""
+    """Stops the run at an optimiser step, counted over both stages, and records its notes."""
 
     def __init__(self, at=None):
         self.at, self.steps, self.notes = at, 0, []
@@ -266,7 +266,7 @@ def test_a_killed_run_takes_the_same_steps(form, at, tiny_corpus, tmp_path):
     whole, facts = learn(tiny_corpus, tmp_path / "whole", form=form)
     with pytest.raises(KeyboardInterrupt):
         learn(tiny_corpus, tmp_path / "killed", Interrupting(at), form=form)
-    assert any((tmp_path / "killed").glob("*.safetensors"))  # or the folder would be thrown away
+    assert any((tmp_path / "killed").glob("*.safetensors"))  # otherwise the folder would be deleted
     progress = Interrupting()
     again, resumed = learn(tiny_corpus, tmp_path / "killed", progress, form=form)
     assert any(note.startswith("resuming at step") for note in progress.notes)

@@ -52,7 +52,7 @@ def test_scores_and_loss_are_those_of_all_sequences(network):
             assert float(found["final"][row, label]) == pytest.approx(mass / total, abs=1e-5)
         losses.append(math.log(total) - scores[tuple(labels[row].int().tolist())])
     assert float(network.loss(Batch(ids, layout, labels, None))) == pytest.approx(sum(losses) / 3, rel=1e-4)
-    few = network.loss(Batch(ids, layout, labels[:2], None))  # a last document that means nothing
+    few = network.loss(Batch(ids, layout, labels[:2], None))  # the last document is padding
     assert float(few) == pytest.approx(sum(losses[:2]) / 2, rel=1e-4)
 
 
@@ -64,7 +64,7 @@ def test_the_labels_are_read_in_their_order_and_both_ways(network):
     changed = states.clone()
     changed[:, 2] += 1.0
     apart = (network.head(network.sequence(changed)[0]) - network.emissions(ids, layout)).abs().amax((0, 2))
-    assert bool((apart > 1e-6).all())  # every label hears of every other
+    assert bool((apart > 1e-6).all())  # every label depends on every other
     assert network.sequence.bidirectional and network.sequence.hidden_size == 8
 
 

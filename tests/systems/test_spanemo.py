@@ -104,7 +104,7 @@ def test_both_losses_are_mixed_by_the_share(make, share):
     entropy = torch.nn.functional.binary_cross_entropy(scores, labels.float())
     expected = (1 - share) * float(entropy) + share * correlation_in_loops(scores, labels)
     assert float(network.loss(Batch(ids, layout, labels, None))) == pytest.approx(expected, rel=1e-5)
-    few = network.loss(Batch(ids, layout, labels[:3], None))  # a last document that means nothing
+    few = network.loss(Batch(ids, layout, labels[:3], None))  # the last document is padding
     entropy = torch.nn.functional.binary_cross_entropy(scores[:3], labels[:3].float())
     expected = (1 - share) * float(entropy) + share * correlation_in_loops(scores[:3], labels[:3])
     assert float(few) == pytest.approx(expected, rel=1e-5)

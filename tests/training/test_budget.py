@@ -1,4 +1,4 @@
-"""What fits a time budget: estimates, decisions, and real trainings against the clock."""
+"""Time budgets: estimates, decisions, and real training runs against the clock."""
 
 import math
 import time
@@ -102,7 +102,7 @@ def test_too_little_time_to_train_is_said_first_and_the_head_alone_learns(
 def test_too_little_time_to_read_everything_keeps_what_was_read(tiny_corpus, tiny_settings, tmp_path, monkeypatch):
     monkeypatch.setattr(budget, "ENOUGH_STEPS", 10**9)
     monkeypatch.setattr(budget, "FEWEST_STEPS", 10**9)
-    monkeypatch.setattr(session, "PIECE_SECONDS", 0.0)  # pieces of sixteen documents
+    monkeypatch.setattr(session, "PIECE_SECONDS", 0.0)  # chunks of sixteen documents
     monkeypatch.setattr(Work, "after_embedding", lambda self: 1e9 if self.documents == 32 else 0.0)
     settings = {**tiny_settings, "time_budget": 600.0}
     with denn.train(tiny_corpus, out=tmp_path / "m", **settings) as model:
@@ -120,5 +120,5 @@ def test_too_little_time_to_read_everything_keeps_what_was_read(tiny_corpus, tin
 def test_a_training_is_over_in_time(tiny_corpus, tiny_settings, tmp_path):
     begun = time.monotonic()
     with denn.train(tiny_corpus, out=tmp_path / "m", **{**tiny_settings, "time_budget": 8.0, "epochs": 10**6}) as model:
-        assert time.monotonic() - begun < 24  # three times as long would be a fault, a stalled machine is not
+        assert time.monotonic() - begun < 24  # three times as long would be a bug; a stalled machine is not
         assert model.card.training["steps"] > 0 and not model.card.training["frozen"]

@@ -1,4 +1,4 @@
-"""Callbacks: what a training tells, and to whom; the examples of the page with the libraries that they are for."""
+"""Callbacks: the events of a training run, and the examples of the documentation with their libraries."""
 
 import os
 import re
@@ -14,7 +14,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "callbacks.md"
 
 
 class Listener:
-    """Keeps what it is told."""
+    """Records all events."""
 
     def __init__(self) -> None:
         self.validations: list[Validation] = []
@@ -28,7 +28,7 @@ class Listener:
 
 
 class OnlyEnd:
-    """Hears the end alone, and breaks."""
+    """Handles only the end, and raises."""
 
     def on_end(self, model: denn.Model) -> None:
         raise RuntimeError("no room for a metric")
@@ -36,13 +36,13 @@ class OnlyEnd:
 
 @pytest.fixture
 def brief(tiny_settings) -> dict[str, object]:
-    """Arguments of a training of three epochs of four steps each, validated every two steps."""
+    """Arguments for training three epochs of four steps each, validated every two steps."""
     return {**tiny_settings, "epochs": 3, "evaluate_every": 2, "allow_poor": True}
 
 
 @pytest.fixture
 def example(tiny_corpus, brief, tmp_path, monkeypatch):
-    """A function that runs the code of a section of the page, with its `denn.train` made brief."""
+    """Return a function that runs the code of a section of the page with a shortened `denn.train`."""
     monkeypatch.chdir(tmp_path)
 
     def run(title: str) -> dict[str, object]:

@@ -84,7 +84,7 @@ def test_a_loss_counts_as_high_when_it_jumped_and_stayed():
     usual = state.usual_loss
     looks = [loss_stays_high(state, 1.01 * JUMP * usual) for _ in range(STAYED)]
     assert looks == [False] * (STAYED - 1) + [True]
-    assert state.usual_loss == usual  # what is high is not usual
+    assert state.usual_loss == usual  # a high loss does not become the usual one
     assert not loss_stays_high(state, usual)
     assert state.high_looks == 0
 

@@ -1,4 +1,4 @@
-"""Loss and gradients of a batch; recording is tried where there is a CUDA device."""
+"""Loss and gradients of a batch; recording is tested if there is a CUDA device."""
 
 import pytest
 import torch
@@ -53,5 +53,5 @@ def test_a_recorded_step_gives_what_the_step_itself_gives():
         torch.testing.assert_close(gradients(rows), loss.detach())
         for parameter, gradient in zip(module.parameters(), wanted, strict=True):
             torch.testing.assert_close(parameter.grad, gradient)
-        with torch.no_grad():  # a replay reads the weights as they are now
+        with torch.no_grad():  # a replay reads the current weights
             module.weight.add_(0.1)

@@ -1,4 +1,4 @@
-"""The start of the head: it lowers the cross-entropy on embeddings that stay as they are."""
+"""Initialising the head lowers the cross-entropy on fixed embeddings."""
 
 import pytest
 import torch
@@ -59,7 +59,7 @@ def test_the_seed_decides_the_start():
 
 
 def test_a_rejected_label_counts_more_than_one_that_is_not_given():
-    """Half of the documents of one kind have a label; of the others nobody says anything, or somebody rejects it."""
+    """Half of the documents of one kind have a label; for the others it is unknown, or rejected."""
     embeddings, labels = torch.ones(40, 8), torch.zeros(40, 1, dtype=torch.bool)
     labels[:20] = True
     shares = []

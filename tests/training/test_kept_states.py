@@ -1,4 +1,4 @@
-"""Frozen lower layers: what they make of texts is computed once and kept, and their weights stay as they are."""
+"""Frozen lower layers: their outputs are computed once and kept, and their weights do not change."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -98,7 +98,7 @@ def test_kept_states_are_those_of_the_very_same_texts(tiny_encoder, tmp_path):
 
 
 class Counting(Heard):
-    """Progress that counts the tokens that run through the frozen layers from when documents are embedded."""
+    """Progress that counts the tokens processed by the frozen layers once documents are embedded."""
 
     def __init__(self, monkeypatch):
         super().__init__()
@@ -115,7 +115,7 @@ class Counting(Heard):
 def test_fine_tuning_after_quick_starts_from_its_states(
     tiny_corpus, tiny_encoder, partly, tmp_path, monkeypatch, in_memory
 ):
-    """The model is the same, bit for bit, as one for which the frozen layers read the documents twice."""
+    """The model is bit for bit the same as if the frozen layers had read the documents twice."""
     monkeypatch.setattr(kept, "IN_MEMORY", in_memory)
     cards, tokens, stage = {}, {}, "running training documents through the frozen layers"
     for name in ("once", "twice"):

@@ -1,4 +1,4 @@
-"""Kill -9 at random moments of a training: it ends where an undisturbed one does, and no model is ever broken."""
+"""Kill -9 at random moments of training: the result is that of an undisturbed run, and no model is ever damaged."""
 
 import json
 import os
@@ -19,7 +19,7 @@ KILLS = int(os.environ.get("DENN_KILLS", "12"))
 
 
 def run(worker: subprocess.Popen[str], folder: Path, delay: float | None = None) -> bool:
-    """Let a child train a model, kill it `delay` seconds after its start, and say whether it got to the end."""
+    """Let a child train a model, kill it `delay` seconds after its start, and return whether it finished."""
     print(folder, file=worker.stdin, flush=True)
     pid = int(worker.stdout.readline().removeprefix("started "))
     killer = None if delay is None else threading.Timer(delay, kill, (pid,))
@@ -33,7 +33,7 @@ def run(worker: subprocess.Popen[str], folder: Path, delay: float | None = None)
 
 
 def kill(pid: int) -> None:
-    """Kill a child; it may just have ended, and then it waits for its parent or is gone."""
+    """Kill a child, which may have just ended."""
     try:
         os.kill(pid, signal.SIGKILL)
     except ProcessLookupError:
@@ -41,7 +41,7 @@ def kill(pid: int) -> None:
 
 
 def bits(folder: Path) -> tuple[object, ...]:
-    """Load a model, which checks every digest, and return what must be the same in every run."""
+    """Load a model, which checks every digest, and return what must be equal in every run."""
     with denn.load(folder) as model:
         assert len(model.method.store) == 30
         return model.card.digests, model.card.thresholds, model.predict(["goal match", "violin chord"])

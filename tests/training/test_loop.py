@@ -1,4 +1,4 @@
-"""The loop: the same steps again and after a kill, the best weights, and every way to stop."""
+"""The loop: reproducible steps, also after a kill, the best weights, and every way to stop."""
 
 import math
 import signal
@@ -25,7 +25,7 @@ Y = (X @ torch.randn(4, 3, generator=torch.Generator().manual_seed(1)) > 0).floa
 
 
 class Killed(BaseException):
-    """What ends a run here."""
+    """The error that ends a run in these tests."""
 
 
 class Toy:
@@ -75,7 +75,7 @@ class Toy:
 
 
 class Notes(Silent):
-    """Progress that remembers its notes."""
+    """Progress that records its notes."""
 
     def __init__(self, notes: list[str]) -> None:
         self.notes = notes
@@ -94,7 +94,7 @@ def same(a: list[torch.Tensor], b: list[torch.Tensor]) -> bool:
 
 @pytest.fixture
 def clock(monkeypatch) -> SimpleNamespace:
-    """A clock of the loop's own that stands still until it is moved."""
+    """A clock for the loop that stands still until a test advances it."""
     hands = SimpleNamespace(now=1000.0)
     hands.move = lambda seconds=1.0: setattr(hands, "now", hands.now + seconds) or 1.0
     for module in (loop, denn.clock):
@@ -106,7 +106,7 @@ def test_the_same_seed_takes_the_same_steps(tmp_path):
     runs = [Toy(tmp_path / name) for name in ("a", "b", "c")]
     torch.manual_seed(1)
     for toy, seed in zip(runs, (3, 3, 4), strict=True):
-        torch.rand(7)  # what went before does not matter
+        torch.rand(7)  # earlier draws do not matter
         toy.run(seed=seed, epochs=2)
     assert runs[0].batches == runs[1].batches
     assert same(runs[0].weights(), runs[1].weights())
@@ -155,7 +155,7 @@ def test_killed_and_resumed_ends_at_the_same_bits(tmp_path, optimiser, kills):
     settings = {"evaluate_every": 7, "optimiser": optimiser, "weight_decay": 0.01, "schedule": "linear", "clip": 1.0}
     whole = Toy(tmp_path / "whole")
     expected = whole.run(**settings)
-    for calls in kills:  # after so many steps of its own
+    for calls in kills:  # after this many steps of its own
         with pytest.raises(Killed):
             Toy(tmp_path / "killed", at={calls: die}).run(**settings)
     resumed = Toy(tmp_path / "killed")
@@ -314,7 +314,7 @@ def test_a_loss_that_jumps_and_stays_calls_for_a_validation_at_once(tmp_path):
     toy = Toy(tmp_path, at=dict.fromkeys(range(100, 160), lambda: 5.0), scores=[0.8, 0.1, 0.8, 0.8])
     state = toy.run(epochs=50, evaluate_every=90)
     (collapse,) = state.collapses
-    assert (collapse["step"], collapse["back_to"]) == (150, 90)  # five looks after the jump, thirty steps early
+    assert (collapse["step"], collapse["back_to"]) == (150, 90)  # five checks after the jump, thirty steps early
     assert collapse["why"] == "the validation score fell from 80.0 to 10.0"
 
 

@@ -1,4 +1,4 @@
-"""The pace of a training: how much slower the machine has become."""
+"""The pace of training: how much slower the machine has become."""
 
 import pytest
 

@@ -7,7 +7,7 @@ import json
 import os
 import sys
 
-import sklearn.svm  # noqa: F401  # the words learn with it, and each child would import it anew
+import sklearn.svm  # noqa: F401  # the word witness needs it; each child would import it again
 import torch
 
 import denn

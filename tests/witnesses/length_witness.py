@@ -1,4 +1,4 @@
-"""A witness from outside: long texts have frequent labels. All that a new witness takes is a file like this one."""
+"""An external witness: long texts have frequent labels. A new witness needs only a file like this one."""
 
 from __future__ import annotations
 

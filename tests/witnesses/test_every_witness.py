@@ -1,4 +1,4 @@
-"""What every witness must do, and that a new one takes one file and one line."""
+"""The contract of every witness, and that a new one takes one file and one line."""
 
 import re
 import sys

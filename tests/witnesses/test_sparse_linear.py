@@ -1,4 +1,4 @@
-"""Machines learnt from the documents that matter are those learnt from all; time, order, labels without documents."""
+"""Machines fitted near the margin equal those fitted to all documents; time, order, labels without documents."""
 
 import os
 import tracemalloc

@@ -1,4 +1,4 @@
-"""The witness of words: what it learns, says and names, how honest its scores are, time, and its files."""
+"""The word witness: what it learns, its scores and supporting words, calibration, time limits and files."""
 
 import json
 import random
@@ -54,7 +54,7 @@ LABELS = LabelSpace(("sport", "food", "law", "never"))
 
 
 def trained_on(labels):
-    """What a witness asks of its method when it is loaded."""
+    """The part of a method that a witness needs when it is loaded."""
     return SimpleNamespace(names=tuple(map(str, range(labels))))
 
 
@@ -128,7 +128,7 @@ def noisy(part, seed):
 
 
 def test_the_cost_is_chosen_by_held_out_documents():
-    """Where labels are wrong by chance, a high cost learns them by heart."""
+    """If labels are randomly wrong, a high cost memorises them."""
     seen, train = Seen(), noisy(documents(600, 3), 3)
     found = fitted(train, seen=seen).scores(texts(TEST))
     assert "choosing the cost of words" in seen.stages
@@ -186,7 +186,7 @@ def test_no_time_at_all_is_refused():
 
 @pytest.mark.parametrize(("looks", "stage"), [(1, "reading words"), (12, "weighing words"), (22, "weighing words")])
 def test_the_clock_is_read_before_anything_is_learnt(monkeypatch, looks, stage):
-    monkeypatch.setattr("denn.witnesses.ngrams.CHUNK", 30)  # ten looks at 300 documents
+    monkeypatch.setattr("denn.witnesses.ngrams.CHUNK", 30)  # ten passes over 300 documents
     seen, left = Seen(), iter([1.0] * looks)
     with pytest.raises(TrainingError, match="Time ran out"):
         fitted(left=lambda: next(left, 0.0), seen=seen)

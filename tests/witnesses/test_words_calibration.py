@@ -1,4 +1,4 @@
-"""Curves from decision values to probabilities: found again, monotone, and by the frequency of labels."""
+"""Calibration curves: recovered from samples, monotone, and dependent on label frequency."""
 
 import numpy as np
 import pytest
