@@ -37,6 +37,7 @@ def test_numbers_by_hand():
     assert headline["p_at_1"] == pytest.approx(2 / 3)
     assert (found.documents, found.unknown_labels, found.confidence) == (3, 0, 0.5)
     assert found.table.true_positives.tolist() == [2, 1, 0]
+    assert repr(found) == "Evaluation(3 documents, micro_f1=0.667, macro_f1=0.489)"
 
 
 def test_every_part_at_every_threshold():

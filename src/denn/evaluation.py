@@ -35,6 +35,10 @@ class Evaluation:
     confidence: float | None  # mean λ
     unfamiliar: float | None = None  # share of the documents that are unfamiliar; None if it was not measured
 
+    def __repr__(self) -> str:
+        shown = ", ".join(f"{name}={self.headline[name]:.3f}" for name in ("micro_f1", "macro_f1"))
+        return f"Evaluation({counted(self.documents, 'document')}, {shown})"
+
     @property
     def headline(self) -> Mapping[str, float]:
         """The final score at the one threshold tuned on validation."""

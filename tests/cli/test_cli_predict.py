@@ -216,6 +216,14 @@ def test_a_table_has_no_room_for_evidence(run, tmp_path):
     assert ran.code == 2 and ".csv files cannot include --evidence" in " ".join(ran.err.split())
 
 
+def test_a_text_in_the_place_of_a_file_is_explained(run):
+    ran = run("predict", "model", "wheat exports fell")
+    said = " ".join(ran.err.split())
+    assert (
+        ran.code == 2 and "no file 'wheat exports fell'. To tag a text, write: echo TEXT | denn predict model" in said
+    )
+
+
 def test_predictions_are_not_written_to_workbooks(run, tmp_path):
     ran = run("predict", "no model", "--output", tmp_path / "out.xlsx", stdin=b"x")
     assert ran.code == 2 and ".xlsx files cannot be written. Give an --output that ends with .csv" in ran.err

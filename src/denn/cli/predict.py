@@ -63,6 +63,10 @@ def predict(
     from denn.int8 import use_remembered
     from denn.model import load
 
+    if " " in file and not Path(file).exists():
+        raise typer.BadParameter(
+            f"there is no file {file[:60]!r}. To tag a text, write: echo TEXT | denn predict {model}"
+        )
     check_file(output, "--output")
     check_format(output, evidence)
     if file == "-" and sys.stdin.isatty():
