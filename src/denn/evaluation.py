@@ -77,7 +77,7 @@ def nothing_known_sentence(documents: Sequence[Document], known: Sequence[str]) 
     used = sorted({label for document in documents for label in document.labels})
     if not used or not set(used).isdisjoint(known):
         return None
-    theirs, ours = (", ".join(map(repr, some[:3])) + (", …" if len(some) > 3 else "") for some in (used, known))
+    theirs, ours = (", ".join(map(repr, some[:3])) + (" and more" if len(some) > 3 else "") for some in (used, known))
     return f"The model knows none of the labels of these documents: {theirs}. Its own are {ours}. Check the spelling."
 
 
