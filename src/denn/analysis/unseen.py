@@ -75,12 +75,12 @@ class Judge:
             rows = [row for document in documents if (row := self._stored.row(document)) is not None]
             embeddings, own_ids = self._stored.vectors[rows], [self._stored.documents[row].id for row in rows]
         asked = Texts(texts, lambda _: embeddings, lambda found: self._method.search(found, k, own_ids))
-        scored = {name: self._hear(name, asked) for name in self._method.witnesses}
+        scored = {name: self._scores_of(name, asked) for name in self._method.witnesses}
         labels = len(asked.neighbours.names)
         parts = {name: F.pad(part, (0, labels - part.shape[1]), value=math.nan) for name, part in scored.items()}
         return self._method.combine(parts, asked.neighbours)
 
-    def _hear(self, name: str, asked: Texts) -> Tensor:
+    def _scores_of(self, name: str, asked: Texts) -> Tensor:
         """Return a witness's scores: (n,L₀), or (n,0) if it could not learn."""
         if name == "classifier" and self._head is not None:
             with torch.inference_mode():

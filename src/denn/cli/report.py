@@ -24,7 +24,7 @@ def report(
             metavar="CORPUS", help="File or folder of labelled documents, or corpus name from `denn data list`."
         ),
     ],
-    part: Annotated[Literal["test", "valid"], typer.Option(help="Part of a known corpus to report on.")] = "test",
+    part: Annotated[Literal["test", "valid"], typer.Option(help="Split of a known corpus to report on.")] = "test",
     valid: Annotated[
         Path | None,
         typer.Option(

@@ -40,7 +40,7 @@ def parquet_rows(path: Path, columns: Columns) -> Rows:
             if header := output.readline(HEADER):
                 yield from enumerate(_rows(path, columns, json.loads(header), output), 1)
         except (pyarrow.ArrowException, OSError, ValueError):
-            output.close()  # the decoder has stopped early, or now will
+            output.close()  # stops a decoder that is still running
         _check_end(path, decoder)
 
 
