@@ -19,6 +19,13 @@ def test_a_recipe_is_complete_and_survives_json():
 
 
 @pytest.mark.parametrize(
+    ("given", "seconds"), [(None, None), (90, 90.0), ("90", 90.0), ("90s", 90.0), ("5m", 300.0), ("1h30m", 5400.0)]
+)
+def test_a_time_budget_is_in_seconds_or_written_as_on_the_command_line(given, seconds):
+    assert make_recipe("denn", {"time_budget": given}).parameters.time_budget == seconds
+
+
+@pytest.mark.parametrize(
     ("parameters", "message"),
     [
         ({"epoch": 3}, r"'denn' has no parameter 'epoch'\. Did you mean 'epochs'\? It has: .*learning_rate"),
@@ -31,6 +38,8 @@ def test_a_recipe_is_complete_and_survives_json():
         ({"warmup": 1.0}, r"warmup must be less than 1, not 1\.0"),
         ({"max_length": 2}, "max_length must be at least 3, not 2"),
         ({"pooling": "max"}, "pooling must be 'mean' or 'cls', not 'max'"),
+        ({"time_budget": "soon"}, "time_budget: 'soon' is not a time. Give one such as 90, 90s, 5m or 1h30m"),
+        ({"time_budget": -1}, "time_budget must be at least 0, not -1"),
         ({"select": None}, "select must be .* not None"),
     ],
 )

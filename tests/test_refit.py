@@ -10,7 +10,7 @@ import torch
 
 import denn
 from denn import bundle
-from denn.errors import BundleError, ConflictError, DataError
+from denn.errors import BundleError, ConfigError, ConflictError, DataError
 from denn.methods.denn import DENN
 from denn.refit_documents import FEWEST, ONE_IN
 from denn.validation import Kept, changing, digests_of
@@ -308,6 +308,11 @@ def test_leftovers_of_a_killed_refit_go_with_the_next(model):
         assert after.card.learnt == "learnt-1"
     assert not (model / "learnt-7").exists() and not (model / "validation-4").exists()
     assert not (model / "bundle.json.part").exists()
+
+
+def test_a_time_budget_that_is_not_a_time_is_refused(model):
+    with pytest.raises(ConfigError, match="time_budget: 'soon' is not a time"):
+        denn.refit(model, time_budget="soon")
 
 
 def test_one_refit_at_a_time(model):

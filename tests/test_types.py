@@ -29,3 +29,6 @@ def test_long_collections_have_a_short_repr():
     documents = [denn.Document("some text", (f"label {number % 7}",)) for number in range(2000)]
     corpus = denn.Corpus(documents, test=documents[:10], name="inbox")
     assert repr(corpus) == "Corpus('inbox': 2,000 training, 0 validation, 10 test documents, 7 labels)"
+    one = denn.Corpus([denn.Document("some text", ("sport",))], name="inbox")
+    assert repr(one) == "Corpus('inbox': 1 training, 0 validation, 0 test documents, 1 label)"
+    assert repr(one.labels) == "LabelSpace(1 label: 'sport')"

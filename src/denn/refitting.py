@@ -15,7 +15,7 @@ from torch import Tensor
 from denn import bundle
 from denn.build import Silent, room
 from denn.bundle_card import Card
-from denn.clock import Clock
+from denn.clock import Clock, read_budget
 from denn.combiners.judging import NOISE, decide_by_fold, f1_values, folds_of, lead_of, precision_values
 from denn.core.thresholds import decide
 from denn.datastore import Datastore
@@ -41,7 +41,7 @@ def refit(
     *,
     valid: Sequence[Document] | None = None,
     force: bool = False,
-    time_budget: float | None = None,
+    time_budget: float | str | None = None,
     progress: Progress | None = None,
 ) -> Model:
     """Learn head, words, combination and thresholds again from the datastore; keep the encoder.
@@ -65,7 +65,7 @@ def refit_folder(
     *,
     valid: Sequence[Document] | None = None,
     force: bool = False,
-    time_budget: float | None = None,
+    time_budget: float | str | None = None,
     progress: Progress | None = None,
 ) -> Outcome:
     """Refit the model in a folder and return the outcome.
@@ -85,14 +85,14 @@ def refit_locked(
     *,
     valid: Sequence[Document] | None = None,
     force: bool = False,
-    time_budget: float | None = None,
+    time_budget: float | str | None = None,
     progress: Progress | None = None,
 ) -> Outcome:
     """Refit the model in a folder that the caller has locked with `changing`; see `refit_folder`."""
-    shown = progress or Silent()
+    shown, clock = progress or Silent(), Clock(read_budget(time_budget))
     with room(folder, "refit"), load(folder) as model:
         _clear(folder)
-        return _refit(model, folder, valid, force, Clock(time_budget), shown)
+        return _refit(model, folder, valid, force, clock, shown)
 
 
 def _refit(

@@ -52,7 +52,7 @@ class DennClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # s
         encoder: str = "minilm",
         *,
         effort: str | None = None,
-        time_budget: float | None = None,
+        time_budget: float | str | None = None,
         combination: str = "learnt",
         optimise: str = "micro_f1",
         device: str = "auto",

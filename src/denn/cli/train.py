@@ -153,15 +153,15 @@ def _settings(
     return chosen, parameters
 
 
-def _agreed(out: Path, replace: bool, time_budget: float | None) -> tuple[bool, Clock]:
+def _agreed(out: Path, replace: bool, time_budget: float | str | None) -> tuple[bool, Clock]:
     """Ask whether to replace an existing model before reading the corpus; exclude the wait from the time budget."""
     from denn import cli
-    from denn.clock import Clock
+    from denn.clock import Clock, read_budget
     from denn.refusals import existing_model
 
     asked = time.monotonic()
     replace = may_replace(existing_model(out), replace)
-    return replace, Clock(time_budget, cli.begun + time.monotonic() - asked)
+    return replace, Clock(read_budget(time_budget), cli.begun + time.monotonic() - asked)
 
 
 def may_replace(existing: Existing | None, replace: bool) -> bool:

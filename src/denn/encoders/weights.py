@@ -66,6 +66,8 @@ def locate(name: str) -> Path:
                 "(config.json, model.safetensors, tokenizer.json), as `save_pretrained` writes it."
             )
         return folder
+    if name.lower() in CARRIED:
+        raise EncoderError(f"There is no encoder {name!r}. Did you mean {name.lower()!r}?")
     return _hub_folder(name)
 
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveInt
+from pydantic import BeforeValidator, Field, NonNegativeFloat, NonNegativeInt, PositiveInt
+
+from denn.clock import read_budget
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -21,7 +23,8 @@ class Plan:
     clip: NonNegativeFloat = 0.0  # largest gradient norm; 0: no clipping
     evaluate_every: NonNegativeInt = 0  # steps between validations; 0: once per epoch
     patience: NonNegativeInt = 10  # validations without improvement before stopping; 0: never stop early
-    time_budget: NonNegativeFloat | None = None  # seconds from the start of the command to the model on disk
+    # seconds, or a string such as "5m", from the start of the command to the model on disk
+    time_budget: Annotated[NonNegativeFloat | None, BeforeValidator(read_budget)] = None
     checkpoint_seconds: NonNegativeFloat = 60.0
     seed: int = 0
 
