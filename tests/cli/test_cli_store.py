@@ -118,6 +118,7 @@ def listed(run, model, *options):
 def test_documents_are_chosen_by_what_they_are_like(run, model):
     everything = listed(run, model)
     assert len(everything) == 60
+    assert listed(run, model, "--limit", 2) == everything[:2] and run("store", "list", model, "--limit", 0).code == 2
     label = next(iter(info(run, model)["label_counts"]))
     some = listed(run, model, "--label", label)
     assert 0 < len(some) < 60

@@ -5,6 +5,8 @@ import shutil
 
 import pytest
 
+from denn.data.corpus import read_documents
+
 pytestmark = pytest.mark.slow
 
 TEXT = "referee goal stadium coach"
@@ -41,6 +43,12 @@ def test_commands_take_and_show_names(run, files, tmp_path, copied):
     assert "not in the vocabulary, added without a name: seen nowere. Did you mean 'seen nowhere'?" in ran.err
     (row,) = run("store", "list", copied, "--label", "seen nowhere").rows
     assert row["id"] == "train-0" and "http://example.org/unseen" in row["labels"]
+    assert row["names"]["http://example.org/unseen"] == "seen nowhere" and "seen nowere" not in row["names"]
+    assert run("store", "remove", copied, "train-0", "--dry-run").rows == [row]
+    exported = tmp_path / "all.jsonl"
+    exported.write_text(run("store", "list", copied).out)
+    (document,) = (one for one in read_documents(exported)[0] if one.id == "train-0")
+    assert set(document.labels) == set(row["labels"])
     said = " ".join(run("store", "info", copied).out.split())
     assert "Labels added since the training: seen nowhere" in said and "sport (" in said
     ran = run("store", "list", copied, "--label", "")

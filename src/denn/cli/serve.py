@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 MEASURE_AFTER = 5.0  # seconds after the start, when the service is up
 LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
 VARIABLE = "DENN_KEYS"
-EXAMPLE = "an editor for XML files that checks them as you type"
+EXAMPLE = "put your own text here"
 
 keys = typer.Typer(help="Create API keys for `denn serve`.", no_args_is_help=True)
 

@@ -13,6 +13,7 @@ import typer
 
 from denn.cli.options import Model, Quiet, Verbose
 from denn.cli.sources import Reading, read_file, with_reading
+from denn.cli.store_list import show_only
 from denn.cli.store_options import (
     Address,
     Before,
@@ -101,7 +102,7 @@ def remove(
     which = chosen(ids, source_file, ids_of(model, label), text, source, since, before)
     with opened(model) as store:
         if dry_run:
-            _show_only(store, which)
+            show_only(store, which, vocabulary_of(model))
             return
         selected = agreed(store, which, "remove", yes=yes, named=source_file is None and bool(ids))
         count = store.remove(selected, source=whose(by))
@@ -151,7 +152,7 @@ def relabel(
     vocabulary = vocabulary_of(model)
     with opened(model) as store:
         if dry_run:
-            _show_only(store, which)
+            show_only(store, which, vocabulary)
             return
         known = len(store.labels)
         changed = store.relabel(
@@ -205,7 +206,7 @@ def forget(
         if not isinstance(which, Where):
             which = [id for id in which if id not in kept or is_known(store, id)]
         if dry_run:
-            _show_only(store, which)
+            show_only(store, which, vocabulary_of(model))
             if kept:
                 log.info(f"Matching validation documents: {_some(kept)}")
             return
@@ -225,13 +226,16 @@ def list_documents(
     source: Source = None,
     since: Since = None,
     before: Before = None,
+    limit: Annotated[
+        int | None, typer.Option(min=1, metavar="N", help="Maximum number of documents to print; default: all.")
+    ] = None,
     quiet: Quiet = False,
     verbose: Verbose = False,
 ) -> None:
     """Print all or selected documents as JSON lines, oldest first."""
     which = chosen(ids, source_file, ids_of(model, label), text, source, since, before, everything=True)
     with opened(model, read_only=True) as store:
-        _show_only(store, which)
+        show_only(store, which, vocabulary_of(model), limit)
 
 
 @app.command()
@@ -268,20 +272,6 @@ def info(
 
 
 LISTED = ("kind", "documents", "labels", "bytes", "new_labels")
-
-
-def _show_only(store: Any, which: Any) -> None:
-    """Print the selected documents as JSON lines."""
-    from denn.types import Where
-
-    ids = store.select(which) if isinstance(which, Where) else list(which)
-    if not ids:
-        log.info("No documents match.")
-    for start in range(0, len(ids), BATCH):
-        for document in store.get(ids[start : start + BATCH]):
-            row = {"id": document.id, "labels": list(document.labels), "text": document.text}
-            row |= {"rejected": list(document.rejected)} if document.rejected else {}
-            typer.echo(json.dumps(row, ensure_ascii=False))
 
 
 def _report_new(labels: Sequence[str], vocabulary: Vocabulary) -> None:

@@ -1,0 +1,37 @@
+"""Print stored documents as JSON lines."""
+
+from __future__ import annotations
+
+import json
+import logging
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from denn.datastore import Datastore
+    from denn.types import Document, Which
+    from denn.vocabulary import Vocabulary
+
+log = logging.getLogger(__name__)
+
+BATCH = 256  # documents read at once
+
+
+def show_only(store: Datastore, which: Which, vocabulary: Vocabulary, limit: int | None = None) -> None:
+    """Print the selected documents, at most `limit` of them, with the names of labels in the vocabulary."""
+    from denn.types import Where
+
+    ids = (store.select(which) if isinstance(which, Where) else list(which))[:limit]
+    if not ids:
+        log.info("No documents match.")
+    for start in range(0, len(ids), BATCH):
+        for document in store.get(ids[start : start + BATCH]):
+            typer.echo(json.dumps(_row(document, vocabulary), ensure_ascii=False))
+
+
+def _row(document: Document, vocabulary: Vocabulary) -> dict[str, Any]:
+    row: dict[str, Any] = {"id": document.id, "labels": list(document.labels), "text": document.text}
+    row |= {"rejected": list(document.rejected)} if document.rejected else {}
+    names = vocabulary.names((*document.labels, *document.rejected))
+    return row | ({"names": names} if names else {})
