@@ -1,9 +1,10 @@
 """`denn` for the shell blocks of pages: a process that has imported everything, and a fork of it for each command.
 
-Importing torch takes two seconds, and pages have dozens of commands. Standard streams, folder, environment, exit code
-and signals are those of the shell.
+Importing torch takes two seconds, and what a training needs besides takes two more; pages have dozens of commands.
+Standard streams, folder, environment, exit code and signals are those of the shell.
 """
 
+import importlib
 import json
 import os
 import signal
@@ -12,6 +13,12 @@ import subprocess
 import sys
 from contextlib import contextmanager
 from pathlib import Path
+
+IMPORTED = (
+    "denn.build denn.cli.app denn.cli.progress denn.cli.show denn.methods.denn denn.refitting denn.report.page "
+    "denn.analysis.audit denn.combiners.learnt denn.witnesses.words denn.service.app scipy.optimize sklearn.svm "
+    "torch._dynamo"  # the first optimizer imports it
+).split()
 
 CLIENT = f"""#!{sys.executable} -IS
 import json, os, signal, socket, sys
@@ -56,10 +63,8 @@ def _run(asked: dict, streams: list[int], connection: socket.socket) -> None:
 
 def _listen(address: str) -> None:
     """Fork for every command, until this process is ended."""
-    import denn.build
-    import denn.cli.app
-    import denn.methods.denn
-    import denn.refitting  # noqa: F401
+    for name in IMPORTED:
+        importlib.import_module(name)
 
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nothing waits for the children
     server = socket.socket(socket.AF_UNIX)

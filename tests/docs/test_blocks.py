@@ -5,6 +5,7 @@ One that ends with an error has `<!-- exit code 2 -->`.
 """
 
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -29,6 +30,12 @@ RUN = [
 ADDRESS = "http://127.0.0.1:8000"  # port in the pages; tests use another one
 
 
+def copy(source: Path, target: Path) -> None:
+    """Copy a folder with models; encoders have 90 MB, are never changed in place, and become links."""
+    linked = "/encoder/model.safetensors"
+    shutil.copytree(source, target, copy_function=lambda a, b: (os.link if a.endswith(linked) else shutil.copy2)(a, b))
+
+
 @pytest.fixture(scope="module")
 def shell(tmp_path_factory):
     with commands(tmp_path_factory.mktemp("bin")) as environment:
@@ -44,7 +51,7 @@ def prepared(tmp_path_factory, shell) -> Path:
     subprocess.run(train, cwd=folder, env=shell, check=True)
     (folder / "some.jsonl").write_text('{"id": "some-id", "text": "How is VAT shown?", "labels": ["billing"]}\n')
     subprocess.run(["denn", "-q", "store", "add", "model", "some.jsonl"], cwd=folder, env=shell, check=True)
-    shutil.copytree(folder / "model", folder / "demo" / "model")  # the names of other tutorials
+    copy(folder / "model", folder / "demo" / "model")  # the names of other tutorials
     shutil.copy(folder / "test.jsonl", folder / "demo" / "test.jsonl")
     shutil.copy(folder / "inbox.jsonl", folder / "new.jsonl")
     names = {label for row in (folder / "train.jsonl").read_text().splitlines() for label in json.loads(row)["labels"]}
@@ -56,7 +63,7 @@ def prepared(tmp_path_factory, shell) -> Path:
 @pytest.fixture
 def service(prepared, shell, tmp_path):
     """The address and the write key of a service over a copy of the model."""
-    shutil.copytree(prepared / "model", tmp_path / "served" / "model")
+    copy(prepared / "model", tmp_path / "served" / "model")
     command = ["denn", "serve", "model", "--teach", "--port", "0", "--log", "none"]
     with subprocess.Popen(command, cwd=tmp_path / "served", env=shell, stdout=subprocess.PIPE, text=True) as process:
         greeting = process.stdout.readline()
@@ -75,7 +82,7 @@ def test_blocks_of_a_page_run(name, prepared, shell, tmp_path, monkeypatch, requ
         if re.search(rf"\b{tool} -", text) and not shutil.which(tool):
             pytest.skip(f"the page uses {tool}, which is not installed")
     folder = tmp_path / "page"
-    shutil.copytree(prepared, folder)
+    copy(prepared, folder)
     blocks = [block for block in blocks_of(text) if not block.reason]
     if any(re.search(r"denn train .*--out model\b", block.code) for block in blocks if not block.exit_code):
         shutil.rmtree(folder / "model")  # the page makes it
