@@ -53,7 +53,7 @@ def test_the_loss_is_measured_once(folder, monkeypatch):
 def test_too_great_a_loss_is_refused_in_a_sentence_and_auto_stays_exact(folder, monkeypatch):
     monkeypatch.setattr(int8, "MOST_LOSS", -100.0)
     monkeypatch.setattr(int8, "LEAST_GAIN", 0.0)
-    with pytest.raises(ConfigError, match=r"int8 cannot be used: int8 .* points of micro F1 on 60 .* Use --precision"):
+    with pytest.raises(ConfigError, match=r"int8 cannot be used: int8 .* points of micro-F1 on 60 .* Use --precision"):
         denn.load(folder, precision="int8")
     with denn.load(folder, precision="auto") as model:
         assert not model.method.in_int8

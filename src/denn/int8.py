@@ -59,7 +59,7 @@ class Measured:
     @property
     def sentence(self) -> str:
         """The measured loss, in words."""
-        change = f"{'loses' if self.loss > 0 else 'gains'} {abs(self.loss):.2f} points of micro F1"
+        change = f"{'loses' if self.loss > 0 else 'gains'} {abs(self.loss):.2f} points of micro-F1"
         return f"int8 {change} on {self.documents:,} validation documents"
 
 

@@ -12,6 +12,7 @@ from denn.cli import show
 from denn.errors import BundleError
 from denn.report.combination import combination_of
 
+NAMES = ("precision", "recall", "F1")
 pytestmark = pytest.mark.slow  # whole commands on models
 
 
@@ -41,12 +42,35 @@ def test_no_number_that_is_not_finite_is_printed(run, dummy, files, command, mon
     assert "confidence is nan, expected a finite number" in ran.err
 
 
-def test_tables_fit_80_columns_and_show_the_same_numbers(run, tiny_model, files):
+def test_the_model_itself_comes_first_and_alone(run, tiny_model, files):
     found = json.loads(run("evaluate", tiny_model, files / "test.jsonl", "--json").out)
     ran = run("evaluate", tiny_model, files / "test.jsonl")
     assert ran.code == 0
     assert max(len(line.rstrip()) for line in ran.out.splitlines()) <= 80
     assert "\x1b" not in ran.out
+    first, *lines = ran.out.splitlines()
+    assert first == f"DENN on 20 documents, at its tuned threshold {found['threshold']:.2f}:"
+    shown = {words[0]: words[1] for line in lines if len(words := line.split()) > 1}
+    metrics = {f"{mean}-{name}": f"{mean}_{name.lower()}" for mean in ("micro", "macro") for name in NAMES}
+    metrics |= {"example-F1": "example_f1", "empty": "empty_predictions"}
+    assert {name: shown[name] for name in metrics} == {
+        name: f"{100 * found[metric]:.1f}" for name, metric in metrics.items()
+    }
+    assert not any(line.split()[:1] in (["classifier"], ["tuned"], ["each"]) for line in lines), "no other decision"
+    assert "To compare witnesses, combinations and thresholds, add --compare." in ran.out
+    assert "Combination: learnt." in ran.out and "Mean λ" not in ran.out
+    count = round(20 * found["unfamiliar"])
+    assert f"Unfamiliar documents: {count} of 20 ({5 * count:.1f} %)" in " ".join(ran.out.split())
+    assert "The model does not know" not in ran.out
+
+
+def test_the_comparison_fits_80_columns_and_follows_the_model(run, tiny_model, files):
+    found = json.loads(run("evaluate", tiny_model, files / "test.jsonl", "--json").out)
+    ran = run("evaluate", tiny_model, files / "test.jsonl", "--compare")
+    alone = run("evaluate", tiny_model, files / "test.jsonl").out.splitlines()
+    assert ran.out.splitlines()[: len(alone) - 1] == alone[:-1]
+    assert max(len(line.rstrip()) for line in ran.out.splitlines()) <= 80
+    assert "add --compare" not in ran.out
     lines = [line.replace("λ (confidence)", "λ").split() for line in ran.out.splitlines()]
     names = [line[0] for line in lines if line[1:2] == ["0.5"]]
     assert [name for name in names if name != "words"] == ["classifier", "neighbours", "average", "λ", "DENN"]
@@ -54,12 +78,6 @@ def test_tables_fit_80_columns_and_show_the_same_numbers(run, tiny_model, files)
     metrics += ["p_at_1", "p_at_3", "p_at_5", "empty_predictions"]
     tuned = [line[1:] for line in lines if line[:1] == ["tuned"] and len(line) == 1 + len(metrics)]
     assert tuned[-1] == [f"{100 * found[metric]:.1f}" for metric in metrics]
-    assert "Combination: learnt." in ran.out and "Mean λ" not in ran.out
-    empty = round(20 * found["empty_predictions"])
-    assert f"Documents without a label at the tuned threshold: {empty} of 20." in ran.out
-    count = round(20 * found["unfamiliar"])
-    assert f"Unfamiliar documents: {count} of 20 ({5 * count:.1f} %)" in " ".join(ran.out.split())
-    assert "The model does not know" not in ran.out
 
 
 def test_the_mean_of_lambda_is_shown_where_it_decides(tiny_model, tiny_corpus, capsys):
@@ -84,7 +102,7 @@ def test_facts_that_are_no_facts_are_a_damaged_bundle(tiny_model, tiny_corpus):
 def test_a_method_without_parts_is_evaluated(run, dummy, files):
     ran = run("evaluate", dummy, files / "test.jsonl")
     assert ran.code == 0
-    assert "dummy" in ran.out
+    assert "dummy" in ran.out and "To compare thresholds, add --compare." in ran.out
     assert "classifier" not in ran.out
     assert "λ" not in ran.out
 

@@ -17,7 +17,7 @@ def test_a_page_for_a_file(run, tiny_model, files, tmp_path):
     ran = run("report", tiny_model, files / "test.jsonl", "--valid", files / "valid.jsonl", "--out", page)
     assert ran.code == 0
     found = json.loads(run("evaluate", tiny_model, files / "test.jsonl", "--json").out)
-    scores = f"micro F1 {100 * found['micro_f1']:.1f} %, macro F1 {100 * found['macro_f1']:.1f} %"
+    scores = f"micro-F1 {100 * found['micro_f1']:.1f} %, macro-F1 {100 * found['macro_f1']:.1f} %"
     assert ran.out == f"{page}: {scores} on 20 texts\n"
     html = page.read_text(encoding="utf-8")
     assert "<h1>DENN on test.jsonl</h1>" in html
@@ -71,7 +71,7 @@ def test_texts_without_any_label_that_the_model_knows_are_warned_of(run, which, 
     rows = [{"text": "violin chord", "labels": ["x"]}, {"text": "goal", "labels": ["y"]}]
     strange.write_text("".join(json.dumps(row) + "\n" for row in rows))
     ran = run("report", request.getfixturevalue(which), strange, "--out", page)
-    assert ran.code == 0 and "micro F1 0.0 %" in ran.out
+    assert ran.code == 0 and "micro-F1 0.0 %" in ran.out
     assert [line[:58] for line in warned(ran)] == ["warning: The model knows none of the labels of these texts"]
     assert '<p class="warning">The model knows none of the labels of these texts' in page.read_text(encoding="utf-8")
     rows[0]["labels"].append("sport")

@@ -37,7 +37,7 @@ def test_a_training_ends_with_what_one_wants_to_know(run, files, tmp_path, tiny_
     where, scores, heard, cut, following = lines[-5:]
     assert where == f"The model is in {out}: denn, 6 labels."
     metrics, threshold = card(out)["metrics"], card(out)["thresholds"]["final"]["overall"]
-    assert f"micro F1 {100 * metrics['micro_f1']:.1f}, macro F1 {100 * metrics['macro_f1']:.1f}" in scores
+    assert f"micro-F1 {100 * metrics['micro_f1']:.1f}, macro-F1 {100 * metrics['macro_f1']:.1f}" in scores
     assert f"threshold {threshold:.2f}" in scores
     facts = card(out)["training"]["combination"]
     assert heard.startswith("Witnesses: classifier") and heard.endswith(f"Combination: learnt. {facts['why']}")
@@ -142,7 +142,7 @@ def test_a_model_that_learnt_nothing_is_refused_unless_allowed(run, tmp_path):
     train = ["train", corpus, "--out", tmp_path / "model", "--method", "br", "--set", "jobs=1", "--quiet"]
     ran = run(*train)
     assert ran.code == 2 and len(ran.err.splitlines()) == 1
-    assert ran.err.startswith("denn: The model was not written: its micro F1 is ")
+    assert ran.err.startswith("denn: The model was not written: its micro-F1 is ")
     assert not (tmp_path / "model").exists()
     ran = run(*train, "--allow-poor")
     assert (ran.code, ran.err) == (0, "")

@@ -224,7 +224,7 @@ def _show_comparison(comparison: Comparison, names: Mapping[str, str], documents
     say(LEGEND)
     lead = {metric: 100 * lead_over_svm(comparison, metric) for metric in ("micro_f1", "macro_f1")}
     say(
-        f"DENN compared with the better of the two SVMs: micro F1 {lead['micro_f1']:+.1f}, macro F1 "
+        f"DENN compared with the better of the two SVMs: micro-F1 {lead['micro_f1']:+.1f}, macro-F1 "
         f"{lead['macro_f1']:+.1f} points.\n\nTags by number of training packages:"
     )
     rows = [

@@ -31,6 +31,9 @@ def evaluate(
         ),
     ],
     as_json: Annotated[bool, typer.Option("--json", help="Print the metrics as one JSON object.")] = False,
+    compare: Annotated[
+        bool, typer.Option("--compare", help="Also show each witness and combination at each threshold.")
+    ] = False,
     stored: Annotated[
         bool,
         typer.Option("--stored", help="The documents are in the datastore; exclude each one from its own evidence."),
@@ -60,7 +63,7 @@ def evaluate(
     if as_json:
         typer.echo(dumps(found.as_dict(), "The evaluation"))
     else:
-        show.evaluation(found, loaded.card)
+        show.evaluation(found, loaded.card, compare)
 
 
 def _write_labels(path: Path, found: Evaluation, vocabulary: Vocabulary) -> None:

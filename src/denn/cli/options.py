@@ -120,7 +120,7 @@ Precision = Annotated[
     Literal["auto", "float32", "bfloat16", "int8"],
     typer.Option(
         help="Numeric precision of the encoder. auto picks the fastest on this machine, but int8 only if it costs at "
-        "most 0.1 points of micro F1 on the model's validation documents (measured once)."
+        "most 0.1 points of micro-F1 on the model's validation documents (measured once)."
     ),
 ]
 Effort = Annotated[

@@ -79,5 +79,5 @@ def report(
     for sentence in warnings(found):
         log.warning(sentence)
     headline = found.evaluation.headline
-    scores = f"micro F1 {100 * headline['micro_f1']:.1f} %, macro F1 {100 * headline['macro_f1']:.1f} %"
+    scores = f"micro-F1 {100 * headline['micro_f1']:.1f} %, macro-F1 {100 * headline['macro_f1']:.1f} %"
     typer.echo(f"{out}: {scores} on {counted(len(documents), 'text')}")

@@ -19,6 +19,16 @@ if TYPE_CHECKING:
     from denn.report.combination import Combination
 
 logger = logging.getLogger("denn")
+HEADLINE = {
+    "micro-precision": ("micro_precision", "correct share of all predicted labels"),
+    "micro-recall": ("micro_recall", "predicted share of all correct labels"),
+    "micro-F1": ("micro_f1", "harmonic mean of the two"),
+    "macro-precision": ("macro_precision", "mean over all labels"),
+    "macro-recall": ("macro_recall", "mean over all labels"),
+    "macro-F1": ("macro_f1", "mean over all labels"),
+    "example-F1": ("example_f1", "mean over documents"),
+    "empty": ("empty_predictions", "documents without a predicted label"),
+}
 METRICS = {
     "P": "micro_precision",
     "R": "micro_recall",
@@ -106,9 +116,42 @@ def table(headers: Sequence[str], rows: Iterable[Sequence[str]], words: Collecti
     console().print(shown)
 
 
-def evaluation(found: Evaluation, card: Card) -> None:
-    """Print the scores of all systems at all thresholds, F1 by label frequency, and remarks."""
-    from denn.report.combination import combination_of, system_names
+def evaluation(found: Evaluation, card: Card, compare: bool = False) -> None:
+    """Print the scores of the model's own decision, F1 by label frequency, and remarks.
+
+    `compare` adds the scores of each witness and combination at each threshold.
+    """
+    from denn.report.combination import combination_of, system_name
+
+    say, headline = console().print, found.headline
+    on = counted(found.documents, "document")
+    say(f"{system_name(card)} on {on}, at its tuned threshold {headline['threshold']:.2f}:")
+    table(
+        ["", "percent", ""],
+        [[name, f"{100 * headline[metric]:.1f}", f"  {note}"] for name, (metric, note) in HEADLINE.items()],
+        words=(0, 2),
+    )
+    table(
+        ["training documents\nper label", "labels", "occurring\nhere", "micro-F1", "macro-F1"],
+        [
+            [band["name"], str(band["labels"]), str(band["supported"])]
+            + [f"{100 * band[metric]:.1f}" for metric in ("micro_f1", "macro_f1")]
+            for band in found.bands
+            if band["labels"]
+        ],
+    )
+    for sentence in sentences(found, combination_of(card)):
+        say(sentence)
+    if compare:
+        _comparison(found, card)
+    else:
+        what = "witnesses, combinations and thresholds" if len(found.systems) > 1 else "thresholds"
+        say(f"To compare {what}, add --compare.")
+
+
+def _comparison(found: Evaluation, card: Card) -> None:
+    """Print the scores of each witness, each combination and the model at each threshold."""
+    from denn.report.combination import system_names
 
     rows, cuts = [], []
     for system, name in system_names(found.systems, card).items():
@@ -119,25 +162,12 @@ def evaluation(found: Evaluation, card: Card) -> None:
             rows.append([name, kind, *(f"{100 * metrics[metric]:.1f}" for metric in METRICS.values())])
             name = ""
     table(["", "threshold", *METRICS], rows, words=(0, 1))
-    say = console().print
-    say(LEGEND.format(tuned=", ".join(cuts)))
-    table(
-        ["training documents\nper label", "labels", "occurring\nhere", "micro F1", "macro F1"],
-        [
-            [band["name"], str(band["labels"]), str(band["supported"])]
-            + [f"{100 * band[metric]:.1f}" for metric in ("micro_f1", "macro_f1")]
-            for band in found.bands
-            if band["labels"]
-        ],
-    )
-    for sentence in sentences(found, combination_of(card)):
-        say(sentence)
+    console().print(LEGEND.format(tuned=", ".join(cuts)))
 
 
 def sentences(found: Evaluation, combination: Combination | None) -> list[str]:
     """Return sentences on what the tables do not show."""
-    empty = round(found.headline["empty_predictions"] * found.documents)
-    remarks = [f"Documents without a label at the tuned threshold: {empty:,} of {found.documents:,}."]
+    remarks = []
     if found.familiarity_sentence:
         remarks.append(found.familiarity_sentence)
     if found.unknown_labels:

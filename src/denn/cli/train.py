@@ -186,8 +186,8 @@ def summary(out: Path, model: Model) -> list[str]:
     lines = [f"The model is in {out}: {card.method}, {counted(len(card.corpus['label_counts']), 'label')}."]
     if metrics:
         lines.append(
-            f"On {counted(card.corpus['valid'], 'validation document')}: micro F1 {100 * metrics['micro_f1']:.1f}, "
-            f"macro F1 {100 * metrics['macro_f1']:.1f}, at the tuned threshold {card.thresholds['final'].overall:.2f}."
+            f"On {counted(card.corpus['valid'], 'validation document')}: micro-F1 {100 * metrics['micro_f1']:.1f}, "
+            f"macro-F1 {100 * metrics['macro_f1']:.1f}, at the tuned threshold {card.thresholds['final'].overall:.2f}."
         )
     if combination := combination_of(card):
         lines.append(combination.sentence)
