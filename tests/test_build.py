@@ -11,9 +11,9 @@ import pytest
 import torch
 
 import denn
-from denn.build import Silent
 from denn.errors import ConfigError, DataError, DennError, TrainingError
 from denn.prediction_types import Scores
+from denn.progress import Silent
 from denn.protocols import Method
 from denn.refusals import existing_model
 from denn.registry import METHODS

@@ -10,8 +10,8 @@ from safetensors.torch import load_file
 from torch import nn
 
 import denn
-from denn.build import Silent
 from denn.errors import ConfigError
+from denn.progress import Silent
 from denn.training.head import start_head
 
 

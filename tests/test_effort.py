@@ -9,13 +9,13 @@ from safetensors.torch import load_file
 
 import denn
 from denn import tries
-from denn.build import Silent
 from denn.clock import Clock
 from denn.encoders import weights
 from denn.errors import ConfigError
 from denn.methods import effort as effort_module
 from denn.methods.contrastive import DennParameters
 from denn.methods.effort import Estimate, about, describe, with_effort
+from denn.progress import Silent
 from denn.training import budget
 from denn.training.budget import Work
 

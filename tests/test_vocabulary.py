@@ -6,9 +6,9 @@ import shutil
 import pytest
 
 import denn
-from denn.build import Silent
 from denn.bundle import read_card
 from denn.errors import BundleError
+from denn.progress import Silent
 from denn.report.gather import gather
 from denn.report.names import with_names
 from denn.report.page import render

@@ -31,6 +31,7 @@ from denn.evaluation import evaluate, systems_of, tune, untuned
 from denn.methods.effort import with_effort
 from denn.model import Model, load
 from denn.prediction_types import Calibrated
+from denn.progress import displayed
 from denn.protocols import Method, Progress
 from denn.refusals import check_corpus, locked, model_in, why_poor
 from denn.registry import METHODS, lookup
@@ -61,26 +62,12 @@ FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 READING = inspect.signature(read_corpus).parameters.keys() - {"train", "seed"}
 
 
-class Silent:
-    """Progress that is not shown; notes go to the log."""
-
-    def start(self, stage: Stage) -> None:
-        """Ignore a new stage."""
-
-    def advance(self, done: int, **values: object) -> None:
-        """Ignore progress."""
-
-    def note(self, message: str) -> None:
-        """Log a line."""
-        log.info(message)
-
-
 def train(
     corpus: object,
     *,
     out: str | Path,
     method: str = "denn",
-    progress: Progress | None = None,
+    progress: Progress | bool | None = None,
     callbacks: Sequence[object] = (),
     restart: bool = False,
     replace: bool = False,
@@ -103,33 +90,38 @@ def train(
     `with_store` also trains on its stored documents.
 
     `callbacks` are objects with `on_validation(validation)` (see `denn.callbacks.Validation`) or `on_end(model)`.
+    `progress` shows how far training is: by default in a terminal or notebook, with True always, with False never.
     """
-    folder, shown, begun = Path(out).resolve(), Watched(progress or Silent(), callbacks), time.monotonic()
-    if misplaced := sorted(READING & parameters.keys()):
-        name = misplaced[0]
-        raise ConfigError(f"{name} is a parameter of read_corpus. Write denn.train(denn.read_corpus(…, {name}=…), …).")
-    make_recipe(method, parameters)  # report unknown names before reading anything
-    corpus = corpus if isinstance(corpus, Corpus) else read_corpus(corpus)
-    chosen, origin = with_effort(method, parameters, shown, continues=continue_from is not None), None
-    if continue_from is not None:
-        origin, corpus = open_origin(continue_from, corpus, method, parameters, with_store, shown)
-        chosen = {**origin.parameters, **chosen}
-    elif with_store:
-        raise ConfigError("with_store needs a model to continue from. Add --from MODEL, or leave it out.")
-    recipe = make_recipe(method, chosen)
-    clock = clock or Clock(getattr(recipe.parameters, "time_budget", None), begun)
-    check_corpus(corpus)
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    with locked(folder):
-        if (existing := model_in(folder)) and not replace:
-            raise TrainingError(existing.refusal)
-        with room(folder, "training"):
-            model = _train(corpus, recipe, folder, shown, restart, allow_poor, clock, origin)
-    with ExitStack() as failed:
-        failed.callback(model.close)
-        shown.end(model)
-        failed.pop_all()
-    return model
+    folder, begun = Path(out).resolve(), time.monotonic()
+    with displayed(progress) as display:
+        shown = Watched(display, callbacks)
+        if misplaced := sorted(READING & parameters.keys()):
+            name = misplaced[0]
+            raise ConfigError(
+                f"{name} is a parameter of read_corpus. Write denn.train(denn.read_corpus(…, {name}=…), …)."
+            )
+        make_recipe(method, parameters)  # report unknown names before reading anything
+        corpus = corpus if isinstance(corpus, Corpus) else read_corpus(corpus)
+        chosen, origin = with_effort(method, parameters, shown, continues=continue_from is not None), None
+        if continue_from is not None:
+            origin, corpus = open_origin(continue_from, corpus, method, parameters, with_store, shown)
+            chosen = {**origin.parameters, **chosen}
+        elif with_store:
+            raise ConfigError("with_store needs a model to continue from. Add --from MODEL, or leave it out.")
+        recipe = make_recipe(method, chosen)
+        clock = clock or Clock(getattr(recipe.parameters, "time_budget", None), begun)
+        check_corpus(corpus)
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with locked(folder):
+            if (existing := model_in(folder)) and not replace:
+                raise TrainingError(existing.refusal)
+            with room(folder, "training"):
+                model = _train(corpus, recipe, folder, shown, restart, allow_poor, clock, origin)
+        with ExitStack() as failed:
+            failed.callback(model.close)
+            shown.end(model)
+            failed.pop_all()
+        return model
 
 
 def _train(

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from denn import bundle
-from denn.build import Silent, room
+from denn.build import room
 from denn.bundle_card import Card
 from denn.clock import Clock, read_budget
 from denn.combiners.judging import NOISE, decide_by_fold, f1_values, folds_of, lead_of, precision_values
@@ -26,6 +26,7 @@ from denn.methods import relearning
 from denn.methods.denn import DENN
 from denn.model import Model, load
 from denn.prediction_types import Calibrated
+from denn.progress import Silent, displayed
 from denn.protocols import Progress
 from denn.refit_documents import check_enough, divide, kept_documents, labels_of
 from denn.types import Corpus, Document, LabelSpace, Stage
@@ -42,13 +43,14 @@ def refit(
     valid: Sequence[Document] | None = None,
     force: bool = False,
     time_budget: float | str | None = None,
-    progress: Progress | None = None,
+    progress: Progress | bool | None = None,
 ) -> Model:
     """Learn head, words, combination and thresholds again from the datastore; keep the encoder.
 
     Return the model, refitted or unchanged; see `refit_folder`.
     """
-    refit_folder(path, valid=valid, force=force, time_budget=time_budget, progress=progress)
+    with displayed(progress) as shown:
+        refit_folder(path, valid=valid, force=force, time_budget=time_budget, progress=shown)
     return load(path)
 
 

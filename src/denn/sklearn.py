@@ -100,6 +100,7 @@ class DennClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # s
             model = train(
                 Corpus(*parts, labels=LabelSpace(names)),
                 out=folder / "model",
+                progress=False,  # like other scikit-learn estimators; a search fits many
                 allow_poor=True,  # like other scikit-learn estimators; scoring will show it
                 encoder=self.encoder,
                 time_budget=self.time_budget,

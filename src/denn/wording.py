@@ -4,3 +4,11 @@
 def counted(count: int, noun: str) -> str:
     """Write a count with its noun: "1 document", "2,500 documents"."""
     return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
+
+
+def span(seconds: float) -> str:
+    """Format seconds as 45s, 1m20s or 1h05m."""
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole}s"
+    return f"{whole // 60}m{whole % 60:02}s" if whole < 3600 else f"{whole // 3600}h{whole % 3600 // 60:02}m"

@@ -10,10 +10,11 @@ from pathlib import Path
 
 from denn.cli import user_message
 from denn.cli.progress import watching
-from denn.cli.show import complain, span
+from denn.cli.show import complain
 from denn.cli.sources import Reading, open_corpus
 from denn.errors import DennError
 from denn.types import Corpus
+from denn.wording import span
 from denn_bench.run import Run, clear, digest, finished, perform, take_share
 
 log = logging.getLogger("denn.bench")  # below the logger that the command line shows

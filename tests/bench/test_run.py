@@ -11,11 +11,11 @@ import pytest
 import torch
 
 import denn
-from denn.build import Silent
 from denn.clock import Clock
 from denn.config import make_recipe, read_recipe
 from denn.core.metrics import label_table, multilabel_scores
 from denn.errors import ConfigError, DataError
+from denn.progress import Silent
 from denn.types import Stage
 from denn_bench import machine as machine_module
 from denn_bench import run as run_module

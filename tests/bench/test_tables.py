@@ -6,9 +6,9 @@ import pytest
 import torch
 
 from bench_runs import a_gold, all_runs, columns, run
-from denn.build import Silent
 from denn.errors import ConfigError, DataError
 from denn.methods.contrastive import DennParameters
+from denn.progress import Silent
 from denn_bench.figures import FIGURES, draw
 from denn_bench.result import read_all
 from denn_bench.run import digest, perform, plan

@@ -8,8 +8,8 @@ import pytest
 
 import bench_runs
 from denn import registry
-from denn.cli.progress import Plain
 from denn.data.corpus import read_corpus
+from denn.progress import Plain
 from denn_bench import machine
 
 pytestmark = pytest.mark.slow  # most tests here train

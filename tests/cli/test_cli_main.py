@@ -11,8 +11,8 @@ import typer
 
 import denn
 from denn.cli.options import duration
-from denn.cli.show import span
 from denn.cli.sources import Reading
+from denn.wording import span
 
 COMMANDS = ["demo", "train", "evaluate", "predict", "store", "data"]
 

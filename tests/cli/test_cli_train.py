@@ -10,9 +10,10 @@ import sys
 import pytest
 
 import denn
-from denn.cli import progress as progress_module
-from denn.cli.progress import Bar, Pace, Plain, watching
+from denn import progress as progress_module
+from denn.cli.progress import watching
 from denn.cli.show import console
+from denn.progress import Bar, Pace, Plain
 from denn.report.combination import combination_of
 from denn.types import Stage
 

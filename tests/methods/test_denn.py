@@ -12,7 +12,6 @@ import torch
 from safetensors.torch import load_file
 
 import denn
-from denn.build import Silent
 from denn.clock import Clock
 from denn.combiners.average import Average
 from denn.config import make_recipe
@@ -21,6 +20,7 @@ from denn.errors import ConfigError
 from denn.methods.contrastive import CONTRASTS, VIEWS, DennNetwork, DennParameters, DennTraining, disagreement
 from denn.methods.denn import DENN, MATRICES
 from denn.prediction_types import Scores
+from denn.progress import Silent
 from denn.registry import COMBINERS, lookup
 from denn.training.batches import as_in
 from denn.training.neural import device_of

@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 
 import denn
-from denn.build import Silent
 from denn.clock import Clock
 from denn.config import make_recipe
 from denn.errors import TrainingError
+from denn.progress import Silent
 from denn.witnesses.words import NUMBERS, Words
 
 pytestmark = pytest.mark.slow  # trains

@@ -4,8 +4,8 @@ import pytest
 import torch
 
 import denn
-from denn.build import Silent
 from denn.cli.train import summary
+from denn.progress import Silent
 
 pytestmark = pytest.mark.slow  # trains
 

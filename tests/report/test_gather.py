@@ -7,8 +7,8 @@ import pytest
 import torch
 
 import denn
-from denn.build import Silent
 from denn.errors import BundleError, DataError
+from denn.progress import Silent
 from denn.report.gather import gather, principal_components
 from denn.types import Document
 

@@ -7,9 +7,9 @@ import pytest
 import torch
 
 import denn
-from denn.build import Silent
 from denn.core.metrics import label_table
 from denn.errors import ConfigError
+from denn.progress import Silent
 from denn.report.gather import gather
 from denn.report.page import render, write
 from denn.report.sections import labels

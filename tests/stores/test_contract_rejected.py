@@ -6,9 +6,9 @@ import pytest
 import torch
 from kinds import everything, vectors
 
-from denn.build import Silent
 from denn.datastore import Datastore
 from denn.errors import DataError, StoreError
+from denn.progress import Silent
 from denn.stores.copying import copy
 from denn.stores.embedded.temporary import MemoryStore
 from denn.types import Document, Where

@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from denn.build import Silent
 from denn.errors import StoreError
+from denn.progress import Silent
 from denn.stores.address import create_store, kind_of, open_store, use
 from denn.stores.copying import copy
 from denn.stores.embedded.store import EmbeddedStore

@@ -7,7 +7,7 @@ import postgres_server
 import pytest
 
 import denn
-from denn.build import Silent
+from denn.progress import Silent
 from denn.renewing import renew
 from denn.service.changes import Changes
 from denn.stores.address import create_store, open_store, use

@@ -10,9 +10,9 @@ from sklearn.multiclass import OneVsRestClassifier
 from sklearn.svm import LinearSVC
 
 import denn
-from denn.build import Silent
 from denn.core.metrics import multilabel_scores
 from denn.core.thresholds import decide, tune_global
+from denn.progress import Silent
 from denn.types import LabelSpace
 from denn_bench.systems.br import BR, BrParameters
 

@@ -7,8 +7,8 @@ from scipy.sparse import hstack
 from sklearn.svm import LinearSVC
 
 import denn
-from denn.build import Silent
 from denn.errors import ConfigError
+from denn.progress import Silent
 from denn.types import LabelSpace
 from denn_bench.systems.cc import CC, CcParameters, learn_chain
 from denn_bench.systems.tfidf import Tfidf

@@ -3,7 +3,7 @@
 import pytest
 
 import denn
-from denn.build import Silent
+from denn.progress import Silent
 from denn_bench.systems.dummy import Dummy, DummyParameters
 
 

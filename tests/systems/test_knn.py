@@ -8,11 +8,11 @@ import pytest
 import torch
 
 import denn
-from denn.build import Silent
 from denn.config import make_recipe
 from denn.encoders.transformer import TransformerEncoder
 from denn.errors import ConfigError
 from denn.prediction_types import Neighbours
+from denn.progress import Silent
 from denn.report.gather import gather
 from denn.report.page import render
 from denn.training.session import Training

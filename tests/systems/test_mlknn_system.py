@@ -6,7 +6,7 @@ import torch
 from scipy.sparse import csr_matrix
 
 import denn
-from denn.build import Silent
+from denn.progress import Silent
 from denn_bench.core.mlknn import neighbour_histograms, posterior
 from denn_bench.systems import mlknn
 from denn_bench.systems.mlknn import MLkNN, MlknnParameters, nearest

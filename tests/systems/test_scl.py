@@ -6,10 +6,10 @@ import pytest
 import torch
 
 import denn
-from denn.build import Silent
 from denn.config import make_recipe
 from denn.encoders.transformer import TransformerEncoder
 from denn.errors import ConfigError
+from denn.progress import Silent
 from denn.registry import METHODS, lookup
 from denn.training.session import Training
 

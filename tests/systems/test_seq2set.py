@@ -8,8 +8,8 @@ import pytest
 import torch
 
 import denn
-from denn.build import Silent
 from denn.errors import TrainingError
+from denn.progress import Silent
 from denn.training.network import Batch
 from denn_bench.encoders.words import WordEncoder
 from denn_bench.systems.seq2set import FullSetNetwork, Seq2Set, Seq2SetParameters, SetNetwork

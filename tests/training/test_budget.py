@@ -7,9 +7,9 @@ from dataclasses import replace
 import pytest
 
 import denn
-from denn.build import Silent
 from denn.clock import Clock
 from denn.errors import TrainingError
+from denn.progress import Silent
 from denn.training import budget, session
 from denn.training.budget import ENOUGH_STEPS, FEWEST_STEPS, MARGIN, Scope, Work, describe, scope_of
 

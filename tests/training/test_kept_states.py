@@ -8,11 +8,11 @@ import torch
 from safetensors.torch import load_file
 
 import denn
-from denn.build import Silent
 from denn.encoders.transformer import TransformerEncoder
 from denn.errors import ConfigError
 from denn.methods.contrastive import DennParameters, DennTraining
 from denn.methods.denn import DENN
+from denn.progress import Silent
 from denn.training import budget, kept
 from denn.training.budget import MARGIN, Work
 from denn.training.kept import KeptStates, embed, fits, keep, room_for

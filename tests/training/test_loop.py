@@ -12,8 +12,8 @@ from torch import nn
 from torch.nn import functional as F
 
 import denn.clock
-from denn.build import Silent
 from denn.errors import TrainingError
+from denn.progress import Silent
 from denn.training import checkpoint, loop
 from denn.training.guard import RECOVERIES
 from denn.training.loop import RAMP, fit

@@ -8,8 +8,8 @@ import pytest
 import torch
 
 import denn
-from denn.build import Silent
 from denn.errors import ConfigError
+from denn.progress import Silent
 from denn.registry import WITNESSES
 from denn.report.gather import gather
 from denn.report.page import render

@@ -23,7 +23,7 @@ from denn.prediction_types import Prediction
 from denn.report.combination import combination_of, system_names
 from denn.strict_json import dumps
 from denn.types import Corpus, Document
-from denn.wording import counted
+from denn.wording import counted, span
 
 if TYPE_CHECKING:
     from denn.model import Model
@@ -101,9 +101,10 @@ def run(
     model of an earlier demo without asking, unless its datastore was changed. `packages` and `settings` override
     Debian's packages and the settings tuned for them.
     """
-    from denn.build import Silent, train
+    from denn.build import train
     from denn.cli.progress import watching
     from denn.cli.train import may_replace
+    from denn.progress import Silent
     from denn.refusals import existing_model
 
     check_folder(out, "--out")
@@ -283,7 +284,7 @@ def _show_end(out: Path, seconds: float) -> None:
     """Print where the results are and what to do next."""
     model, test, report = shlex.quote(str(out / "model")), shlex.quote(str(out / "test.jsonl")), out / "report.json"
     say = show.console().print
-    say(f"\nDone in {show.span(seconds)}. The model is in {model}, and all numbers are in {report}. Next:")
+    say(f"\nDone in {span(seconds)}. The model is in {model}, and all numbers are in {report}. Next:")
     say(f"  echo 'a text editor for the terminal' | denn predict {model} --evidence", soft_wrap=True)
     say(f"  denn report {model} {test}   # a report as a web page", soft_wrap=True)
     say(f"  denn store add {model} yours.jsonl   # add packages and tags", soft_wrap=True)

@@ -95,14 +95,6 @@ def console(stderr: bool = False) -> Console:
     return Console(stderr=stderr, markup=False, emoji=False, highlight=False)
 
 
-def span(seconds: float) -> str:
-    """Format seconds as 45s, 1m20s or 1h05m."""
-    whole = round(seconds)
-    if whole < 60:
-        return f"{whole}s"
-    return f"{whole // 60}m{whole % 60:02}s" if whole < 3600 else f"{whole // 3600}h{whole % 3600 // 60:02}m"
-
-
 def table(headers: Sequence[str], rows: Iterable[Sequence[str]], words: Collection[int] = (0,)) -> None:
     """Print a table to stdout; `words` are the left-aligned columns, numbers are right-aligned."""
     from rich import box

@@ -138,9 +138,9 @@ def _settings(
     recipe: Path | None, method: str | None, given: dict[str, Any], settings: list[str]
 ) -> tuple[str, dict[str, Any]]:
     """Return the method and its parameters; options override the recipe, and --set overrides both."""
-    from denn.build import Silent
     from denn.config import accepts, make_recipe, parse_settings, read_recipe
     from denn.methods.effort import with_effort
+    from denn.progress import Silent
 
     written, parameters = (None, {}) if recipe is None else read_recipe(recipe)
     chosen = method or written or "denn"

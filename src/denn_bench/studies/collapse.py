@@ -32,7 +32,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from denn.build import Silent
 from denn.clock import Clock
 from denn.config import make_recipe, parse_settings, read_recipe
 from denn.data import aapd, eurlex57k
@@ -40,6 +39,7 @@ from denn.encoders import packed
 from denn.encoders.tokens import Tokens
 from denn.methods.contrastive import DennNetwork, DennTraining
 from denn.methods.denn import DENN
+from denn.progress import Silent
 from denn.training import checkpoint
 from denn.training.gradients import Gradients
 from denn.training.loop import _Run

@@ -17,7 +17,6 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from denn.build import Silent
 from denn.cli.demo import parts as demo_parts
 from denn.combiners.learnt import Learnt
 from denn.data.debian import load_debian
@@ -25,6 +24,7 @@ from denn.encoders.transformer import TransformerEncoder
 from denn.encoders.weights import cache_folder
 from denn.methods.contrastive import DennParameters
 from denn.prediction_types import Context
+from denn.progress import Silent
 from denn.registry import CORPORA, lookup
 from denn.training.head import start_head
 from denn.types import Corpus

@@ -16,10 +16,10 @@ from pathlib import Path
 from typing import Any
 
 import denn
-from denn.build import Silent
 from denn.config import parse_settings
 from denn.core.metrics import all_scores
 from denn.core.thresholds import decide
+from denn.progress import Silent
 from denn.witnesses.sparse_linear import available_cores
 from denn_bench.studies.machine import machine
 from denn_bench.systems.br import BR

@@ -32,7 +32,6 @@ from torch import Tensor
 
 import denn
 from denn import bundle, refit_documents
-from denn.build import Silent
 from denn.clock import Clock
 from denn.combiners.judging import decide_by_fold, f1_values, folds_of, lead_of
 from denn.data.corpus import read_documents
@@ -41,6 +40,7 @@ from denn.encoders.weights import cache_folder
 from denn.methods import relearning
 from denn.methods.denn import DENN
 from denn.model import Model
+from denn.progress import Silent
 from denn.registry import WITNESSES, lookup
 from denn.types import Corpus, Stage
 from denn.validation import Kept

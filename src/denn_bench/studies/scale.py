@@ -14,9 +14,9 @@ import time
 from pathlib import Path
 from typing import Any
 
-from denn.build import Silent
 from denn.config import make_recipe
 from denn.data.corpus import read_corpus
+from denn.progress import Silent
 from denn.types import Corpus
 from denn_bench.studies.machine import machine
 

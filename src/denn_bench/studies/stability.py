@@ -26,7 +26,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from denn.build import Silent
 from denn.clock import Clock
 from denn.config import make_recipe, parse_settings, read_recipe
 from denn.core.combine import combine, debiased_confidence, vote
@@ -34,6 +33,7 @@ from denn.core.metrics import multilabel_scores
 from denn.core.thresholds import decide, tune_global
 from denn.methods.denn import DENN
 from denn.prediction_types import Context
+from denn.progress import Silent
 from denn.registry import CORPORA, lookup
 from denn.types import Corpus
 from denn_bench.studies.machine import machine

@@ -21,11 +21,11 @@ from typing import Any
 import numpy as np
 import torch
 
-from denn.build import Silent
 from denn.clock import Clock
 from denn.core.calibration import calibration_error
 from denn.core.metrics import multilabel_scores
 from denn.core.thresholds import decide, tune_global
+from denn.progress import Silent
 from denn.types import Corpus
 from denn.witnesses.ngrams import Matrix, Ngrams, WordTokens
 from denn.witnesses.sparse_linear import Learner
