@@ -1,14 +1,16 @@
 """The process that test_refit_kill.py drives: for each line, a moment and a folder, a fork of it refits a model.
 
 The fork kills itself at the moment: when a stage begins, before or after the file is written that makes the refit
-count, or while it clears up. Forking saves importing torch for each of them.
+count, or while it clears up. Forking saves importing everything for each of them.
 """
 
 import os
 import signal
 import sys
 
+import sklearn.svm  # noqa: F401
 import torch
+import torch._dynamo  # the first optimizer imports it
 
 import denn
 from denn import bundle
@@ -54,7 +56,7 @@ def arm(moment: str) -> None:
 
 def main() -> None:
     torch.set_num_threads(1)
-    denn.load(sys.argv[1]).close()  # imports all that the children need
+    denn.load(sys.argv[1]).close()  # imports the rest of what the children need
     for line in sys.stdin:
         moment, folder = line.rstrip("\n").split("\t")
         child = os.fork()
