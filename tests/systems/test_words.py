@@ -74,7 +74,8 @@ def test_the_spread_of_random_vectors(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("content", "said"), [("cat 1 2\n", "line 1: got 2 numbers for 'cat', expected 3"), ("cat 1 2 x\n", "is no text")]
+    ("content", "said"),
+    [("cat 1 2\n", "line 1: got 2 numbers for 'cat', expected 3"), ("cat 1 2 x\n", "is not a text file")],
 )
 def test_broken_files_of_vectors(tmp_path, content, said):
     (tmp_path / "v.txt").write_text(content)

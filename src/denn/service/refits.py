@@ -114,13 +114,13 @@ class Refits:
     async def status(self) -> dict[str, Any]:
         """Describe the running refit, or the last one, whichever process ran it."""
         self._check()
-        changed: int | None = None
-        with suppress(DennError, TimeoutError):  # the datastore may be unavailable; report the rest anyway
-            async with asyncio.timeout(COUNTING):
-                changed = await self._changed()
         refitted, last = self._engine.model.card.refitted, self._last
         if last.state != "running" and refitted is not None and refitted != self._after:  # another process ran it
             last = Refit("done", ended=refitted["time"], sentence=describe(refitted), figures=_figures(refitted))
+        changed: int | None = None  # counted for the same model, even if another one is served meanwhile
+        with suppress(DennError, TimeoutError):  # the datastore may be unavailable; report the rest anyway
+            async with asyncio.timeout(COUNTING):
+                changed = await self._changed()
         return {**asdict(last), "changed_documents": changed}
 
     def _check(self) -> None:
