@@ -32,7 +32,7 @@ from denn.refit_documents import check_enough, divide, kept_documents, labels_of
 from denn.types import Corpus, Document, LabelSpace, Stage
 from denn.validation import FOLDER, Kept, changing, with_folder
 from denn.witnesses.texts import Texts
-from denn.wording import counted
+from denn.wording import counted, metric_title
 
 ESTIMATING = 10.0  # seconds for thresholds of labels that the current model has not learnt
 
@@ -240,6 +240,6 @@ def describe(facts: Mapping[str, object]) -> str:
     labels, documents, held_out = (int(str(facts[name])) for name in ("labels", "documents", "held_out"))
     return (
         f"Learnt {counted(labels, 'label')} from {counted(documents, 'document')}. On "
-        f"{counted(held_out, 'held-out document')}: {str(facts['metric']).replace('_', ' ')} {before:.1f} before and "
+        f"{counted(held_out, 'held-out document')}: {metric_title(str(facts['metric']))} {before:.1f} before and "
         f"{after:.1f} now (standard error of the difference: {error:.1f})."
     )

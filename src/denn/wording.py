@@ -1,4 +1,4 @@
-"""Numbers in sentences."""
+"""Numbers and metrics in sentences."""
 
 
 def counted(count: int, noun: str) -> str:
@@ -12,3 +12,8 @@ def span(seconds: float) -> str:
     if whole < 60:
         return f"{whole}s"
     return f"{whole // 60}m{whole % 60:02}s" if whole < 3600 else f"{whole // 3600}h{whole % 3600 // 60:02}m"
+
+
+def metric_title(name: str) -> str:
+    """Write a metric's name as prose does: "micro-F1", "precision at 5"."""
+    return name.replace("_f1", "-F1").replace("_", " ")

@@ -21,7 +21,7 @@ def test_refit(run, folder, tmp_path):
     found = run("refit", folder)
     assert found.code == 0
     assert "training the head" in found.err and "learning the words of labels: 7 labels" in found.err
-    assert "Learnt 7 labels from " in found.err and " micro f1 " in found.err
+    assert "Learnt 7 labels from " in found.err and " micro-F1 " in found.err
     assert json.loads(run("store", "info", folder, "--json").out)["new_labels"] == []
     predicted = run("predict", folder, stdin=b"gambit bishop and a knight\n").rows
     assert predicted[0]["labels"] == ["chess"]

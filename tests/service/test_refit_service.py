@@ -114,7 +114,7 @@ def test_a_refit_on_request(folder, serving):
         found = at_last(ended)
         assert found["state"] == "done" and found["stage"] is None
         assert {"starting"} < stages - {None}
-        assert found["sentence"].startswith("Learnt 7 labels from ") and "micro f1" in found["sentence"]
+        assert found["sentence"].startswith("Learnt 7 labels from ") and "micro-F1" in found["sentence"]
         assert found["figures"].keys() >= {"before", "after", "standard_error", "seconds"}
         assert found["started"] <= found["ended"] and found["changed_documents"] == 0
         text = {"text": "gambit rook and a knight"}

@@ -28,6 +28,7 @@ from denn.errors import BundleError, ConfigError
 from denn.prediction_types import Context, Parts
 from denn.strict_json import dumps
 from denn.untrusted import REMEDY, read_object
+from denn.wording import metric_title
 
 FILE = "combiner.json"
 FEWEST_DOCUMENTS, FEWEST_LABELS = 25, 50  # validation documents, and their gold labels, needed to choose
@@ -73,7 +74,7 @@ class Learnt:
         self.chosen, best, ahead, error = choose(judged)
         self.held_out = scores if self.chosen == "learnt" else _simple(self.chosen, parts, context)
         self.model = Additive.fit(parts, gold, context, self.seed) if self.chosen == "learnt" else None
-        metric = self.optimise.replace("at_k", f"at_{self.k}").replace("_", " ")
+        metric = metric_title(self.optimise.replace("at_k", f"at_{self.k}"))
         chance = ", which may be chance" if ahead < 0 and self.chosen == "learnt" else ""
         return {
             "chosen": self.chosen,

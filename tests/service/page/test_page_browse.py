@@ -179,4 +179,4 @@ def test_recent_tells_of_predictions_and_the_model(opened, service) -> None:
     expect(page.locator("#recent-summary")).to_contain_text(f"{recent['total']:,} prediction")
     assert page.locator("#recent-charts .dot").count() == len(recent["predictions"])
     expect(page.locator("#recent-charts figure").first).to_contain_text("Score of the best label")
-    expect(page.locator("#model-card")).to_contain_text("micro f1")
+    expect(page.locator("#model-card")).to_contain_text("micro-F1")

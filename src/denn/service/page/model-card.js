@@ -31,7 +31,7 @@ const LONGEST = 10; // longer lists are omitted
 /** Flatten nested objects into names and values; omit long lists and lists of objects. */
 function flat(content, before = "") {
   return Object.entries(content).flatMap(([key, value]) => {
-    const name = before + key.replaceAll("_", " ");
+    const name = before + key.replace("_f1", "-F1").replaceAll("_", " ");
     if (value === null || value === undefined || value === "") return [];
     if (Array.isArray(value)) return isShort(value) ? [[name, value.map(shown).join(", ")]] : [];
     if (typeof value === "object") return flat(value, `${name} · `);
