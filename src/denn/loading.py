@@ -61,12 +61,18 @@ def load_parts(folder: Path, device: str | None, precision: str | None) -> Loade
     parameters = make_recipe(card.method, {**trained, **given}).parameters
     learnt = {"learnt": folder / card.learnt} if card.learnt else {}  # only refitted methods take this argument
     method: Method = kind.load(folder, parameters, labels, **learnt)
-    vocabulary = read_vocabulary(folder, card.digests)
-    _choose_precision(method, card, folder, precision)
-    first = read_labels(folder).names if learnt else labels.names  # later ones may have left the datastore
-    if method.store is not None and method.store.labels[: len(first)] != first:
-        method.store.close()
-        raise BundleError(f"{folder}: the datastore's labels do not match labels.txt. Restore the folder from a copy.")
+    try:
+        vocabulary = read_vocabulary(folder, card.digests)
+        _choose_precision(method, card, folder, precision)
+        first = read_labels(folder).names if learnt else labels.names  # later ones may have left the datastore
+        if method.store is not None and method.store.labels[: len(first)] != first:
+            raise BundleError(
+                f"{folder}: the datastore's labels do not match labels.txt. Restore the folder from a copy."
+            )
+    except BaseException:
+        if method.store is not None:
+            method.store.close()
+        raise
     return Loaded(method, labels, card, vocabulary)
 
 
@@ -76,9 +82,4 @@ def _choose_precision(method: Method, card: Card, folder: Path, precision: str |
         return
     from denn.int8 import prefer_int8, require_int8
 
-    try:
-        (require_int8 if precision == "int8" else prefer_int8)(method, card, folder)
-    except BaseException:
-        if method.store is not None:
-            method.store.close()
-        raise
+    (require_int8 if precision == "int8" else prefer_int8)(method, card, folder)
