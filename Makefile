@@ -4,8 +4,9 @@ PYTHON ?= python3
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 WORKERS ?= 2
-# One thread per worker, because more would compete for the same cores.
-PYTEST = OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n $(WORKERS) --dist worksteal
+# One thread per worker, because more would compete for the same cores. With the lowest priority, because refits in a
+# service lower their own and would otherwise wait for all other tests.
+PYTEST = OMP_NUM_THREADS=1 nice -n 19 $(BIN)/python -m pytest -q -n $(WORKERS) --dist worksteal
 
 # Keep compiled tests: compiling them again takes a third of the time of the fast tests.
 unexport PYTHONDONTWRITEBYTECODE
@@ -51,12 +52,13 @@ lint: .venv/dev  ## check style and layers
 	$(BIN)/lint-imports
 
 types: .venv/dev  ## check types with mypy --strict
-	$(BIN)/mypy
+	nice -n 19 $(BIN)/mypy
 
 fast: .venv/dev  ## run the fast tests
 	$(PYTEST) -m "not slow" --hypothesis-profile=few
 
-check: lint types fast  ## run lint, types and the fast tests (under two minutes)
+check: .venv/dev  ## run lint, types and the fast tests, side by side (under a minute)
+	@$(MAKE) --no-print-directory --jobs=3 lint types fast
 
 test: lint types .venv/browser .venv/docs  ## run everything, with coverage
 	rm -f .coverage .coverage.*
@@ -64,11 +66,15 @@ test: lint types .venv/browser .venv/docs  ## run everything, with coverage
 	$(BIN)/coverage report --skip-covered --fail-under=90
 	$(BIN)/coverage report --include='src/denn/core/*,src/denn_bench/core/*' --fail-under=100
 
-# Takes an hour and needs the demo's model; `make test` runs a small sample of each.
-soak: .venv/dev demo/model  ## run 1,000 kills, thousands of damaged files, the real Annif, ten minutes of load; figures go to results/
+# Takes an hour and needs the demo's model and Caddy (apt-get install caddy); `make test` runs a small sample of each.
+soak: .venv/dev demo/model  ## run 1,000 kills, thousands of damaged files, the real Annif, ten minutes of load, ten of rolling restarts; figures go to results/
 	DENN_SOAK=$(CURDIR)/results DENN_KILLS=1000 DENN_MUTATIONS=2500 OMP_NUM_THREADS=1 \
-		$(BIN)/python -m pytest -q tests/stores/test_kill.py tests/fuzz tests/service/test_annif_backend.py
+		$(BIN)/python -m pytest -q tests/stores/test_kill.py tests/stores/test_backup_kill.py tests/fuzz tests/service/test_annif_backend.py tests/service/test_schema.py
+	DENN_KILLS=100 OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q tests/training/test_processes.py tests/training/test_kill_training.py
+	DENN_SOAK=$(CURDIR)/results OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q tests/batch
+	$(BIN)/python -m denn_bench.studies.ray_batches demo/model demo/test.jsonl --texts 100000 --speed-texts 100000 --rounds 1 --out results/ray-batches.json
 	$(BIN)/python tests/service/saturation.py demo/model --minutes 10 --out results/saturation.json
+	$(BIN)/python tests/service/rolling.py demo/model --minutes 10 --out results/rolling-restart.json
 
 demo/model:
 	$(MAKE) demo

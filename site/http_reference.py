@@ -56,7 +56,8 @@ def _operation(method: str, path: str, operation: Schema) -> Iterator[str]:
     """Write one request: what it does, its parameters, its body and its responses."""
     yield f"### {method} {path} {{#{operation['operationId']}}}\n"
     title, told = operation.get("summary", ""), operation.get("description", "")
-    yield f"{_text(told or title + '.')}\n"
+    right = f" Needs the right `{operation['x-right']}`." if "x-right" in operation else " Needs no key."
+    yield f"{_text(told or title + '.')}{right}\n"
     if parameters := operation.get("parameters"):
         yield "| Parameter | In | Type | Description |\n|---|---|---|---|"
         for one in parameters:

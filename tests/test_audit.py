@@ -57,6 +57,16 @@ def test_a_rejected_label_is_never_suggested(model, tiny_corpus):
     assert all(label not in [doubt.label for doubt in one.add] for one in suspects)
 
 
+def test_confirmed_labels_are_not_suspected_until_they_change(model, tiny_corpus):
+    chosen = clear_documents(tiny_corpus)[0]
+    model.store.relabel(chosen.id, [])
+    assert model.audit(count=1)[0].document.id == chosen.id
+    model.store.relabel(chosen.id, confirm=True)
+    assert chosen.id not in [one.document.id for one in model.audit(count=1000)]
+    model.store.undo(model.store.history(1)[0].number)
+    assert model.audit(count=1)[0].document.id == chosen.id
+
+
 @pytest.mark.parametrize("labels", [[], ["sport", "music"]])
 def test_what_a_document_is_labelled_with_does_not_change_its_own_scores(model, tiny_corpus, labels):
     chosen = clear_documents(tiny_corpus)[0]

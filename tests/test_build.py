@@ -169,6 +169,12 @@ def test_a_label_of_more_than_one_line_is_refused(brief, tmp_path, label):
     assert names(tmp_path) == set()
 
 
+def test_a_method_may_have_a_parameter_named_like_one_of_the_reader(tiny_corpus, tmp_path):
+    settings = {"word_width": 8, "max_length": 20, "epochs": 1, "device": "cpu"}
+    with denn.train(tiny_corpus, out=tmp_path / "m", method="leam", vocabulary=50, allow_poor=True, **settings) as made:
+        assert len(made.method.network.encoder.words) == 52  # with padding and the unknown word
+
+
 def test_unknown_parameters_and_methods_are_refused_at_once(tiny_corpus, tmp_path):
     with pytest.raises(ConfigError, match=r"label_columns is a parameter of read_corpus\. Write denn\.train\("):
         denn.train(tiny_corpus, out=tmp_path / "model", label_columns="*")

@@ -94,10 +94,13 @@ def test_a_changed_or_missing_file_is_named(copy, name):
         denn.load(copy)
 
 
-@pytest.mark.parametrize("number", [0, 1, "2", None])
+@pytest.mark.parametrize("number", [0, "2", None, True])
 def test_another_format_is_refused(copy, number):
     edit(copy, format=number)
-    with pytest.raises(BundleError, match=rf"has the bundle format {number!r}; this version of denn reads 2"):
+    with pytest.raises(BundleError, match=rf"is damaged: there is no bundle format {number!r}"):
+        denn.load(copy)
+    edit(copy, format=5)
+    with pytest.raises(BundleError, match=r"newer version of denn .bundle format 5; this version reads up to 4"):
         denn.load(copy)
 
 

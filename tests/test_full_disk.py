@@ -3,15 +3,20 @@
 import json
 import os
 import shutil
+import sqlite3
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 import denn
+from denn import upgrading
+from denn.backups import back_up, check, restore
 from denn.errors import DennError
+from denn.progress import Silent
 
 pytestmark = pytest.mark.slow  # trains
 
@@ -43,6 +48,16 @@ def content(folder: Path) -> dict[str, bytes]:
     """Return the files of a model, without SQLite's temporary ones."""
     files = [path for path in folder.rglob("*") if path.is_file() and not path.name.endswith(("-wal", "-shm"))]
     return {path.relative_to(folder).as_posix(): path.read_bytes() for path in files}
+
+
+def logical(folder: Path) -> dict[str, object]:
+    """Return the files below a folder, datastores as SQL: SQLite counts in a file how often its mode changed."""
+    found: dict[str, object] = dict(content(folder))
+    for name in found:
+        if name.endswith(".sqlite"):
+            with closing(sqlite3.connect(folder / name)) as connection:
+                found[name] = list(connection.iterdump())
+    return found
 
 
 def size(folder: Path) -> int:
@@ -112,3 +127,34 @@ def test_the_command_says_so_and_resumes(disk, tiny_corpus, tiny_settings, tmp_p
     ended = subprocess.run(command, capture_output=True, text=True, timeout=300)
     assert ended.returncode == 0, ended.stderr
     assert {path.name for path in disk.iterdir()} == {"model"}
+
+
+def test_backup_restore_and_upgrade_on_a_full_disk_change_nothing(disk, tmp_path):
+    formats = Path(__file__).parent / "formats"
+    model = Path(shutil.copytree(formats / "bundle-2-store-1" / "model", disk / "model"))
+    other = Path(shutil.copytree(formats / "bundle-3-store-3" / "model", disk / "other"))
+    backup = tmp_path / "backup"
+    back_up(str(model), backup, Silent())
+    work = {
+        "backup": lambda: back_up(str(model), disk / "backup", Silent()),
+        "restore": lambda: restore(str(model), backup, Silent()),
+        "upgrade": lambda: upgrading.upgrade(model, Silent()),
+        "undo": lambda: upgrading.undo(model),
+        "upgrade of bundle.json alone": lambda: upgrading.upgrade(other, Silent()),
+    }
+    for name, action in work.items():
+        (disk / "ballast").unlink(missing_ok=True)
+        before = logical(disk)
+        for kilobytes in range(0, 400, 8):
+            leave(disk, kilobytes)
+            try:
+                action()
+            except DennError as error:
+                assert "\n" not in str(error)
+                (disk / "ballast").unlink()
+                assert logical(disk) == before, f"{name} with {kilobytes} kB"
+            else:
+                break
+        assert kilobytes, name
+        (disk / "ballast").unlink()
+        assert not check(str(model), Silent()).problems

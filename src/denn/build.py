@@ -23,7 +23,7 @@ from denn import bundle
 from denn.bundle_card import Card
 from denn.callbacks import Watched
 from denn.clock import Clock
-from denn.config import Recipe, make_recipe
+from denn.config import Recipe, accepts, make_recipe
 from denn.continuing import Origin, open_origin
 from denn.data.corpus import read_corpus
 from denn.errors import BundleError, ConfigError, DataError, EncoderError, FineTuningError, NoRoomError, TrainingError
@@ -36,7 +36,7 @@ from denn.protocols import Method, Progress
 from denn.refusals import check_corpus, locked, model_in, why_poor
 from denn.registry import METHODS, lookup
 from denn.stores.first_labels import with_first_labels
-from denn.training import unfinished
+from denn.training import processes, unfinished
 from denn.training.kept import KeptStates
 from denn.training.loop import CHECKPOINT
 from denn.tries import Try, best_of_tries
@@ -95,7 +95,7 @@ def train(
     folder, begun = Path(out).resolve(), time.monotonic()
     with displayed(progress) as display:
         shown = Watched(display, callbacks)
-        if misplaced := sorted(READING & parameters.keys()):
+        if misplaced := sorted(name for name in READING & parameters.keys() if not accepts(method, name)):
             name = misplaced[0]
             raise ConfigError(
                 f"{name} is a parameter of read_corpus. Write denn.train(denn.read_corpus(…, {name}=…), …)."
@@ -109,6 +109,7 @@ def train(
         elif with_store:
             raise ConfigError("with_store needs a model to continue from. Add --from MODEL, or leave it out.")
         recipe = make_recipe(method, chosen)
+        processes.check(recipe.parameters)
         clock = clock or Clock(getattr(recipe.parameters, "time_budget", None), begun)
         check_corpus(corpus)
         folder.parent.mkdir(parents=True, exist_ok=True)
@@ -134,7 +135,7 @@ def _train(
     resumed = not restart and (workdir / CHECKPOINT).exists()
     kind: type[Method] = lookup(METHODS, recipe.method, "method")
     recipe = replace(recipe, parameters=kind.plan(recipe.parameters, corpus, clock, shown, start, resumed))
-    unfinished.open_folder(workdir, _fingerprint(corpus, recipe, origin), restart)
+    unfinished.open_folder(workdir, _fingerprint(corpus, recipe, origin), restart, processes.count())
     made = best_of_tries(
         lambda *tried: _try(corpus, workdir, shown, clock, *tried), recipe, start, workdir, shown, clock
     )

@@ -31,7 +31,7 @@ log = logging.getLogger(__name__)
 
 Result = TypeVar("Result")
 
-FORMATS = (2, 4)  # readable formats; the last one is written; 3 was never released
+FORMATS = (1, 2, 3, 4)  # readable formats; the last one is written
 MOST_FILES = 10_000
 PATIENCE = 100  # hundredths of a second
 LEARNT = ("head.safetensors", "witnesses", "combiner.json", "familiarity.json")  # a refit replaces these and labels.txt
@@ -120,11 +120,7 @@ def read(folder: Path, known: Card | None = None) -> tuple[Card, LabelSpace]:
 
     Files with the same digests in the card `known` were checked with that card, and are not read again.
     """
-    for _ in range(PATIENCE):  # a replacement briefly has no folder, between its two renames
-        if folder.exists() or not _old(folder).exists():
-            break
-        time.sleep(0.01)
-    recover(folder)
+    settle(folder)
     file = folder / "bundle.json"
     if not file.is_file():
         what = "no such folder" if not folder.exists() else "no bundle.json in it"
@@ -146,12 +142,14 @@ def read_card(folder: Path) -> Card:
     """Read bundle.json without reading the other files."""
     file = folder / "bundle.json"
     content = read_object(file, BundleError, MOST_LARGE_JSON)
-    if content.get("format") not in FORMATS:
+    found = content.get("format")
+    if type(found) is int and found > FORMATS[-1]:
         raise BundleError(
-            f"{folder} has the bundle format {repr(content.get('format'))[:40]}; this version of denn reads "
-            f"{FORMATS[0]} to {FORMATS[-1]}. "
-            "Train again, or load it with the denn version named in its bundle.json."
+            f"{folder} is from a newer version of denn (bundle format {str(found)[:40]}; this version reads up to "
+            f"{FORMATS[-1]}). Update denn."
         )
+    if type(found) is not int or found not in FORMATS:
+        raise BundleError(f"{file} is damaged: there is no bundle format {repr(found)[:40]}. {REMEDY}")
     try:
         return Card.model_validate(content)
     except ValidationError as error:
@@ -253,6 +251,15 @@ def replace(new: Path, target: Path) -> None:
         raise
     sync(target.parent)
     shutil.rmtree(old, ignore_errors=True)
+
+
+def settle(folder: Path) -> None:
+    """Wait for a replacement in progress, and repair an interrupted one."""
+    for _ in range(PATIENCE):  # a replacement briefly has no folder, between its two renames
+        if folder.exists() or not _old(folder).exists():
+            break
+        time.sleep(0.01)
+    recover(folder)
 
 
 def recover(target: Path) -> None:

@@ -38,7 +38,7 @@ class Card(BaseModel):
 
     model_config = ConfigDict(frozen=True)
 
-    format: Literal[2, 4] = 4
+    format: Literal[1, 2, 3, 4] = 4
     method: str
     parameters: dict[str, Any]
     corpus: dict[str, Any]

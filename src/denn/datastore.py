@@ -54,12 +54,14 @@ class Datastore(Protocol):
         add: Sequence[str] = (),
         drop: Sequence[str] = (),
         reject: Sequence[str] = (),
+        confirm: bool = False,
         source: str = "",
         everything: bool = False,
     ) -> int:
         """Replace the labels of documents, or `add` and `drop` some; return how many documents changed.
 
-        `reject` removes labels and records them as rejected until they are assigned again or dropped.
+        `reject` removes labels and records them as rejected until they are assigned again or dropped. `confirm` records
+        that the labels are right, even if they stay the same: audits skip the documents until they change again.
         """
 
     def forget(self, which: Which, *, source: str = "", everything: bool = False) -> int:

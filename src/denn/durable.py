@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from pathlib import Path
 
 WINDOWS = os.name == "nt"
@@ -17,6 +18,14 @@ def sync(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def keep_access(old: Path, new: Path) -> None:
+    """Give a file that will replace another one the same mode and owner, so that the same users can use it."""
+    shutil.copymode(old, new)
+    before, now = old.stat(), new.stat()
+    if (before.st_uid, before.st_gid) != (now.st_uid, now.st_gid):
+        os.chown(new, before.st_uid, before.st_gid)
 
 
 def sync_all(folder: Path) -> None:

@@ -53,6 +53,14 @@ class FineTuningError(TrainingError):
     """Fine-tuning failed because time was too short or it diverged; a model without it may still be good."""
 
 
+class LostProcessError(TrainingError):
+    """Another process of the same training run has ended."""
+
+
+class BatchError(DennError):
+    """Some partitions of a batch could not be processed."""
+
+
 class MissingExtraError(DennError):
     """An optional dependency is not installed."""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn, Self, cast
@@ -24,13 +24,24 @@ from denn.evaluation import (
     nothing_known_sentence,
     stored_copies,
 )
+from denn.label_editing import (
+    Merges,
+    change_number,
+    check_known,
+    check_mergeable,
+    edit,
+    merge_scores,
+    merged,
+    renamed,
+    with_merges,
+)
 from denn.loading import load_parts, locate
 from denn.methods.new_labels import NewLabels
 from denn.prediction_types import Neighbour, Prediction, Scores
 from denn.predictions import checked, neighbours_with_texts, predictions
 from denn.protocols import Method, Progress, Retriever
 from denn.text_batches import batch_size, check_list, in_batches
-from denn.types import Document, LabelSpace, Which
+from denn.types import Document, LabelSpace, Where, Which
 from denn.validation import forget
 from denn.vocabulary import Vocabulary
 from denn.wording import counted
@@ -59,6 +70,7 @@ class Model:
         self.card = card
         self.vocabulary = vocabulary  # names of labels, including later ones; empty if labels are their own names
         self.folder: Path | None = None  # the folder that it was loaded from
+        self._merges = Merges()
         # Used only for labels in a datastore, so the method is a Retriever.
         self._new = NewLabels(cast(Retriever, method), {part: tuned.overall for part, tuned in card.thresholds.items()})
 
@@ -153,8 +165,10 @@ class Model:
     ) -> Scores:
         """Score texts in one batch, on the method's device; `embeddings` come from `Method.embed_ahead`."""
         if embeddings is None:
-            return checked(self.method.scores(texts, own_ids))
-        return checked(cast(Retriever, self.method).scores(texts, own_ids, embeddings))
+            scores = self.method.scores(texts, own_ids)
+        else:
+            scores = cast(Retriever, self.method).scores(texts, own_ids, embeddings)
+        return checked(merge_scores(scores, self.merges()))
 
     def later_thresholds(self, scores: Scores) -> dict[str, Tensor]:
         """Return each part's thresholds for the labels in these scores that were added after training, in order."""
@@ -166,9 +180,21 @@ class Model:
         self._new.defer(seconds, share)
 
     def label_counts(self) -> dict[str, int]:
-        """Count the documents of each label in the datastore, or in the training split if there is no datastore."""
+        """Count the documents of each label in the datastore, or in the training split if there is no datastore.
+
+        Labels that no document carries any more are left out if they were added after training or merged.
+        """
         if self.method.store is not None:
-            return self.method.store.label_counts()
+            counts, merged = self.method.store.label_counts(), self.merges()
+            return {
+                label: count
+                for label, count in counts.items()
+                if count or (label in self.labels and label not in merged)
+            }
+        return self.training_counts()
+
+    def training_counts(self) -> dict[str, int]:
+        """Return the number of documents of each label that the model was trained or refitted on."""
         return dict(zip(self.labels.names, self.card.corpus["label_counts"], strict=True))
 
     def label_thresholds(self, labels: Sequence[str]) -> list[float]:
@@ -177,17 +203,20 @@ class Model:
         later = self._new.of([label for label in labels if label not in self.labels])
         return [tuned if label in self.labels else later[label] for label in labels]
 
-    def evaluate(self, documents: object, *, stored: bool = False, min_labels: int = 0) -> Evaluation:
+    def evaluate(
+        self, documents: object, *, stored: bool = False, min_labels: int = 0, scores: Scores | None = None
+    ) -> Evaluation:
         """Compare predictions with labels, for documents or anything that `read_corpus` takes as a split.
 
         `stored` means that the documents may be in the datastore under their own ids; each one is then excluded from
-        its own evidence.
+        its own evidence. `scores` are those of the documents, if they were computed before.
         """
         documents = with_ids(labelled(documents, "train" if stored else "document"), self.vocabulary)
+        documents = with_merges(documents, self.merges())
         own_ids = [document.id for document in documents] if stored else None
         if own_ids and not set(own_ids) & set(self.store.ids()):
             raise DataError("None of the documents' ids is in the datastore. Evaluate them without --stored.")
-        scores = self.scores([document.text for document in documents], own_ids)
+        scores = scores or self.scores([document.text for document in documents], own_ids)
         store = None if stored else self.method.store
         if store is not None and (copies := stored_copies(documents, scores, store)):
             log.warning(
@@ -196,14 +225,15 @@ class Model:
             )
         if warning := nothing_known_sentence(documents, scores.names):
             log.warning(warning)
-        counts = dict(zip(self.labels.names, self.card.corpus["label_counts"], strict=True))
+        counts = self.training_counts()
         later = self.later_thresholds(scores)
         return evaluate(scores, documents, self.card.thresholds, counts, min_labels, later=later)
 
     def queue(self, texts: Iterable[str | Document], *, count: int = 100) -> list[Queued]:
         """Choose the unlabelled texts that would teach the model most: uncertain, unfamiliar, and unlike each other.
 
-        Duplicates count once. Any number of texts can be read; only ten times `count` candidates stay in memory.
+        Duplicates count once. A document that is already stored, without labels, is excluded from its own evidence.
+        Any number of texts can be read; only ten times `count` candidates stay in memory.
         """
         from denn.analysis.queue import queue
 
@@ -215,7 +245,8 @@ class Model:
     ) -> list[Suspect]:
         """Find documents whose labels look wrong, in the datastore or among those given, most suspicious first.
 
-        Each document is judged without what its own labels taught the model. Rejected labels are never suggested.
+        Each document is judged without what its own labels taught the model. Rejected labels are never suggested, and
+        stored documents whose labels were confirmed (`Datastore.relabel`) are skipped until they change.
         """
         from denn.analysis.audit import audit
 
@@ -240,11 +271,17 @@ class Model:
         read = with_ids(labelled(documents, part=None), self.vocabulary)  # the store assigns missing ids
         return self.store.add(read, self.embed([document.text for document in read]), source=source)
 
-    def never_given(self, labels: Iterable[str]) -> str | None:
-        """Return a warning about new labels that the model cannot predict, because it does not use neighbours."""
+    def label_warning(self, labels: Iterable[str]) -> str | None:
+        """Return a warning about labels of added documents: some were merged, or cannot be predicted yet."""
+        labels = list(dict.fromkeys(labels))
+        if merged := next((label for label in labels if label in self.vocabulary.replaced), None):
+            return (
+                f"The label {merged!r} was merged into {self.vocabulary.replaced[merged]!r}, but documents have it "
+                "again, so the model predicts it again. Merge it once more if this was not intended."
+            )
         if "neighbours" in self.card.parameters.get("witnesses", ("neighbours",)):
             return None
-        new = [label for label in dict.fromkeys(labels) if label not in self.labels]
+        new = [label for label in labels if label not in self.labels]
         if not new:
             return None
         more = f" (and {len(new) - 1:,} more)" if len(new) > 1 else ""
@@ -265,6 +302,48 @@ class Model:
     def forget(self, which: Which, *, source: str = "", everything: bool = False) -> int:
         """Permanently delete documents, including validation documents, and return how many; see `Datastore.forget`."""
         return forget(self.folder, self.store, which, source=source, everything=everything)
+
+    def rename_label(self, label: str, name: str) -> None:
+        """Give a label another name, durably; nothing else about the model or its datastore changes.
+
+        The label itself is its id, which stays: documents, files and `Prediction.labels` keep it, and
+        `Prediction.vocabulary`, tables and pages show the name. Requests may use either.
+        """
+        label = self.vocabulary.id(label)
+        known = self._known_labels()
+        check_known([label], known)
+        self._edit(lambda vocabulary: renamed(vocabulary, known, label, name))
+
+    def merge_labels(self, labels: Sequence[str], into: str, *, source: str = "") -> int:
+        """Give all documents of some labels another label instead, as one change; return how many documents changed.
+
+        Until a refit, the label gets the highest score of itself and those merged into it, and they are no longer
+        predicted. Undoing the change in the datastore's history undoes the merge.
+        """
+        check_list(labels, "merge_labels")
+        gone, kept = self.vocabulary.ids(labels), self.vocabulary.id(into)
+        check_known([*gone, kept], self._known_labels())
+        check_mergeable(gone, kept, self.store)
+        # First: a merge without its change can be repeated, but a change without its merge would still be predicted.
+        self._edit(lambda vocabulary: merged(vocabulary, gone, kept))
+        count = self.store.relabel(Where(labels=gone), add=[kept], drop=gone, source=source)
+        change = change_number(self.store, source, count)
+        self._edit(lambda vocabulary: merged(vocabulary, gone, kept, change))
+        return count
+
+    def merges(self) -> dict[str, str]:
+        """Return merged labels, each with the label that stands for it; see `merge_labels`."""
+        return self._merges.of(self.vocabulary, self.method.store)
+
+    def _known_labels(self) -> tuple[str, ...]:
+        stored = () if self.method.store is None else self.method.store.labels
+        return tuple(dict.fromkeys((*self.labels.names, *stored)))
+
+    def _edit(self, change: Callable[[Vocabulary], Vocabulary]) -> None:
+        if self.folder is None:
+            raise BundleError("This model has no folder yet. Load it with denn.load, then change its labels.")
+        card, self.vocabulary = edit(self.folder, change)
+        self.card = self.card.model_copy(update={"digests": card.digests})
 
     def push_to_hub(
         self,

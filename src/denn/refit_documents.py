@@ -57,8 +57,9 @@ def kept_documents(model: Model, folder: Path, valid: Sequence[Document] | None,
         return kept
     if not valid:
         raise DataError("Got no validation documents, expected at least one.")
-    given = with_ids(valid, model.vocabulary)
-    named = [replace(one, id=one.id or f"valid-{number}") for number, one in enumerate(given)]
+    named = [
+        replace(one, id=one.id or f"valid-{number}") for number, one in enumerate(with_ids(valid, model.vocabulary))
+    ]
     shown.start(Stage("embedding validation documents", len(named)))
     pieces = []
     for start in range(0, len(named), 256):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import cast
@@ -22,6 +22,7 @@ from denn.datastore import Datastore
 from denn.durable import sync_all
 from denn.errors import ConflictError
 from denn.evaluation import evaluate, tune
+from denn.label_editing import with_merges
 from denn.methods import relearning
 from denn.methods.denn import DENN
 from denn.model import Model, load
@@ -109,7 +110,8 @@ def _refit(
         )
     kept = kept_documents(model, folder, valid, shown)
     seen = _last_change(store)
-    learnt, vectors, judged = divide(store, kept, method, shown)
+    now = replace(kept, documents=with_merges(kept.documents, model.merges()))  # kept as they are: merges can be undone
+    learnt, vectors, judged = divide(store, now, method, shown)
     check_enough(folder, kept, len(judged.documents))
     held = [one for one, own_id in zip(judged.documents, judged.own_ids, strict=True) if own_id is not None]
     labels = labels_of(bundle.read_labels(folder).names, store.labels, learnt, held)

@@ -9,6 +9,7 @@ from denn.bundle_card import Card
 from denn.errors import BundleError
 from denn.model import Model
 from denn.registry import METHODS, lookup
+from denn.vocabulary_file import read_vocabulary, vocabulary_in
 
 
 def renew(model: Model) -> Model | None:
@@ -25,15 +26,31 @@ def _renew(model: Model, folder: Path) -> Model | None:
     card = read_card(folder)
     if _origin(card) != _origin(model.card):
         raise BundleError(f"{folder} now contains another model, trained at {card.created}. Load it to use it.")
+    vocabulary = model.vocabulary
+    if names := _vocabulary(card) != _vocabulary(model.card):
+        vocabulary = read_vocabulary(folder, card.digests)
     if (card.learnt, card.refitted) == (model.card.learnt, model.card.refitted):
-        return None
+        return _as(folder, Model(model.method, model.labels, _updated(card, model), vocabulary)) if names else None
     card, labels = read(folder, known=model.card)
     learnt = folder / card.learnt if card.learnt else None
     kind = lookup(METHODS, card.method, "method")
     method = kind.load(folder, model.method.parameters, labels, learnt, shared=model.method)
-    renewed = Model(method, labels, card.model_copy(update={"parameters": model.card.parameters}), model.vocabulary)
-    renewed.folder = folder
-    return renewed
+    return _as(folder, Model(method, labels, _updated(card, model), vocabulary))
+
+
+def _updated(card: Card, model: Model) -> Card:
+    return card.model_copy(update={"parameters": model.card.parameters})
+
+
+def _as(folder: Path, model: Model) -> Model:
+    model.folder = folder
+    return model
+
+
+def _vocabulary(card: Card) -> dict[str, str]:
+    """Return the file of the vocabulary with its digest, if there is one."""
+    name = vocabulary_in(card.digests)
+    return {} if name is None else {name: card.digests[name]}
 
 
 def _origin(card: Card) -> tuple[object, ...]:

@@ -142,12 +142,15 @@ class Where:
     source: str | None = None  # its last change came from this source
     since: datetime | None = None  # its last change was at this time or later; a time without a zone is local
     before: datetime | None = None  # its last change was earlier
+    action: str | None = None  # its last change was of this kind: add, relabel, confirm or undo
+    unlabelled: bool = False  # it has no labels, and rejects none
 
     def __post_init__(self) -> None:
         if isinstance(self.labels, str):
             raise TypeError(f"labels must be a list of strings, got the string {self.labels!r}")
         object.__setattr__(self, "labels", tuple(self.labels))
-        for name, value in (*(("label", label) for label in self.labels), ("text", self.text), ("source", self.source)):
+        given = (("text", self.text), ("source", self.source), ("action", self.action))
+        for name, value in (*(("label", label) for label in self.labels), *given):
             if value == "":
                 raise ValueError(f"got an empty {name} to filter documents by, expected a value. Leave it out instead.")
 
@@ -166,9 +169,13 @@ class Change:
 
     number: int  # unique and increasing
     time: datetime  # in UTC
-    action: str  # add, remove, relabel, forget or undo
+    action: str  # add, remove, relabel, confirm, forget or undo
     source: str  # who or what made the change, as the caller named it
     documents: int  # number of documents changed
+    undoes: int | None = None  # number of the change that this one reverted
+    undone: bool = False  # whether another change reverted it
+    undoable: bool = True  # false if it can never be reverted: forgetting, or changes that `vacuum` cleared
+    ids: tuple[str, ...] = ()  # the first of the documents
 
 
 class Fitted(NamedTuple):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from denn.errors import DennError
@@ -124,10 +125,17 @@ def _is_finite(tensor: Tensor) -> bool:
     return bool(tensor.sum().isfinite()) or bool(tensor.isfinite().all())
 
 
-def load_weights(module: nn.Module, path: Path, error: type[DennError], *, without: str | None = None) -> None:
+def load_weights(
+    module: nn.Module,
+    path: Path,
+    error: type[DennError],
+    *,
+    without: str | None = None,
+    former: Mapping[str, str] = MappingProxyType({}),
+) -> None:
     """Load a module's weights, ideally on the device `meta`, from a file with the same names, types and shapes.
 
-    Weights whose names begin with `without` are neither in the file nor changed.
+    Weights whose names begin with `without` are neither in the file nor changed. A file may have the `former` names.
     """
     names = {kind: name for name, kind in TYPES.items()}
     own = {
@@ -135,7 +143,13 @@ def load_weights(module: nn.Module, path: Path, error: type[DennError], *, witho
         for name, tensor in module.state_dict().items()
         if without is None or not name.startswith(without)
     }
-    module.load_state_dict(read_tensors(path, own, error), strict=False, assign=True)
+    old = {former.get(name, name): name for name in own}
+    if old.keys() == header(path, error).keys():
+        tensors = read_tensors(path, {name: own[old[name]] for name in old}, error)
+        tensors = {old[name]: tensor for name, tensor in tensors.items()}
+    else:
+        tensors = read_tensors(path, own, error)
+    module.load_state_dict(tensors, strict=False, assign=True)
 
 
 def _fits(found: Shape, expected: Shape) -> bool:

@@ -26,6 +26,7 @@ from denn.untrusted import REMEDY, header, read_tensors, read_text
 
 FOLDER, DOCUMENTS, VECTORS = "validation", "documents.jsonl", "vectors.safetensors"
 MOST_BYTES = 64 * 2**20  # limit for the kept documents; if there are more, only some are kept
+SOME_BYTES = 2**20  # read when only some of them are needed
 
 
 @dataclass(frozen=True)
@@ -54,11 +55,7 @@ class Kept:
         width = (shapes.get("vectors") or (0, None))[-1]
         expected = {"vectors": ("F32", (len(lines), width)), "trained": ("I64", (None,))}
         tensors = read_tensors(folder / VECTORS, expected, BundleError)
-        try:
-            documents = [_document(json.loads(line)) for line in lines]
-        except (ValueError, TypeError, KeyError, RecursionError, DataError) as error:
-            raise BundleError(f"{folder / DOCUMENTS} is damaged: a line is not a document. {REMEDY}") from error
-        return cls(documents, tensors["vectors"], tensors["trained"])
+        return cls(_documents(lines, folder / DOCUMENTS), tensors["vectors"], tensors["trained"])
 
     def without(self, ids: Collection[str]) -> Kept:
         """Return a copy without some of the documents."""
@@ -112,9 +109,22 @@ def matching(folder: Path | None, which: Which) -> set[str]:
     documents = Kept.load(folder / card.validation).documents
     if not isinstance(which, Where):
         return {str(document.id) for document in documents} & set(as_ids(which))
-    if (which.source, which.since, which.before) != (None, None, None):
+    if (which.source, which.since, which.before, which.action) != (None, None, None, None):
         return set()
     return {str(document.id) for document in documents if _matches(document, which)}
+
+
+def some_kept(folder: Path, count: int) -> list[Document]:
+    """Return at most `count` of the documents that a model keeps, without reading all of them."""
+    if not (name := bundle.read_card(folder).validation):
+        return []
+    path = folder / name / DOCUMENTS
+    try:
+        with path.open("rb") as file:
+            lines = file.read(SOME_BYTES).split(b"\n")[:-1]  # the last one is empty or incomplete
+    except OSError as error:
+        raise BundleError(f"{path} cannot be read: {error.strerror}. {REMEDY}") from error
+    return _documents(lines[:count], path)
 
 
 def is_known(store: Datastore, id: str) -> bool:
@@ -124,7 +134,8 @@ def is_known(store: Datastore, id: str) -> bool:
 
 def _matches(document: Document, where: Where) -> bool:
     carries = not where.labels or not set(where.labels).isdisjoint(document.labels)
-    return carries and (where.text is None or where.text in document.text)
+    blank = not where.unlabelled or not (document.labels or document.rejected)
+    return carries and blank and (where.text is None or where.text in document.text)
 
 
 def _drop(folder: Path, ids: Collection[str]) -> None:
@@ -149,6 +160,13 @@ def _line(document: Document) -> bytes:
     row = {"id": document.id, "labels": document.labels, "text": document.text}
     row |= {"rejected": document.rejected} if document.rejected else {}
     return json.dumps(row).encode() + b"\n"
+
+
+def _documents(lines: Iterable[str | bytes], path: Path) -> list[Document]:
+    try:
+        return [_document(json.loads(line)) for line in lines]
+    except (ValueError, TypeError, KeyError, RecursionError, DataError) as error:
+        raise BundleError(f"{path} is damaged: a line is not a document. {REMEDY}") from error
 
 
 def _document(row: dict[str, object]) -> Document:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Any
 
 from denn.errors import DataError
 
@@ -17,6 +18,8 @@ class VocabularyEntry:
     id: str
     name: str
     description: str = ""
+    replaced_by: str = ""  # id of the label that this one was merged into
+    replaced_in: int = 0  # number of the change of the datastore that did so; 0 until it is known
 
 
 @dataclass(frozen=True)
@@ -47,6 +50,23 @@ class Vocabulary:
 
     def __repr__(self) -> str:
         return f"Vocabulary({len(self):,} entries)"
+
+    @cached_property
+    def replaced(self) -> Mapping[str, str]:
+        """Labels that were merged into others: id → id."""
+        return {entry.id: entry.replaced_by for entry in self.entries if entry.replaced_by}
+
+    def replaced_in(self, label: str) -> int:
+        """Return the number of the change that merged a label; 0 if it is unknown."""
+        entry = self._entry.get(label)
+        return 0 if entry is None else entry.replaced_in
+
+    def with_entry(self, label: str, **changes: Any) -> Vocabulary:
+        """Return a vocabulary in which the entry of a label, new if it had none, has other values."""
+        entry = replace(self._entry.get(label, VocabularyEntry(label, label)), **changes)
+        if label in self._entry:
+            return Vocabulary(tuple(entry if one.id == label else one for one in self.entries))
+        return Vocabulary((*self.entries, entry))
 
     def name(self, label: str) -> str:
         """Return the name of a label; one that is not in the vocabulary is its own name."""

@@ -51,9 +51,28 @@ def test_every_recipe_on_every_corpus_with_every_seed(bench, tmp_path):
     assert {path.stem for path in (tmp_path / "results").iterdir()} == names
     data = json.loads((tmp_path / "results" / "tiny2-good-1.json").read_text())
     micro, macro = (100 * data["test"]["systems"]["final"]["tuned"][name] for name in ("micro_f1", "macro_f1"))
-    assert f"tiny2-good-1: micro/macro F1 {micro:.1f}/{macro:.1f} on 20 test documents" in ran.err
+    assert f"tiny2-good-1: micro/macro-F1 {micro:.1f}/{macro:.1f} on 20 test documents" in ran.err
     assert (data["seed"], data["recipe"]["parameters"]["seed"]) == (1, 1)
     assert not list((tmp_path / "work").iterdir())
+
+
+def test_a_search_scores_combinations_on_validation_and_resumes(run, bench, tmp_path):
+    out = tmp_path / "search.jsonl"
+    folders = ["--recipes", tmp_path / "recipes", "--work", tmp_path / "work", "--data-dir", tmp_path / "data"]
+
+    def search(*choices):
+        return run("bench", "search", "tiny", "good", *choices, "--out", out, *folders)
+
+    ran = search("--try", "alpha=0,0.1", "--try", "k=3")
+    lines = [json.loads(line) for line in out.read_text().splitlines()]
+    assert ran.code == 0 and [line["settings"] for line in lines] == [{"alpha": 0, "k": 3}, {"alpha": 0.1, "k": 3}]
+    assert all(0 < line["valid_micro_f1"] <= 1 for line in lines)
+    best = max(lines, key=lambda line: line["valid_micro_f1"])
+    assert ran.out.splitlines()[2].startswith(f"| alpha = {best['settings']['alpha']}, k = 3 | ")
+    assert [line["recipe"]["parameters"]["alpha"] for line in lines] == [0.0, 0.1]
+    more = search("--try", "alpha=0,0.1,0.2", "--try", "k=3")
+    assert more.code == 0 and len(out.read_text().splitlines()) == 3  # the first two were known
+    assert search("--try", "alpha").code == 2
 
 
 def test_a_share_of_the_training_documents(bench, tmp_path):

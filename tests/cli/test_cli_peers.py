@@ -33,7 +33,7 @@ def peers(run, files, tmp_path, monkeypatch):
 def test_from_a_corpus_to_a_table(peers, run, tmp_path):
     ran = peers("--peers", "svm", "--minutes", "1,5")
     assert ran.code == 0
-    assert "svm on tiny, 1 min, seed 0: micro/macro F1" in ran.err and "5 min, seed 0: already done" in ran.err
+    assert "svm on tiny, 1 min, seed 0: micro/macro-F1" in ran.err and "5 min, seed 0: already done" in ran.err
     (line,) = (tmp_path / "peers.jsonl").read_text().splitlines()  # it finished early, so it need not run again
     assert json.loads(line)["failure"] is None
     assert "1 min, seed 0: already done" in peers("--peers", "svm", "--minutes", "1").err
@@ -48,7 +48,7 @@ def test_from_a_corpus_to_a_table(peers, run, tmp_path):
 def test_a_corpus_that_cannot_be_read_does_not_stop_the_others(peers, tmp_path):
     ran = peers("--peers", "svm", "--corpora", "aapd,tiny", "--minutes", "1")
     assert ran.code == 2 and "aapd: The corpus aapd was not found at" in ran.err
-    assert "svm on tiny, 1 min, seed 0: micro/macro F1" in ran.err
+    assert "svm on tiny, 1 min, seed 0: micro/macro-F1" in ran.err
 
 
 def test_wrong_options_end_before_any_work(peers, run, tmp_path, monkeypatch):

@@ -12,8 +12,10 @@ import pytest
 
 import denn
 from denn.cli import main
-from denn.cli.prediction_files import as_row
+from denn.cli.output import writing
 from denn.data.corpus import read_documents
+from denn.errors import ConfigError
+from denn.prediction_files import as_row
 from denn.prediction_types import Prediction
 
 pytestmark = pytest.mark.slow  # whole commands on models
@@ -255,3 +257,13 @@ def test_lines_stay_lines_if_they_are_meant_or_no_header(run, tiny_model, tmp_pa
     assert len(run("predict", tiny_model, tmp_path / "export.dat", "--input-format", "csv").rows) == 2
     assert run("predict", tiny_model, tmp_path / "export.dat").code == 2
     assert run("predict", tiny_model, "--input-format", "csv", stdin=b"body\nx\n").code == 2
+
+
+def test_two_commands_do_not_write_one_file(tmp_path):
+    with writing(tmp_path / "out.jsonl") as first:
+        first.write(b"first")
+        with pytest.raises(ConfigError, match=r"Another process is writing .*out\.jsonl"):
+            with writing(tmp_path / "out.jsonl"):
+                pass
+    assert (tmp_path / "out.jsonl").read_bytes() == b"first"
+    assert [path.name for path in tmp_path.iterdir()] == ["out.jsonl"]

@@ -216,6 +216,15 @@ def test_history_and_undo(run, model):
     assert ran.code == 2 and "Undo that first" in ran.err
 
 
+def test_labels_are_confirmed_and_unlabelled_documents_listed(run, model):
+    assert "confirmed 1 document" in run("store", "relabel", model, "train-4", "--confirm").err
+    assert json.loads(run("store", "history", model, "--json").out.splitlines()[0])["action"] == "confirm"
+    run("store", "relabel", model, "train-5", "--drop", "sport", "--drop", "music", "--yes")
+    blank = [json.loads(line) for line in run("store", "list", model, "--unlabelled").out.splitlines()]
+    assert blank and all(row["labels"] == [] for row in blank)
+    assert run("store", "list", model, "train-4", "--unlabelled").code == 2
+
+
 def test_a_forgotten_document_is_in_no_file(run, model, tmp_path):
     (tmp_path / "one.jsonl").write_text('{"text": "the unspeakable", "labels": ["hush"], "id": "gone"}\n')
     run("store", "add", model, tmp_path / "one.jsonl")
@@ -230,7 +239,8 @@ def test_a_forgotten_document_is_in_no_file(run, model, tmp_path):
 
 def test_a_copy_can_be_used_in_the_place_of_the_original(run, model, tmp_path):
     copy = tmp_path / "copy.sqlite"
-    assert "copied and verified 60 documents" in run("store", "copy", model, copy).err
+    assert "copied and verified 60 documents and the history" in run("store", "copy", model, copy).err
+    assert run("store", "history", copy).out == run("store", "history", model).out != ""
     ran = run("store", "copy", model, copy)
     assert ran.code == 2 and "already" in ran.err
     assert run("store", "use", model, copy).code == 0

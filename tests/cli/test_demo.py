@@ -50,7 +50,7 @@ def settings(tiny_settings: dict[str, object]) -> dict[str, object]:
 def folder(tmp_path_factory: pytest.TempPathFactory, settings: dict[str, object]) -> Path:
     """The output folder of the demo on the small corpus."""
     out = tmp_path_factory.mktemp("demo") / "new" / "out"
-    demo.run(out, budget=60, documents=80, seed=3, quiet=True, packages=packages, settings=settings)
+    demo.run(out, budget=600, documents=80, seed=3, quiet=True, packages=packages, settings=settings)
     return out
 
 
@@ -67,7 +67,7 @@ def test_the_report_holds_what_is_shown(folder: Path) -> None:
     assert report["corpus"] == {"name": "debian", "untagged": 16, "train": 80, "valid": 15, "test": 30, "labels": 3}
     assert list(report["systems"])[:2] == list(demo.SVMS)
     assert {"classifier", "neighbours", "average", "confidence", "final"} <= set(report["systems"])
-    assert report["settings"]["time_budget"] == 60
+    assert report["settings"]["time_budget"] == 600
     assert report["seed"] == report["settings"]["seed"] == 3
     assert list(report["seconds"]) == ["corpus", "training", "comparison", "suggestions"]
     assert {"denn", "torch", "scikit-learn"} <= set(report["versions"])
@@ -115,7 +115,7 @@ def test_a_second_run_trains_anew_and_shows_everything_within_80_columns(
     before = (folder / "report.json").read_text()
     (folder / "model.training").mkdir()  # a run that was killed
     (folder / "model.training" / "run.json").write_text('{"fingerprint": "of another run"}')
-    demo.run(folder, budget=60, documents=80, seed=3, quiet=False, packages=packages, settings=settings)
+    demo.run(folder, budget=600, documents=80, seed=3, quiet=False, packages=packages, settings=settings)
     lines = capsys.readouterr().out.split("\n")
     report = json.loads((folder / "report.json").read_text())
     assert report["systems"] == json.loads(before)["systems"]
@@ -138,7 +138,7 @@ def test_a_second_run_trains_anew_and_shows_everything_within_80_columns(
 
 def test_only_the_model_of_an_earlier_demo_is_replaced_unasked(folder, settings, tiny_corpus, tmp_path) -> None:
     def again(out: Path, **options: bool) -> None:
-        demo.run(out, budget=60, documents=80, seed=3, quiet=True, packages=packages, settings=settings, **options)
+        demo.run(out, budget=600, documents=80, seed=3, quiet=True, packages=packages, settings=settings, **options)
 
     taught, other = Path(shutil.copytree(folder, tmp_path / "taught")), tmp_path / "other"
     with denn.load(taught / "model") as model:

@@ -75,6 +75,9 @@ COMPRESSIONS = {
 }
 
 
+PARQUET = pytest.param(".parquet", marks=pytest.mark.slow)  # a process decodes it
+
+
 def write(folder, name, content):
     path = folder / name
     path.write_bytes(content)
@@ -82,7 +85,7 @@ def write(folder, name, content):
 
 
 @pytest.mark.parametrize("compression", COMPRESSIONS)
-@pytest.mark.parametrize("suffix", FORMATS)
+@pytest.mark.parametrize("suffix", [PARQUET if suffix == ".parquet" else suffix for suffix in FORMATS])
 def test_every_format_and_compression_gives_the_same_documents(tmp_path, suffix, compression):
     path = write(tmp_path, f"train{suffix}{compression}", COMPRESSIONS[compression](FORMATS[suffix]))
     documents, report = read_documents(path)

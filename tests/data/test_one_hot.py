@@ -35,7 +35,8 @@ def write(kind, tmp_path, columns):
     return path
 
 
-KINDS = ["csv", "tsv", "parquet", "jsonl", "pandas", "polars", "dicts"]
+PARQUET = pytest.param("parquet", marks=pytest.mark.slow)  # a process decodes it
+KINDS = ["csv", "tsv", PARQUET, "jsonl", "pandas", "polars", "dicts"]
 
 
 @pytest.mark.parametrize("named", ["*", "sports,world news", ["sports", "world news"]])
@@ -55,7 +56,7 @@ def test_a_pattern_takes_columns_by_their_beginning_which_is_no_part_of_the_labe
 @pytest.mark.parametrize(
     "values", [[True, False, True], [1.0, 0.0, 1.0], ["1", "0", " 1 "], ["TRUE", "", "true"], [1, None, 1]]
 )
-@pytest.mark.parametrize("kind", ["csv", "parquet", "pandas", "polars"])
+@pytest.mark.parametrize("kind", ["csv", PARQUET, "pandas", "polars"])
 def test_true_and_one_are_set_and_nothing_is_not(tmp_path, kind, values):
     documents = read_documents(write(kind, tmp_path, COLUMNS | {"sports": values}), label_columns=["sports"])[0]
     assert [document.labels for document in documents] == [("sports",), (), ("sports",)]

@@ -138,7 +138,7 @@ def test_the_comparison_of_combinations_is_shown_best_first(tiny_findings):
         f'<tr><th scope="row">{name}<td class="word">{used}<td>{score}<td>{error}' for name, used, score, error in rows
     )
     assert "".join(written) in html
-    assert "macro F1, %" in html
+    assert "macro-F1, %" in html
     facts = dict(zip(*([text for tag, text in Page(html).texts if tag == kind] for kind in ("dt", "dd")), strict=False))
     assert facts["Witnesses"].startswith("classifier") and facts["Combination"] == "learnt"
 
@@ -277,4 +277,4 @@ def test_perfect_predictions_have_no_errors_to_show(tiny_model, tiny_corpus):
         html = render(gather(model, right, (), Silent()), model.card, "tiny")
     assert "All texts were tagged correctly." in html
     assert "There are no validation texts" in html
-    assert "Micro F1 100.0 %" in html
+    assert "Micro-F1 100.0 %" in html

@@ -186,9 +186,9 @@ def test_a_subject_that_nothing_is_known_of_is_refused_with_all_documents(servic
 
 def test_learn_needs_the_key(service, client, teacher):
     documents = [{"text": "a", "subjects": [{"label": "sport"}]}]
-    refused(401, "A key with write access is required", lambda: client.learn(PROJECT, documents))
+    refused(401, "A key with the right to teach is required", lambda: client.learn(PROJECT, documents))
     wrong = client_of(service, "denn-write-wrong")
-    refused(401, "A key with write access is required", lambda: wrong.learn(PROJECT, documents))
+    refused(401, "This key is not valid", lambda: wrong.learn(PROJECT, documents))
     assert taught(service) == []
 
 

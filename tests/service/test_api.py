@@ -11,6 +11,7 @@ import httpx
 import pytest
 
 import denn
+from denn.service.key_ring import Access
 from denn.service.request_schemas import Options
 from denn.service.routes_predict import _stream
 from denn.service.settings import Settings
@@ -147,7 +148,7 @@ def test_a_stream_lets_others_in_between_its_lines():
     async def read() -> None:
         task = asyncio.create_task(other())
         service = SimpleNamespace(settings=Settings())  # invalid lines need only the settings
-        async for _ in _stream(service, enumerate([b"\n"] * 100, 1), Options()):
+        async for _ in _stream(service, Access(), enumerate([b"\n"] * 100, 1), Options()):
             pass
         task.cancel()
 
@@ -163,6 +164,35 @@ def test_neighbours(client, model):
     assert {len(one["text"]) for one in found} == {4}
     assert len(client.post("/v1/neighbours", json={"text": ""}).json()["neighbours"]) == 10
     assert len(client.post("/v1/neighbours", json={"text": "x", "k": 1000}).json()["neighbours"]) == len(model.store)
+
+
+def test_the_queue_ranks_as_the_model_does(client, writer, model):
+    texts = ["goal match team", "orbit violin", "zzyzx", "goal match team", "chord of a rocket"]
+    expected = model.queue(texts)
+    answer = client.post("/v1/queue", json={"documents": [{"text": text} for text in texts]}).json()["queue"]
+    assert [texts[row["place"]] for row in answer] == [one.text for one in expected] and len(answer) == 4
+    assert answer[0] == {
+        "place": texts.index(expected[0].text), "labels": list(expected[0].prediction.labels),
+        "uncertainty": pytest.approx(expected[0].uncertainty, abs=1e-3),
+        "nearness": pytest.approx(expected[0].nearness, abs=1e-3),
+    }  # fmt: skip
+    first = {"documents": [{"text": texts[0]}, {"text": texts[1]}], "count": 1}
+    assert len(client.post("/v1/queue", json=first).json()["queue"]) == 1
+    assert client.post("/v1/queue", json={"documents": []}).status_code == 422
+
+
+def test_a_stored_document_without_labels_is_no_evidence_for_itself(client, writer, model):
+    text = "the goal of the match and the team"
+    before = client.post("/v1/predict", json={"text": text}).json()
+    writer.put(at("blank"), json={"text": text, "labels": []}).raise_for_status()
+    assert client.get("/v1/documents", params={"unlabelled": True, "limit": 1}).json()["documents"][0]["id"] == "blank"
+    assert client.post("/v1/predict", json={"text": text}).json()["same_text"] == "blank"
+    own = client.post("/v1/predict", json={"text": text, "id": "blank"}).json()
+    assert own["labels"] == before["labels"] and own["neighbours"] == before["neighbours"]
+    (row,) = client.post("/v1/queue", json={"documents": [{"text": text, "id": "blank"}]}).json()["queue"]
+    (other,) = client.post("/v1/queue", json={"documents": [{"text": text}]}).json()["queue"]
+    assert row["nearness"] < other["nearness"] and row["labels"] == before["labels"]
+    assert model.queue([denn.Document(text, id="blank")])[0].nearness == pytest.approx(row["nearness"], abs=1e-3)
 
 
 def test_what_is_taught_is_known_at_once(client, writer, model):
@@ -185,6 +215,7 @@ def test_what_is_taught_is_known_at_once(client, writer, model):
         assert writer.delete(at(id)).status_code == 204
     again = client.post("/v1/predict", json={"text": f"{text} one"}).json()
     assert not set(ids) & {one["id"] for one in again["neighbours"]} and "airships" not in again["labels"]
+    assert client.get("/v1/labels", params={"query": "AIRSHIP"}).json()["total"] == 0
 
 
 NAMES = [
@@ -295,7 +326,8 @@ def test_history_and_undo(client, writer):
     writer.put(at("u"), json={"text": "one", "labels": ["sport"], "source": "ann"})
     writer.put(at("u"), json={"text": "two", "labels": [], "source": "bob"})
     second, first = client.get("/v1/history", params={"limit": 2}).json()["changes"]
-    assert list(first) == ["number", "time", "action", "source", "documents"]
+    assert {"number", "time", "action", "source", "documents", "ids", "undoes", "undone", "undoable"} <= set(first)
+    assert first["ids"] == second["ids"] == ["u"] and not first["undone"]
     assert (first["action"], first["source"], first["documents"]) == ("add", "teach: ann", 1)
     assert datetime.fromisoformat(first["time"]).tzinfo and first["number"] < second["number"]
     blocked = writer.post(f"/v1/history/{first['number']}/undo")

@@ -17,7 +17,7 @@ from denn.service.keys import Keys, new_key
 from denn.service.labels import OrderedLabels
 from denn.service.probe import Probe
 from denn.types import Document
-from denn.vocabulary import Vocabulary
+from denn.vocabulary import Vocabulary, VocabularyEntry
 
 pytestmark = pytest.mark.slow  # each starts its own service
 
@@ -260,13 +260,15 @@ def test_labels_are_put_in_order_once():
             Counted.looks += 1
             return super().__getitem__(name)
 
-    names, labels = {"b": 1, "a": 1, "Ä": 3, "c": 2}, OrderedLabels()
+    names, labels, vocabulary = {"b": 1, "a": 1, "Ä": 3, "c": 2}, OrderedLabels(), Vocabulary()
     for _ in range(5):
-        assert labels.find(Counted(names), "", "documents", Vocabulary()) == ["Ä", "c", "a", "b"]
-        assert labels.find(Counted(names), "ä", "name", Vocabulary()) == ["Ä"]
+        assert labels.find(Counted(names), "", "documents", vocabulary) == ["Ä", "c", "a", "b"]
+        assert labels.find(Counted(names), "ä", "name", vocabulary) == ["Ä"]
     assert Counted.looks == len(names)
-    assert labels.find(names | {"b": 9}, "", "documents", Vocabulary())[0] == "b"
-    assert labels.find({}, "", "name", Vocabulary()) == []
+    renamed = Vocabulary((VocabularyEntry("b", "A"),))
+    assert labels.find(names, "", "documents", renamed) == ["Ä", "c", "b", "a"]
+    assert labels.find(names | {"b": 9}, "", "documents", vocabulary)[0] == "b"
+    assert labels.find({}, "", "name", vocabulary) == []
 
 
 @pytest.mark.parametrize(

@@ -9,11 +9,14 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 
 import pytest
+import uvicorn
 from inside import PATIENCE, eventually
 
+from denn.service.draining import DrainingServer
 from denn.service.keys import Keys
 
 TEXT = {"text": "referee goal stadium kyoto temple sakura"}
@@ -36,7 +39,7 @@ def test_new_keys():
     key, line = done.stdout.splitlines()
     assert done.returncode == 0 and Keys.parse([line]).find(key).name == "the desk"
     wrong = ran("keys", "new", "admin")
-    assert wrong.returncode == 2 and "must be read or write" in wrong.stderr and not wrong.stdout
+    assert wrong.returncode == 2 and "must be read, teach or administer" in wrong.stderr and not wrong.stdout
 
 
 @pytest.mark.slow
@@ -72,7 +75,7 @@ def test_keys_from_a_file_and_from_the_environment(serving, folder, tmp_path, mo
         for name, key in (("none", None), ("file", read), ("environment", write), ("too", more)):
             with running.client(key) as client:
                 statuses[name] = client.get("/v1/labels").status_code, client.delete("/v1/documents/x").status_code
-        assert statuses == {"none": (401, 401), "file": (200, 401), "environment": (200, 404), "too": (200, 401)}
+        assert statuses == {"none": (401, 401), "file": (200, 403), "environment": (200, 404), "too": (200, 403)}
         curl = running.process.stdout.readline()
         assert "-H 'Authorization: Bearer KEY'" in curl
     logged = "".join(running.log)
@@ -114,6 +117,45 @@ def test_a_signal_to_stop_waits_for_what_was_accepted(serving, folder):
         thread.join(PATIENCE)
         running.process.wait(PATIENCE)
     assert answers[0].status_code == 200 and len(answers[0].json()["predictions"]) == 256
+
+
+@pytest.mark.slow
+def test_a_draining_service_is_not_ready_and_still_answers_until_the_next_signal(serving, folder):
+    with serving(folder, "--drain-seconds", "600") as running, running.writer() as client:
+        assert client.get("/ready").status_code == 200
+        running.process.send_signal(signal.SIGTERM)
+        answer = eventually(lambda: (found := client.get("/ready")).status_code == 503 and found)
+        assert "about to stop" in answer.json()["detail"] and answer.headers["Connection"] == "close"
+        for path, body, status in (
+            ("/v1/predict", TEXT, 200),
+            ("/v1/documents", {"documents": [TEXT | {"labels": ["sport"]}]}, 201),
+        ):
+            answer = client.post(path, json=body)
+            assert (answer.status_code, answer.headers["Connection"]) == (status, "close")
+        assert client.get("/health").status_code == 200 and running.process.poll() is None
+        running.process.send_signal(signal.SIGTERM)
+        running.process.wait(PATIENCE)
+    assert sum("draining" in line for line in running.log) == 1
+
+
+def test_a_draining_server_stops_by_itself():
+    async def app(scope, receive, send):
+        await receive()
+
+    draining = threading.Event()
+    config = uvicorn.Config(app, lifespan="off", log_config=None)
+    server = DrainingServer(config, draining, seconds=0.3)
+    thread = threading.Thread(target=server.run, kwargs={"sockets": [socket.create_server(("127.0.0.1", 0))]})
+    thread.start()
+    eventually(lambda: server.started)
+    begun = time.monotonic()
+    server.handle_exit(signal.SIGTERM, None)
+    assert draining.is_set() and not server.should_exit
+    thread.join(PATIENCE)
+    assert not thread.is_alive() and time.monotonic() - begun > 0.3
+    other = DrainingServer(config, threading.Event(), seconds=0.3)
+    other.handle_exit(signal.SIGINT, None)
+    assert other.should_exit  # at the keyboard nobody wants to wait
 
 
 @pytest.mark.slow

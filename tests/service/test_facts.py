@@ -53,7 +53,8 @@ def got(running: Inside, path: str, **query):
 
 def test_session(client):
     assert client.get("/v1/session").json() == {
-        "version": __version__, "model": "tiny", "method": "denn", "may_read": True, "may_write": False, "writes": "on",
+        "version": __version__, "model": "tiny", "method": "denn", "key": None,
+        "rights": ["read"], "expires": None, "why_not": None, "may_read": True, "may_write": False, "writes": "on",
         "learns": True, "neighbours": True, "k": 5,
         "limits": {"body_bytes": 8 * 2**20, "texts": 256, "characters": 100_000},
     }  # fmt: skip
@@ -76,6 +77,29 @@ def test_labels(client, service, tiny_corpus):
     assert [row["label"] for row in client.get("/v1/labels", params={"query": "КОСМ"}).json()["labels"]] == ["Космос"]
     assert client.get("/v1/labels", params={"query": "nobody's"}).json() == {"total": 0, "labels": []}
     assert client.get("/v1/labels", params={"sort": "size"}).status_code == 422
+
+
+def test_examples_are_documents_that_the_model_has_not_learnt_from(client, service, tiny_corpus):
+    found = client.get("/v1/examples").json()
+    known = {document.id: document for document in tiny_corpus.valid}
+    assert found["held_out"] and len(found["documents"]) == 3
+    for row in found["documents"]:
+        assert (row["text"], row["labels"]) == (known[row["id"]].text, list(known[row["id"]].labels))
+    most = max(min(3, len(document.labels)) for document in tiny_corpus.valid)
+    assert min(3, len(found["documents"][0]["labels"])) == most
+    assert len(client.get("/v1/examples", params={"limit": 10}).json()["documents"]) == 10
+    assert client.get("/v1/examples", params={"limit": 0}).status_code == 422
+
+
+def test_examples_of_a_model_that_keeps_no_documents(tiny_model, tmp_path):
+    folder = shutil.copytree(tiny_model, tmp_path / "model")
+    with denn.load(folder) as model:
+        model.forget([f"valid-{number}" for number in range(60)])
+    with inside(folder, keys=Keys.parse([LINE])) as running:
+        found = got(running, "/v1/examples", limit=2)
+        assert not found["held_out"] and [row["id"][:5] for row in found["documents"]] == ["train", "train"]
+        running.model.store.remove(running.model.store.ids())
+        assert got(running, "/v1/examples") == {"held_out": False, "documents": []}
 
 
 def test_model_card(client, service):
@@ -123,7 +147,7 @@ def test_health_and_description(client):
     assert client.get("/health").json() == {"status": "ok"} and client.get("/ready").json() == {"status": "ready"}
     described = client.get("/openapi.json").json()
     assert described["openapi"] == "3.1.0" and "/v1/predict" in described["paths"]
-    assert client.get("/docs").status_code == client.get("/redoc").status_code == 404  # they would load code from a CDN
+    assert client.get("/redoc").status_code == 404  # it would load code from a CDN
     page = client.get("/")
     assert page.status_code == 200 and page.headers["Content-Type"].startswith("text/html")
 

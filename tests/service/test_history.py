@@ -22,7 +22,7 @@ def running(tiny_model, tmp_path) -> Iterator[Inside]:
         yield running
 
 
-@pytest.mark.parametrize(("key", "name"), [(ALICE, "alice"), (NAMELESS, "write")], ids=["named", "nameless"])
+@pytest.mark.parametrize(("key", "name"), [(ALICE, "alice"), (NAMELESS, "administer")], ids=["named", "nameless"])
 @pytest.mark.parametrize(("claimed", "behind"), [(None, ""), ("", ""), ("bob", ": bob"), ("é" * 200, ": " + "é" * 200)])
 def test_the_history_names_the_key_before_what_its_owner_says(running, key, name, claimed, behind):
     body = {} if claimed is None else {"source": claimed}
@@ -39,6 +39,7 @@ def test_the_history_names_the_key_before_what_its_owner_says(running, key, name
         changes = client.get("/v1/history").json()["changes"][:-1]  # the first change is from training
         assert [one["action"] for one in changes] == ["forget", "add", "remove", "undo", "relabel", "add", "add"]
         assert {one["source"] for one in changes} == {name + behind}
+        assert {one["author"] for one in changes} == {name}
         subjects = [{"label": "sport"}]
         client.post("/v1/projects/model/learn", json=[{"text": "x", "subjects": subjects}])
         (newest,) = client.get("/v1/history", params={"limit": 1}).json()["changes"]
@@ -66,8 +67,8 @@ def test_a_source_is_one_short_line(running, source):
 
 def test_who_may_only_read_writes_no_history(running):
     with running.client(READ) as client:
-        assert client.post("/v1/history/1/undo", params={"confirm": True}).status_code == 401
-        assert client.put("/v1/documents/a", json={"text": "x", "labels": []}).status_code == 401
+        assert client.post("/v1/history/1/undo", params={"confirm": True}).status_code == 403
+        assert client.put("/v1/documents/a", json={"text": "x", "labels": []}).status_code == 403
     assert len(running.model.store.history()) == 1
 
 

@@ -16,6 +16,7 @@ from denn.build import room
 from denn.bundle import read_card
 from denn.errors import BundleError, ConflictError, NoRoomError, StoreError, UnavailableError
 from denn.service import refits
+from denn.service.child import PRINTED
 from denn.service.keys import Keys, new_key
 from denn.service.refit_child import kind_of
 from denn.stores.address import of_model
@@ -135,7 +136,7 @@ def test_what_a_process_printed_is_logged_when_it_ends_early(folder, child, capl
         found = over(running)
     assert found["state"] == "failed" and ("memory" in found["sentence"]) == short
     (printed,) = [line.facts["printed"] for line in caplog.records if line.message == "refit failed"]
-    assert printed.endswith("xthe end\n") and len(printed) == refits.PRINTED
+    assert printed.endswith("xthe end\n") and len(printed) == PRINTED
 
 
 def test_a_refit_waits_for_one_of_another_process(folder, child, monkeypatch):

@@ -14,8 +14,11 @@ from pathlib import Path
 import pytest
 import schemathesis
 
+from denn.service.request_schemas import MergeRequest
+
 CHECKS = "all"
 PHASES = "examples,coverage,fuzzing"  # no sequences of requests
+EXAMPLES = "200" if "DENN_SOAK" in os.environ else "10"  # of fuzzing, for each operation
 
 
 @schemathesis.serializer("application/x-ndjson")
@@ -40,7 +43,9 @@ def map_body(_, body):
 
 @schemathesis.hook
 def before_call(_, case, __):
-    """Remove rejected labels that are also given, which a JSON schema cannot forbid."""
+    """Remove rejected labels that are also given, which a JSON schema cannot forbid, and merge known labels."""
+    if case.path.endswith("/labels/merge") and _is_valid_merge(case.body):
+        case.body |= {"labels": ["sport"], "into": "music"}
     documents = case.body.get("documents") if isinstance(case.body, dict) else None
     for body in (case.body, *(documents if isinstance(documents, list) else ())):
         if not isinstance(body, dict):
@@ -51,6 +56,14 @@ def before_call(_, case, __):
             body[name] = [label for label in lists[name] if label not in given]
 
 
+def _is_valid_merge(body):
+    try:
+        MergeRequest.model_validate(body)
+    except ValueError:
+        return False
+    return True
+
+
 @pytest.mark.slow
 def test_every_operation(serving, tiny_model, tmp_path):
     folder = shutil.copytree(tiny_model, tmp_path / "tiny")
@@ -58,7 +71,7 @@ def test_every_operation(serving, tiny_model, tmp_path):
         command = [
             Path(sys.executable).with_name("schemathesis"), "run", f"{running.url}/openapi.json",
             "--header", f"Authorization: Bearer {running.write_key}", "--checks", CHECKS, "--phases", PHASES,
-            "--max-examples", "30", "--generation-deterministic",
+            "--max-examples", EXAMPLES, "--generation-deterministic",
             "--suppress-health-check", "all", "--request-timeout", "60", "--continue-on-failure", "--no-color",
         ]  # fmt: skip
         here = {"SCHEMATHESIS_HOOKS": Path(__file__).stem, "PYTHONPATH": str(Path(__file__).parent)}

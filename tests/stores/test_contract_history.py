@@ -135,6 +135,22 @@ def test_history(make):
     assert store.history(id="unheard of") == []
 
 
+def test_history_names_documents_and_what_was_undone(make):
+    store = filled(make)
+    odd = ['n\x00l "quoted"', "two\nlines", "日本", "one more"]
+    store.add([Document("x", (), id) for id in odd], vectors(4))
+    added = store.history()[0].number
+    store.undo(added)
+    undo, add = make.open().history(2)
+    assert (undo.action, undo.undoes, undo.undone, undo.undoable) == ("undo", added, False, True)
+    assert (add.undoes, add.undone, add.undoable) == (None, True, True)
+    assert sorted(add.ids) == sorted(undo.ids) == sorted(odd[:3]) and add.documents == 4
+    store.undo(undo.number)  # a redo
+    assert [change.undone for change in store.history(3)] == [False, True, False]
+    store.forget(odd)
+    assert [(change.ids, change.undoable) for change in store.history(2)] == [((), False), ((), True)]
+
+
 def test_undo_each_kind_of_change(make):
     store = filled(make)
     states = [everything(store)]
@@ -243,3 +259,20 @@ def test_a_change_of_nothing_leaves_no_trace(make):
     before = store.history()
     assert store.relabel("a", ["x", "fruit"]) == store.remove([]) == store.forget([]) == 0
     assert store.history() == before
+
+
+def test_confirmed_and_unlabelled_documents_are_found(make):
+    store = filled(make)
+    store.add([Document("blank", (), "e"), Document("no", (), "f", ("x",))], vectors(2))
+    assert store.select(Where(unlabelled=True)) == ["e"] and store.select(Where(labels=("x",), unlabelled=True)) == []
+    before = store.get(["a"])
+    assert store.relabel("a", confirm=True, source="bob") == 1 and store.get(["a"]) == before
+    assert store.relabel("b", reject=["sport"], confirm=True) == 1
+    assert store.select(Where(action="confirm")) == make.open().select(Where(action="confirm")) == ["a", "b"]
+    assert store.history(1)[0].action == "confirm" and store.get(["b"])[0].rejected == ("sport",)
+    store.undo(store.history(1)[0].number)
+    assert store.select(Where(action="confirm")) == ["a"] and store.get(["b"])[0].rejected == ()
+    store.relabel("a", add=["more"])
+    assert store.select(Where(action="confirm")) == []
+    with pytest.raises(ValueError, match="empty action"):
+        Where(action="")

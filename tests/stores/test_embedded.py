@@ -116,7 +116,7 @@ def test_open_what_is_not_a_store(tmp_path):
 def test_open_another_format(store, path):
     store.close()
     sql(path, "UPDATE meta SET value = 99 WHERE key = 'format'")
-    with pytest.raises(StoreError, match="format 99, expected 3"):
+    with pytest.raises(StoreError, match=r"newer version of denn \(format 99; this version reads up to 3\)"):
         EmbeddedStore.open(path)
 
 

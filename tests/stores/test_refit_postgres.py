@@ -46,3 +46,17 @@ def test_a_refit_from_a_database(tiny_model, tmp_path):
         assert after.forget(["valid-1", "later-0"]) == 2
     with denn.refit(folder) as after:
         assert after.card.refitted["documents"] + after.card.refitted["held_out"] == 60 + 60 + 20 - 2
+
+
+def test_a_merge_in_a_database(tiny_model, tmp_path):
+    folder = Path(shutil.copytree(tiny_model, tmp_path / "model"))
+    address = postgres_server.address_of(tmp_path / "address", fresh=True)
+    with open_store(folder, read_only=True) as own, create_store(address, own.dimension, own.labels) as shared:
+        copy(own, shared, Silent())
+    use(folder, address)
+    with denn.load(folder) as model:
+        before = model.label_counts()
+        assert model.merge_labels(["sport"], "music") == before["sport"]
+        assert "sport" not in model.label_counts() and "music" in model.predict(["goal match team"])[0].labels
+        model.store.undo(model.store.history(1)[0].number)
+        assert model.label_counts() == before and model.merges() == {}

@@ -53,6 +53,7 @@ def are_equal(some, others) -> bool:
     return some.keys() == others.keys() and all(torch.equal(tensor, others[name]) for name, tensor in some.items())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["tiny_encoder", "tiny_roberta", "tiny_mpnet"])
 @pytest.mark.parametrize("trained", [1, 2])
 def test_kept_states_give_the_embeddings_of_the_whole_encoder(kind, trained, request, tmp_path):

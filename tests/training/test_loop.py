@@ -380,6 +380,42 @@ def test_the_constant_schedule_is_constant(tmp_path):
     assert toy.rates == [0.02] * 8
 
 
+def test_a_constant_schedule_warms_up_if_it_should(tmp_path):
+    toy = Toy(tmp_path, rate=0.1)
+    toy.run(epochs=10, warmup=0.5)
+    assert toy.rates == pytest.approx([0.1 * min(1.0, (step + 1) / 41 / 0.5) for step in range(40)])
+
+
+def test_the_cosine_schedule_falls_slowly_at_both_ends(tmp_path):
+    toy = Toy(tmp_path, rate=0.1)
+    toy.run(epochs=10, schedule="cosine", warmup=0.0)
+    done = [(step + 1) / 41 for step in range(40)]
+    assert toy.rates == pytest.approx([0.05 * (1 + math.cos(math.pi * share)) for share in done])
+
+
+def test_the_recorded_warm_up_is_the_one_in_effect():
+    assert [Plan(schedule=kind).warmup for kind in ("linear", "cosine", "constant")] == [0.05, 0.05, 0.0]
+    assert Plan(schedule="constant", warmup=0.2).warmup == 0.2
+
+
+def test_gradients_below_epsilon_hardly_move_a_weight(tmp_path):
+    usual, large = Toy(tmp_path / "usual"), Toy(tmp_path / "large")
+    before = usual.weights()
+    usual.run(epochs=1)
+    large.run(epochs=1, epsilon=1e4)
+    moved = [
+        max(float((new - old).abs().max()) for new, old in zip(toy.weights(), before, strict=True))
+        for toy in (usual, large)
+    ]
+    assert moved[1] < 1e-3 * moved[0]
+
+
+def test_a_run_knows_that_its_time_was_up(tmp_path, clock):
+    toy = Toy(tmp_path / "short", at=dict.fromkeys(range(99), clock.move))
+    assert toy.run(epochs=1000, time_budget=20.0).out_of_time
+    assert not Toy(tmp_path / "whole").run(epochs=2).out_of_time
+
+
 def test_clipping_bounds_the_gradients(tmp_path):
     free, clipped = Toy(tmp_path / "free"), Toy(tmp_path / "clipped")
     free.run(evaluate_every=1, epochs=1)

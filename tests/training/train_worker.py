@@ -9,6 +9,7 @@ import sys
 
 import sklearn.svm  # noqa: F401  # the word witness needs it; each child would import it again
 import torch
+import torch._dynamo  # the first optimiser imports it
 
 import denn
 

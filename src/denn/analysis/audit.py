@@ -13,9 +13,10 @@ from denn.analysis.unseen import Judge, Stored
 from denn.core.choice import suspicion
 from denn.core.thresholds import decide
 from denn.errors import DataError
+from denn.label_editing import merge_scores
 from denn.prediction_types import Neighbour, Scores
 from denn.protocols import Progress, Retriever
-from denn.types import Document, LabelSpace, Stage
+from denn.types import Document, LabelSpace, Stage, Where
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -61,12 +62,15 @@ def audit(model: Model, documents: Sequence[Document] | None, count: int, progre
     progress.start(Stage("reading the datastore"))
     stored = Stored(method)
     if documents is None:
-        documents = stored.documents
-        if len(documents) < 2:
+        if len(stored.documents) < 2:
             raise DataError(
                 f"An audit needs at least 2 stored documents, because each is judged by the others; found "
-                f"{len(documents)}. Add some with `denn store add`."
+                f"{len(stored.documents)}. Add some with `denn store add`."
             )
+        confirmed = set(model.store.select(Where(action="confirm")))
+        documents = [document for document in stored.documents if document.id not in confirmed]
+        if not documents:
+            return []
     if not documents:
         raise DataError("There are no documents to audit. Give at least one.")
     folds: dict[int | None, list[Document]] = {}
@@ -109,10 +113,10 @@ def _worst(
     progress: Progress,
 ) -> list[Suspect]:
     """Return the most suspicious documents of a fold, if any, computing evidence only for these."""
-    highest = []
+    highest, merges = [], model.merges()
     for begin in range(0, len(documents), model.batch()):
         batch = documents[begin : begin + model.batch()]
-        scores = judge.score(batch)
+        scores = merge_scores(judge.score(batch), merges)
         highest.append(doubts(scores, batch, model.decision_thresholds(scores), shares).amax(1))
         progress.advance(begin + len(batch))
     worst = torch.cat(highest).sort(descending=True, stable=True)
@@ -120,7 +124,7 @@ def _worst(
     found: list[Suspect] = []
     for begin in range(0, len(order), model.batch()):
         batch = [documents[row] for row in order[begin : begin + model.batch()]]
-        scores = judge.score(batch)
+        scores = merge_scores(judge.score(batch), merges)
         wrong = doubts(scores, batch, model.decision_thresholds(scores), shares)
         found += _suspects(model, judge, batch, scores, wrong)
     return found

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import heapq
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING
@@ -15,12 +15,13 @@ import torch.nn.functional as F
 from denn.core.choice import expected_errors, spread_out
 from denn.core.thresholds import decide
 from denn.errors import ConfigError, DataError
-from denn.prediction_types import Prediction
+from denn.prediction_types import Prediction, Scores
 from denn.types import Document
 
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from denn.datastore import Datastore
     from denn.model import Model
 
 MOST = 10_000  # maximum number of texts to choose
@@ -41,7 +42,9 @@ class Queued:
 
 
 @dataclass(frozen=True, slots=True)
-class _Candidate:
+class Candidate:
+    """A text with what its labels would teach."""
+
     value: float
     place: int  # in the input
     text: str
@@ -50,7 +53,7 @@ class _Candidate:
     nearness: float
     prediction: Prediction
 
-    def __lt__(self, other: _Candidate) -> bool:
+    def __lt__(self, other: Candidate) -> bool:
         return (self.value, -self.place) < (other.value, -other.place)
 
 
@@ -58,7 +61,7 @@ def queue(model: Model, texts: Iterable[str | Document], count: int) -> list[Que
     """Rank texts by how much their labels would teach; see `Model.queue`."""
     check_count(count)
     _ = model.store  # raises if there is none
-    pool: list[_Candidate] = []
+    pool: list[Candidate] = []
     for candidate in _candidates(model, texts):
         if len(pool) < POOL * count:
             heapq.heappush(pool, candidate)
@@ -71,8 +74,13 @@ def queue(model: Model, texts: Iterable[str | Document], count: int) -> list[Que
         model.embed([candidate.text for candidate in pool[begin : begin + model.batch()]])
         for begin in range(0, len(pool), model.batch())
     ]
+    return ranked(pool, torch.cat(vectors), count)
+
+
+def ranked(pool: Sequence[Candidate], vectors: Tensor, count: int) -> list[Queued]:
+    """Return the best candidates, given with their (n,d) embeddings, so that similar ones do not follow each other."""
     values = torch.tensor([candidate.value for candidate in pool])
-    chosen = [pool[row] for row in spread_out(values, F.normalize(torch.cat(vectors).float(), dim=1), count)]
+    chosen = [pool[row] for row in spread_out(values, F.normalize(vectors.float(), dim=1), count)]
     return [
         Queued(rank, found.text, found.id, found.uncertainty, found.nearness, found.prediction)
         for rank, found in enumerate(chosen, 1)
@@ -85,23 +93,35 @@ def check_count(count: int) -> None:
         raise ConfigError(f"count must be a number from 1 to {MOST:,}, not {count}.")
 
 
-def _candidates(model: Model, texts: Iterable[str | Document]) -> Iterator[_Candidate]:
+def _candidates(model: Model, texts: Iterable[str | Document]) -> Iterator[Candidate]:
     """Score texts batch by batch, using only the first of equal texts."""
-    place, documents = 0, _distinct(texts)
+    place, documents = 0, distinct(texts)
     while batch := list(islice(documents, model.batch())):
-        scores = model.score([document.text for document in batch]).cpu()
-        thresholds = model.decision_thresholds(scores)
-        uncertainty = expected_errors(scores.final, decide(scores.final, thresholds))
-        assert scores.neighbours is not None
-        nearness = mean_nearness(scores.neighbours.similarity)
-        values = worth(uncertainty, nearness).tolist()
-        rows = zip(
-            values, batch, uncertainty.tolist(), nearness.tolist(), model.decide(scores, thresholds, evidence=0),
-            strict=True,
-        )  # fmt: skip
-        for value, document, unsure, near, prediction in rows:
-            yield _Candidate(value, place, document.text, document.id, unsure, near, prediction)
-            place += 1
+        scores = model.score([document.text for document in batch], own_ids(model.store, batch))
+        yield from judged(model, batch, scores, place)
+        place += len(batch)
+
+
+def own_ids(store: Datastore, documents: Sequence[Document]) -> list[str | None]:
+    """Return the ids of those documents that are stored with the same text, to exclude them from their own evidence."""
+    texts = store.texts([document.id for document in documents if document.id is not None])
+    return [one.id if one.id is not None and texts.get(one.id) == one.text else None for one in documents]
+
+
+def judged(model: Model, documents: Sequence[Document], scores: Scores, place: int = 0) -> Iterator[Candidate]:
+    """Yield how much each of these scored texts would teach; `place` is the position of the first one."""
+    scores = scores.cpu()
+    thresholds = model.decision_thresholds(scores)
+    uncertainty = expected_errors(scores.final, decide(scores.final, thresholds))
+    assert scores.neighbours is not None
+    nearness = mean_nearness(scores.neighbours.similarity)
+    values = worth(uncertainty, nearness).tolist()
+    rows = zip(
+        values, documents, uncertainty.tolist(), nearness.tolist(), model.decide(scores, thresholds, evidence=0),
+        strict=True,
+    )  # fmt: skip
+    for number, (value, document, unsure, near, prediction) in enumerate(rows, place):
+        yield Candidate(value, number, document.text, document.id, unsure, near, prediction)
 
 
 def worth(uncertainty: Tensor, nearness: Tensor) -> Tensor:
@@ -116,7 +136,7 @@ def mean_nearness(similarity: Tensor) -> Tensor:
     return near.masked_fill(~known, 0).sum(1) / known.sum(1).clamp(min=1)
 
 
-def _distinct(texts: Iterable[str | Document]) -> Iterator[Document]:
+def distinct(texts: Iterable[str | Document]) -> Iterator[Document]:
     """Yield each text once, keeping sixteen bytes of each."""
     seen: set[bytes] = set()
     for number, given in enumerate(texts, 1):

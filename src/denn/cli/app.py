@@ -10,7 +10,25 @@ from typing import Annotated, Any
 import typer
 
 from denn import __version__
-from denn.cli import audit, data, evaluate, predict, push, queue, refit, report, serve, store, store_keeping, train
+from denn.cli import (
+    audit,
+    data,
+    embed,
+    evaluate,
+    keys,
+    labels,
+    predict,
+    push,
+    queue,
+    refit,
+    report,
+    serve,
+    store,
+    store_backup,
+    store_keeping,
+    train,
+    upgrade,
+)
 from denn.cli.options import Quiet, Replace, Seed, Verbose, duration
 from denn.errors import ConfigError
 from denn.registry import COMMANDS, lookup
@@ -91,11 +109,13 @@ app.command()(train.train)
 app.command()(refit.refit)
 app.command()(evaluate.evaluate)
 app.command()(predict.predict)
+app.command()(embed.embed)
 app.command()(queue.queue)
 app.command()(audit.audit)
 app.command()(report.report)
 app.command()(serve.serve)
 app.command()(push.push)
+app.command()(upgrade.upgrade)
 for keeping in (
     store_keeping.history,
     store_keeping.undo,
@@ -104,8 +124,12 @@ for keeping in (
     store_keeping.copy,
     store_keeping.use,
     store_keeping.migrate,
+    store_backup.backup,
+    store_backup.restore,
+    store_backup.check,
 ):
     store.app.command()(keeping)
 app.add_typer(store.app, name="store")
-app.add_typer(serve.keys, name="keys")
+app.add_typer(labels.app, name="labels")
+app.add_typer(keys.app, name="keys")
 app.add_typer(data.app, name="data")

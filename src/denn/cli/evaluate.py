@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from denn.cli.options import DataDir, MinLabels, Model, Quiet, Verbose
+from denn.cli.partitioned import Engine, RayAddress, Workers, is_pattern
 from denn.cli.sources import Reading, open_documents, with_reading
 from denn.strict_json import dumps
 from denn.wording import counted
@@ -27,7 +28,8 @@ def evaluate(
         str,
         typer.Argument(
             metavar="CORPUS",
-            help="File or folder of labelled documents, or corpus name from `denn data list` (its test split).",
+            help="File or folder of labelled documents, a pattern in quotes such as 'folder/*.parquet', or corpus name "
+            "from `denn data list` (its test split).",
         ),
     ],
     as_json: Annotated[bool, typer.Option("--json", help="Print the metrics as one JSON object.")] = False,
@@ -42,6 +44,12 @@ def evaluate(
     per_label: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Write counts and scores of each label to a tab-separated file.")
     ] = None,
+    engine: Engine = "local",
+    ray_address: RayAddress = None,
+    workers: Workers = None,
+    partition_rows: Annotated[
+        int, typer.Option(min=1, max=10**9, help="Documents per partition for --engine ray.")
+    ] = 10_000,
     data_dir: DataDir = None,
     *,
     reading: Reading,
@@ -49,21 +57,35 @@ def evaluate(
     verbose: Verbose = False,
 ) -> None:
     """Evaluate a model on labelled documents."""
+    from denn.batch.job import score
     from denn.cli import show
     from denn.cli.output import check_file
+    from denn.cli.partitioned import engine as chosen
+    from denn.cli.progress import watching
     from denn.model import load
 
     check_file(per_label, "--per-label")
     with show.interruptible("interrupted"), load(model) as loaded:
-        documents = open_documents(corpus, data_dir, reading, "train" if stored else "document")
+        part, scores = "train" if stored else "document", None
+        documents = [document for one in _sources(corpus) for document in open_documents(one, data_dir, reading, part)]
         log.info(f"scoring {counted(len(documents), 'document')}")
-        found = loaded.evaluate(documents, stored=stored, min_labels=min_labels)
+        with chosen(engine, ray_address, workers) as compute, watching() as progress:
+            if engine == "ray":
+                scores = score(model.absolute(), documents, stored, partition_rows, compute, progress)
+        found = loaded.evaluate(documents, stored=stored, min_labels=min_labels, scores=scores)
     if per_label is not None:
         _write_labels(per_label, found, loaded.vocabulary)
     if as_json:
         typer.echo(dumps(found.as_dict(), "The evaluation"))
     else:
         show.evaluation(found, loaded.card, compare)
+
+
+def _sources(corpus: str) -> list[str]:
+    """Return the files that a pattern matches, or the source itself."""
+    from denn.batch.partitions import find
+
+    return [str(file) for file in find(corpus).values()] if is_pattern(corpus) else [corpus]
 
 
 def _write_labels(path: Path, found: Evaluation, vocabulary: Vocabulary) -> None:

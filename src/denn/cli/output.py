@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import IO
 
 from denn.errors import ConfigError, DennError
+from denn.locks import alone
 
 log = logging.getLogger(__name__)
 
@@ -56,12 +57,16 @@ def writing(path: Path | None) -> Iterator[IO[bytes]]:
             drop_stdout()
         return
     partial = path.with_name(path.name + ".part")
-    partial.unlink(missing_ok=True)  # do not follow a symbolic link
     try:
-        with partial.open("xb") as file:
-            yield file
-            file.flush()
-            os.fsync(file.fileno())
+        with alone(path.with_name(f".{path.name}.lock")) as held:
+            if held is None:
+                raise ConfigError(f"Another process is writing {path}. Wait for it, or give another file.")
+            partial.unlink(missing_ok=True)  # do not follow a symbolic link
+            with partial.open("xb") as file:
+                yield file
+                file.flush()
+                os.fsync(file.fileno())
+            partial.replace(path)
     except (DennError, KeyboardInterrupt):
         log.warning(f"partial output is in {partial}")
         raise
@@ -69,7 +74,6 @@ def writing(path: Path | None) -> Iterator[IO[bytes]]:
         if error.filename is not None:  # the error is about another file
             raise
         raise ConfigError(f"Cannot write {path}: {error.strerror}. Partial output is in {partial}.") from error
-    partial.replace(path)
 
 
 def flush_stdout() -> None:

@@ -1,4 +1,4 @@
-"""`denn serve` and `denn keys`: serve a model over HTTP."""
+"""`denn serve`: serve a model over HTTP."""
 
 from __future__ import annotations
 
@@ -19,15 +19,13 @@ from denn.cli.options import Model, Precision, Quiet, Verbose
 
 if TYPE_CHECKING:
     from denn.model import Model as LoadedModel
-    from denn.service.keys import Keys, Right
+    from denn.service.keys import Keys
     from denn.service.settings import Settings
 
 MEASURE_AFTER = 5.0  # seconds after the start, when the service is up
 LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
 VARIABLE = "DENN_KEYS"
 EXAMPLE = "put your own text here"
-
-keys = typer.Typer(help="Create API keys for `denn serve`.", no_args_is_help=True)
 
 
 def serve(
@@ -36,10 +34,12 @@ def serve(
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on; 0 picks a free port.")] = 8000,
     key_file: Annotated[
         Path | None,
-        typer.Option("--keys", metavar="FILE", help=f"File of API keys, one per line; {VARIABLE} adds more."),
+        typer.Option(
+            "--keys", metavar="FILE", help=f"File of API keys, read again when it changes; {VARIABLE} adds more."
+        ),
     ] = None,
     teach: Annotated[
-        bool, typer.Option("--teach", help="Enable editing: create a write key for this run and print it.")
+        bool, typer.Option("--teach", help="Enable editing: create an administrator key for this run and print it.")
     ] = False,
     host_name: Annotated[
         list[str] | None, typer.Option(metavar="NAME", help="Accept only requests for this host name; repeatable.")
@@ -51,6 +51,13 @@ def serve(
     queue: Annotated[int, typer.Option(min=1, help="Maximum number of queued texts before returning 503.")] = 1024,
     batch_tokens: Annotated[int, typer.Option(min=1, help="Approximate number of tokens per batch.")] = 8192,
     seconds: Annotated[float, typer.Option(min=0.1, help="Request timeout in seconds.")] = 60.0,
+    drain_seconds: Annotated[
+        float,
+        typer.Option(
+            min=0,
+            help="Seconds between SIGTERM and the shutdown; in between, /ready returns 503 and requests are answered.",
+        ),
+    ] = 0.0,
     connections: Annotated[
         int | None,
         typer.Option(
@@ -81,10 +88,11 @@ def serve(
     """Serve a model over HTTP, with an API and a web page."""
     from denn.service.settings import Settings
 
-    known, secret = _keys(key_file, teach)
+    known, secret = _keys(teach)
     settings = Settings(
         name=model.name,
         keys=known,
+        key_file=key_file,
         queue=queue,
         batch_tokens=batch_tokens,
         seconds=seconds,
@@ -93,7 +101,7 @@ def serve(
         label_uri=label_uri,
         refit_every=refit_every,
     )
-    run(model, host, port, settings, secret, log, connections, precision)
+    run(model, host, port, settings, secret, log, connections, precision, drain_seconds)
 
 
 def run(
@@ -105,8 +113,10 @@ def run(
     log: str = "json",
     connections: int | None = None,
     precision: str = "auto",
+    drain_seconds: float = 0.0,
 ) -> None:
     """Serve a model until the process is stopped."""
+    keys = _all_keys(settings)
     listening = _listen(host, port)  # before the imports, which take seconds, so that a port in use is reported at once
     from denn.errors import ConfigError, MissingExtraError
     from denn.model import load
@@ -115,6 +125,7 @@ def run(
         import uvicorn
 
         from denn.service.app import make_app
+        from denn.service.draining import DrainingServer
         from denn.service.wire import Wire, connection_limit
     except ImportError as error:
         raise MissingExtraError("The service", "fastapi", "serve") from error
@@ -127,7 +138,8 @@ def run(
     _log(log)
     if precision == "auto":
         _prefer_int8(model, folder)
-    app = make_app(model, settings)
+    draining = threading.Event()
+    app = make_app(model, settings, draining)
     del model  # a refit may replace the model; no reference may keep the old one in memory
     config = uvicorn.Config(
         app,
@@ -139,9 +151,9 @@ def run(
         timeout_graceful_shutdown=round(settings.stop_seconds) + 5,
         timeout_keep_alive=15,
     )
-    _greet(folder, listening, settings, secret)
+    _greet(folder, listening, keys, secret)
     gc.freeze()  # spare requests a garbage collection of all loaded objects
-    uvicorn.Server(config).run(sockets=[listening])
+    DrainingServer(config, draining, drain_seconds).run(sockets=[listening])
 
 
 def _prefer_int8(model: LoadedModel, folder: Path) -> None:
@@ -163,40 +175,23 @@ def _prefer_int8(model: LoadedModel, folder: Path) -> None:
         measuring.start()
 
 
-@keys.command("new")
-def new(
-    right: Annotated[str, typer.Argument(help="Access level: read or write; write includes read.")],
-    name: Annotated[str, typer.Argument(help="Name of the key's owner, shown in the log.")] = "",
-    quiet: Quiet = False,
-    verbose: Verbose = False,
-) -> None:
-    """Create an API key.
-
-    Give the first line to its owner, and add the second line to the key file.
-    """
-    from denn.service.keys import new_key
-
-    wanted: Right = right  # type: ignore[assignment]
-    key, line = new_key(wanted, name)
-    typer.echo(f"{key}\n{line}")
-
-
-def _keys(file: Path | None, teach: bool) -> tuple[Keys, str | None]:
-    """Read all keys, and add a new write key if `teach` is set."""
-    from denn.errors import ConfigError
+def _keys(teach: bool) -> tuple[Keys, str | None]:
+    """Return the keys that do not change while the service runs, with a new one if `teach` is set."""
     from denn.service.keys import Keys, new_key
 
     lines = os.environ.get(VARIABLE, "").replace(";", "\n").splitlines()
-    if file is not None:
-        try:
-            lines += file.read_text(encoding="utf-8").splitlines()
-        except (OSError, UnicodeDecodeError) as error:
-            raise ConfigError(f"Cannot read the key file {file}: {error}.") from error
     secret = None
     if teach:
-        secret, line = new_key("write", "teach")
+        secret, line = new_key("administer", "teach")
         lines.append(line)
     return Keys.parse(lines), secret
+
+
+def _all_keys(settings: Settings) -> Keys:
+    """Return the keys at the start of the service, including those of the file."""
+    from denn.service.key_file import read_keys
+
+    return settings.keys if settings.key_file is None else settings.keys + read_keys(settings.key_file)
 
 
 def _is_loopback(host: str) -> bool:
@@ -226,18 +221,19 @@ def _log(kind: str) -> None:
         logger.setLevel(level)
 
 
-def _greet(folder: Path, listening: socket.socket, settings: Settings, secret: str | None) -> None:
+def _greet(folder: Path, listening: socket.socket, keys: Keys, secret: str | None) -> None:
     """Print the address and a command to try."""
     host, port = listening.getsockname()[:2]
     shown = {"0.0.0.0": "127.0.0.1", "::": "[::1]", "::1": "[::1]"}.get(host, host)
     address = f"http://{shown}:{port}"
-    header = " -H 'Authorization: Bearer KEY'" if settings.keys.has("read") else ""
-    writes = "" if settings.keys.has("write") else " (read-only; --teach or a write key enables editing)"
+    header = " -H 'Authorization: Bearer KEY'" if keys.guard_reading else ""
+    writes = "" if keys.allow_teaching else " (read-only; --teach or a key for teaching enables editing)"
     typer.echo(f"Serving {folder} at {address}/{f'#key={secret}' if secret else ''}{writes}")
     body = json.dumps({"text": EXAMPLE})
     typer.echo(f"Try: curl {address}/v1/predict{header} -H 'Content-Type: application/json' -d '{body}'")
-    if not _is_loopback(host) and not settings.keys.has("read"):
+    if not _is_loopback(host) and not keys.guard_reading:
         typer.echo(
-            "warning: anyone who can reach this address can read. To require a key, create one: denn keys new read",
+            "warning: anyone who can reach this address can read. To require a key, create one for reading: "
+            "denn keys create FILE NAME",
             err=True,
         )

@@ -78,7 +78,7 @@ def add(
             "older versions."
         )
         _report_new(store.labels[known:], loaded.vocabulary)
-        if warning := loaded.never_given(label for document in documents for label in document.labels):
+        if warning := loaded.label_warning(label for document in documents for label in document.labels):
             log.warning(warning)
 
 
@@ -126,6 +126,9 @@ def relabel(
         list[str] | None,
         typer.Option("--reject", metavar="LABEL", help="Label to remove and record as rejected; repeatable."),
     ] = None,
+    confirm: Annotated[
+        bool, typer.Option("--confirm", help="Record that the labels are right, so that audits skip the documents.")
+    ] = False,
     source_file: IdFile = None,
     label: Label = None,
     text: Text = None,
@@ -140,14 +143,17 @@ def relabel(
 ) -> None:
     """Change the labels of documents.
 
-    Replaces all labels, or adds, removes and rejects some with --add, --drop and --reject.
+    Replaces all labels, or adds, removes and rejects some with --add, --drop and --reject. `denn audit` skips documents
+    whose labels were confirmed with --confirm until they change again.
     """
     from denn.data.rows import parse_labels
 
     if any(not label.strip() for some in (labels, give, drop, reject) for label in some or ()):
         raise typer.BadParameter("a label is empty. Check that your shell variables are set, give a label, or omit it")
-    if not labels and not give and not drop and not reject:
-        raise typer.BadParameter("no labels given. Give them after the ID, or use --add, --drop or --reject LABEL")
+    if not (labels or give or drop or reject or confirm):
+        raise typer.BadParameter(
+            "no labels given. Give them after the ID, or use --add, --drop or --reject LABEL, or --confirm"
+        )
     which = chosen(None if id is None else [id], source_file, ids_of(model, label), text, source, since, before)
     vocabulary = vocabulary_of(model)
     with opened(model) as store:
@@ -161,6 +167,7 @@ def relabel(
             add=vocabulary.ids(parse_labels(give or [])),
             drop=vocabulary.ids(parse_labels(drop or [])),
             reject=vocabulary.ids(parse_labels(reject or [])),
+            confirm=confirm,
             source=whose(by),
         )
         if id is not None:
@@ -169,7 +176,7 @@ def relabel(
             labels_now = f"the labels {now}" if now else "no labels"
             rejected = f"; rejected: {rejects}" if rejects else ""
             log.info(f"{id} has {labels_now}{rejected}")
-        log.info(f"relabelled {counted(changed, 'document')}")
+        log.info(f"{'confirmed' if confirm else 'relabelled'} {counted(changed, 'document')}")
         _report_new(store.labels[known:], vocabulary)
 
 
@@ -214,6 +221,8 @@ def forget(
         count = forget_everywhere(folder, store, [*selected, *kept], source=whose(by))
         log.info(f"forgot {counted(count, 'document')}; the datastore holds {len(store):,}")
         log.info(f"Run `denn store vacuum {model}` to overwrite their space on disk.")
+        if folder is not None and (old := folder / "before-upgrade").exists():
+            log.warning(f"{old} may still contain them. Delete this folder if the upgrade need not be undone.")
 
 
 @app.command("list")
@@ -226,6 +235,9 @@ def list_documents(
     source: Source = None,
     since: Since = None,
     before: Before = None,
+    unlabelled: Annotated[
+        bool, typer.Option("--unlabelled", help="Select documents that have no labels and reject none.")
+    ] = False,
     limit: Annotated[
         int | None, typer.Option(min=1, metavar="N", help="Maximum number of documents to print; default: all.")
     ] = None,
@@ -233,7 +245,13 @@ def list_documents(
     verbose: Verbose = False,
 ) -> None:
     """Print all or selected documents as JSON lines, oldest first."""
+    from dataclasses import replace
+
     which = chosen(ids, source_file, ids_of(model, label), text, source, since, before, everything=True)
+    if unlabelled and isinstance(which, list):
+        raise typer.BadParameter("give ids or filters (--unlabelled), not both")
+    if not isinstance(which, list):
+        which = replace(which, unlabelled=unlabelled)
     with opened(model, read_only=True) as store:
         show_only(store, which, vocabulary_of(model), limit)
 
@@ -254,8 +272,8 @@ def info(
     known = read_labels(folder / learnt) if (folder / "labels.txt").is_file() else None
     with opened(model, read_only=True) as store:
         facts: dict[str, Any] = store.info()
-        facts["new_labels"] = [] if known is None else [name for name in store.labels if name not in known]
         counts = store.label_counts()
+        facts["new_labels"] = [] if known is None else [name for name in counts if counts[name] and name not in known]
     if as_json:
         typer.echo(json.dumps(facts | {"label_counts": counts}))
         return

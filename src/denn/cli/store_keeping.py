@@ -17,6 +17,7 @@ from denn.wording import counted
 
 log = logging.getLogger(__name__)
 
+SHOWN = ("number", "action", "documents", "source", "ids", "undoes", "undone", "undoable")
 MOST_DAYS = 36_525  # 100 years, longer than any history
 
 
@@ -35,14 +36,15 @@ def history(
         changes = store.history(limit or None, id)
     if as_json:
         for change in changes:
-            row = {name: getattr(change, name) for name in ("number", "action", "documents", "source")}
+            row = {name: getattr(change, name) for name in SHOWN}
             typer.echo(json.dumps(row | {"time": change.time.isoformat()}, ensure_ascii=False))
         return
     for change in changes:
         when = change.time.astimezone().strftime("%Y-%m-%d %H:%M:%S")
         by = f" by {change.source}" if change.source else ""
         noun = "document" if change.documents == 1 else "documents"
-        console().print(f"{change.number:>6}  {when}  {change.action:<8} {change.documents:>7} {noun}{by}")
+        undone = " (undone)" if change.undone else ""
+        console().print(f"{change.number:>6}  {when}  {change.action:<8} {change.documents:>7} {noun}{by}{undone}")
 
 
 def undo(
@@ -108,18 +110,27 @@ def copy(
     quiet: Quiet = False,
     verbose: Verbose = False,
 ) -> None:
-    """Copy a datastore to a new one, and verify the copy."""
+    """Copy a datastore to a new one, and verify the copy.
+
+    A copy from one file to another includes the history. To or from a database, the copy starts a new history.
+    """
     from denn.cli.progress import watching
     from denn.cli.show import interruptible
-    from denn.stores.address import create_store
+    from denn.stores.address import create_store, kind_of
     from denn.stores.copying import copy as copy_store
+    from denn.stores.copying import copy_whole
+    from denn.stores.embedded.store import EmbeddedStore
 
-    with opened(source, read_only=True) as old, create_store(target, old.dimension, old.labels) as new:
-        with ExitStack() as unfinished:
-            unfinished.callback(_discard, target)
-            with watching() as progress, interruptible("interrupted; the copy is incomplete"):
+    with opened(source, read_only=True) as old, watching() as progress:
+        with interruptible("interrupted; the copy is incomplete"):
+            if isinstance(old, EmbeddedStore) and kind_of(target) == "embedded":
+                count = copy_whole(old.path, Path(target), progress)
+                log.info(f"copied and verified {counted(count, 'document')} and the history")
+                return
+            with create_store(target, old.dimension, old.labels) as new, ExitStack() as unfinished:
+                unfinished.callback(_discard, target)
                 count = copy_store(old, new, progress)
-            unfinished.pop_all()
+                unfinished.pop_all()
     log.info(f"copied and verified {counted(count, 'document')}; the history was not copied")
 
 

@@ -108,30 +108,35 @@ def train(
     from denn.cli.progress import watching
     from denn.cli.show import interruptible
     from denn.data.vocabularies import read_vocabulary
+    from denn.training.processes import joined
 
-    given = {
-        "encoder": encoder,
-        "combination": combination,
-        "optimise": optimise,
-        "effort": effort,
-        "time_budget": time_budget,
-        "seed": seed,
-    }
-    chosen, parameters = _settings(recipe, method, given, settings or [])
-    if from_model is not None:
-        bundle.read(from_model)  # report a bad model before reading the corpus
-    replace, clock = _agreed(out, replace, parameters.get("time_budget"))
-    with interruptible("interrupted; run the same command again to resume"):
-        names = None if vocabulary is None else read_vocabulary(vocabulary, language=vocabulary_language)
-        documents = open_corpus(corpus, data_dir, reading, valid, valid_share, names)
-        with watching() as progress:
-            model = build(
-                documents, out=out, method=chosen, progress=progress, restart=restart, replace=replace,
-                allow_poor=allow_poor, clock=clock, continue_from=from_model, with_store=with_store, **parameters,
-            )  # fmt: skip
-    with model:
-        for line in summary(out, model):
-            log.info(line)
+    with joined() as team:
+        if team and team.rank:
+            team.follow()
+            return
+        given = {
+            "encoder": encoder,
+            "combination": combination,
+            "optimise": optimise,
+            "effort": effort,
+            "time_budget": time_budget,
+            "seed": seed,
+        }
+        chosen, parameters = _settings(recipe, method, given, settings or [])
+        if from_model is not None:
+            bundle.read(from_model)  # report a bad model before reading the corpus
+        replace, clock = _agreed(out, replace, parameters.get("time_budget"))
+        with interruptible("interrupted; run the same command again to resume"):
+            names = None if vocabulary is None else read_vocabulary(vocabulary, language=vocabulary_language)
+            documents = open_corpus(corpus, data_dir, reading, valid, valid_share, names)
+            with watching() as progress:
+                model = build(
+                    documents, out=out, method=chosen, progress=progress, restart=restart, replace=replace,
+                    allow_poor=allow_poor, clock=clock, continue_from=from_model, with_store=with_store, **parameters,
+                )  # fmt: skip
+        with model:
+            for line in summary(out, model):
+                log.info(line)
 
 
 def _settings(

@@ -38,7 +38,8 @@ def open_bytes(path: Path) -> Iterator[BinaryIO]:
             else:
                 yield cast(BinaryIO, file)
     except (EOFError, OSError, zlib.error, lzma.LZMAError) as error:
-        raise DataError(f"{path}: {_reason(error)}.") from None
+        temporary = isinstance(error, OSError) and error.errno is not None  # of the system, not of a decompressor
+        raise DataError(f"{path}: {_reason(error)}.") from (error if temporary else None)
 
 
 def _reason(error: Exception) -> str:

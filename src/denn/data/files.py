@@ -8,7 +8,7 @@ import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import chain
 from pathlib import Path
-from typing import IO
+from typing import IO, cast
 
 from denn.data.compressed import COMPRESSIONS, LONGEST_ROW, TOO_LONG, open_bytes, read_lines
 from denn.data.folders import annif_rows, folder_table, has_annif_lines
@@ -44,16 +44,21 @@ def iterate_texts(
     text_column: str = "text",
     id_column: str = "id",
     format: str | None = None,
+    extent: tuple[int, int] | None = None,
 ) -> Iterator[tuple[str, str | None]]:
     """Yield (text, id or None) from a file or a stream in constant memory.
 
     In a stream, a .txt file or a file without extension, a line that starts with { is a JSON object, and any other
     line is a text. A blank line is an empty text, but is skipped after a JSON object, as in .jsonl files. A stream
     whose first line is a header with the text column is CSV or TSV. `format` ("lines", "csv" or "tsv") decides on
-    streams and on files of unknown extension.
+    streams and on files of unknown extension. `extent` limits a Parquet file to some rows: the first, counted from 0,
+    and their number.
     """
     columns = Columns(text_column, id=id_column, needs_labels=False)
-    if isinstance(source, str | Path):
+    if extent is not None:
+        path = Path(cast(str | Path, source))
+        table = Table(str(path), "row", parquet_rows(path, columns, *extent))
+    elif isinstance(source, str | Path):
         known = FORMATS | TEXT_FORMATS
         if format is not None and _suffix(Path(source)) not in FORMATS:
             known = {_suffix(Path(source)): _BY_NAME[format]}

@@ -29,19 +29,33 @@ HEADER = 1 << 24  # bytes of the decoder's first line
 ENVIRONMENT = {"ARROW_DEFAULT_MEMORY_POOL": "system", "MALLOC_ARENA_MAX": "1", "OMP_NUM_THREADS": "1"}
 
 
-def parquet_rows(path: Path, columns: Columns) -> Rows:
-    """Yield the rows of a Parquet file, which may itself be compressed."""
+def parquet_rows(path: Path, columns: Columns, first: int = 0, rows: int | None = None) -> Rows:
+    """Yield the rows of a Parquet file, which may itself be compressed; all, or `rows` of them from `first`."""
     pyarrow = arrow("Reading Parquet files")
     if not _has_limits():
         log.warning("%s: this system cannot limit memory for reading Parquet. Read only files that you trust.", path)
-    with open_bytes(path) as stream, _seekable(path, stream) as file, _decoding(file, columns) as decoder:
+    with open_bytes(path) as stream, _seekable(path, stream) as file, _decoding(file, columns, first, rows) as decoder:
         output = cast(IO[bytes], decoder.stdout)
         try:
             if header := output.readline(HEADER):
-                yield from enumerate(_rows(path, columns, json.loads(header), output), 1)
+                yield from enumerate(_rows(path, columns, json.loads(header), output), first + 1)
         except (pyarrow.ArrowException, OSError, ValueError):
             output.close()  # stops a decoder that is still running
         _check_end(path, decoder)
+
+
+def parquet_count(path: Path, columns: Columns) -> int:
+    """Return the number of rows that a Parquet file declares; raise a DataError if a column is missing."""
+    pyarrow = arrow("Reading Parquet files")
+    from pyarrow import parquet
+
+    try:
+        metadata = parquet.read_metadata(path)
+        columns.among(metadata.schema.to_arrow_schema().names, str(path))
+    except (pyarrow.ArrowException, OSError, ValueError) as error:
+        reason = (str(error).splitlines() or ["?"])[0][:200]
+        raise DataError(f"{path}: not a Parquet file, or truncated or damaged ({reason}).") from None
+    return max(0, int(metadata.num_rows))
 
 
 def _has_limits() -> bool:
@@ -96,11 +110,13 @@ def _seekable(path: Path, stream: BinaryIO) -> Iterator[BinaryIO]:
 
 
 @contextmanager
-def _decoding(file: BinaryIO, columns: Columns) -> Iterator[subprocess.Popen[bytes]]:
+def _decoding(file: BinaryIO, columns: Columns, first: int, rows: int | None) -> Iterator[subprocess.Popen[bytes]]:
     """Start the decoder on an open file, and stop it when its rows are no longer needed."""
     seconds = SECONDS + os.fstat(file.fileno()).st_size // 2**20
     order = {
         "columns": [*columns.all, *columns.one_hot],
+        "first": first,
+        "rows": rows,
         "beginnings": [begin for column in columns.one_hot if (begin := is_pattern(column)) is not None],
         "memory": MEMORY,
         "seconds": seconds,

@@ -71,14 +71,42 @@ def decode(order: dict[str, Any]) -> None:
     out = sys.stdout.buffer
     out.write(json.dumps({"names": names, "rows": max(0, file.metadata.num_rows)}).encode() + b"\n")
     out.flush()
-    batches = file.iter_batches(batch_size(file.metadata, wanted), columns=wanted, use_threads=False)
+    groups, skipped, rows = extent(file.metadata, order["first"], order["rows"])
+    size = batch_size(file.metadata, wanted)
+    batches = file.iter_batches(size, row_groups=groups, columns=wanted, use_threads=False)
     with pyarrow.ipc.new_stream(out, schema) as stream:
-        for batch in batches:
+        for batch in between(batches, skipped, rows):
             for piece in pieces(batch, order["longest"]):
                 plain = piece.cast(schema)
                 if plain.nbytes > order["longest"]:
                     complain(f"a row is too long: {order['too_long']}")
                 stream.write_batch(plain)
+
+
+def extent(metadata: Any, first: int, rows: int | None) -> tuple[list[int], int, float]:
+    """Return the row groups that hold these rows, how many of their rows come before, and how many to read."""
+    groups: list[int] = []
+    skipped = before = 0
+    last = float("inf") if rows is None else first + rows
+    for number in range(metadata.num_row_groups):
+        size = max(0, metadata.row_group(number).num_rows)
+        if before < last and before + size > first:
+            skipped = skipped if groups else first - before
+            groups.append(number)
+        before += size
+    return groups, max(0, skipped), last - first
+
+
+def between(batches: Iterator[Any], skipped: int, rows: float) -> Iterator[Any]:
+    """Yield this many rows of the batches, after those to skip."""
+    for batch in batches:
+        taken = min(batch.num_rows - skipped, rows)
+        if taken > 0:
+            yield batch.slice(skipped, taken)
+            rows -= taken
+        skipped = max(0, skipped - batch.num_rows)
+        if rows <= 0:
+            return
 
 
 def plain_type(name: str, kind: Any) -> Any:

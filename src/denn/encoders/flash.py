@@ -83,6 +83,37 @@ def _forward(  # type: ignore[no-untyped-def]
     tl.store(LSE + head * tokens + start + rows, best + tl.log2(total), mask=rows < length)
 
 
+@triton.jit  # type: ignore[untyped-decorator]
+def _query_step(  # type: ignore[no-untyped-def]
+    dq, q, grad, delta, lse, base, row_keys, rows, begin, start, length, head, seed, BIAS, scale, cut, rescale, side,
+    HEADS: tl.constexpr, D: tl.constexpr, N: tl.constexpr, BIASED: tl.constexpr, DROPS: tl.constexpr,
+    MASKED: tl.constexpr,
+):  # fmt: skip
+    """Add what a block of columns contributes to the gradients of a block of queries."""
+    width: tl.constexpr = HEADS * D
+    columns, dims = begin + tl.arange(0, N), tl.arange(0, D)
+    key_places = (start + columns)[None, :] * (3 * width) + dims[:, None]
+    if MASKED:
+        inside = columns < length
+        k = tl.load(base + width + key_places, mask=inside[None, :], other=0.0)
+        v = tl.load(base + 2 * width + key_places, mask=inside[None, :], other=0.0)
+    else:
+        k = tl.load(base + width + key_places)
+        v = tl.load(base + 2 * width + key_places)
+    s = tl.dot(q, k) * scale - lse[:, None]
+    if BIASED:
+        s += tl.load(BIAS + head * side * side + rows[:, None] * side + columns[None, :]).to(tl.float32)
+    p = tl.exp2(s)
+    if MASKED:
+        p = tl.where(inside[None, :], p, 0.0)
+    dp = tl.dot(grad, v)
+    if DROPS:
+        column_keys = _mix((~seed + (start + columns) * HEADS + head).to(tl.uint32))
+        dp = tl.where(_kept(row_keys[:, None], column_keys[None, :], cut), dp * rescale, 0.0)
+    ds = p * (dp - delta[:, None])
+    return tl.dot(ds.to(k.dtype), tl.trans(k), dq)
+
+
 @triton.jit(do_not_specialize=["cut", "tokens"])  # type: ignore[untyped-decorator]
 def _backward_rows(  # type: ignore[no-untyped-def]
     QKV, BIAS, OUT, GRAD, LSE, DELTA, DQKV, STARTS, SEED, scale, cut, rescale, side, tokens,
@@ -110,28 +141,62 @@ def _backward_rows(  # type: ignore[no-untyped-def]
     lse = tl.load(LSE + head * tokens + start + rows, mask=real, other=float("inf"))
     row_keys = _mix((seed + (start + rows) * HEADS + head).to(tl.uint32))
     dq = tl.zeros([M, D], tl.float32)
-    for begin in range(0, length, N):
-        columns = begin + tl.arange(0, N)
-        inside = columns < length
-        key_places = (start + columns)[None, :] * (3 * width) + dims[:, None]
-        k = tl.load(base + width + key_places, mask=inside[None, :], other=0.0)
-        v = tl.load(base + 2 * width + key_places, mask=inside[None, :], other=0.0)
-        s = tl.dot(q, k) * scale
-        if BIASED:
-            s += tl.load(BIAS + head * side * side + rows[:, None] * side + columns[None, :]).to(tl.float32)
-        p = tl.where(inside[None, :], tl.exp2(s - lse[:, None]), 0.0)
-        dp = tl.dot(grad, v)
-        if DROPS:
-            column_keys = _mix((~seed + (start + columns) * HEADS + head).to(tl.uint32))
-            dp = tl.where(_kept(row_keys[:, None], column_keys[None, :], cut), dp * rescale, 0.0)
-        ds = p * (dp - delta[:, None])
-        dq += tl.dot(ds.to(k.dtype), tl.trans(k))
+    whole = length // N * N
+    for begin in range(0, whole, N):
+        dq = _query_step(
+            dq, q, grad, delta, lse, base, row_keys, rows, begin, start, length, head, seed, BIAS, scale, cut, rescale,
+            side, HEADS, D, N, BIASED, DROPS, False,
+        )  # fmt: skip
+    if whole < length:
+        dq = _query_step(
+            dq, q, grad, delta, lse, base, row_keys, rows, whole, start, length, head, seed, BIAS, scale, cut, rescale,
+            side, HEADS, D, N, BIASED, DROPS, True,
+        )  # fmt: skip
     dq *= scale / 1.4426950408889634
     tl.store(
         DQKV + head * D + (start + rows)[:, None] * (3 * width) + dims[None, :],
         dq.to(DQKV.dtype.element_ty),
         mask=real[:, None],
     )
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _key_step(  # type: ignore[no-untyped-def]
+    dk, dv, k, v, base, column_keys, columns, begin, start, length, head, seed, BIAS, GRAD, LSE, DELTA, scale, cut,
+    rescale, side, tokens, HEADS: tl.constexpr, D: tl.constexpr, M: tl.constexpr, BIASED: tl.constexpr,
+    DROPS: tl.constexpr, MASKED: tl.constexpr,
+):  # fmt: skip
+    """Add what a block of rows contributes to the gradients of a block of keys and values."""
+    width: tl.constexpr = HEADS * D
+    rows, dims = begin + tl.arange(0, M), tl.arange(0, D)
+    query_places = base + (start + rows)[:, None] * (3 * width) + dims[None, :]
+    grad_places = GRAD + (start + rows)[:, None] * width + head * D + dims[None, :]
+    sums = head * tokens + start + rows
+    if MASKED:
+        real = rows < length
+        q = tl.load(query_places, mask=real[:, None], other=0.0)
+        grad = tl.load(grad_places, mask=real[:, None], other=0.0)
+        lse = tl.load(LSE + sums, mask=real, other=float("inf"))
+        delta = tl.load(DELTA + sums, mask=real, other=0.0)
+    else:
+        q = tl.load(query_places)
+        grad = tl.load(grad_places)
+        lse = tl.load(LSE + sums)
+        delta = tl.load(DELTA + sums)
+    s = tl.dot(k, tl.trans(q)) * scale - lse[None, :]  # (N,M)
+    if BIASED:  # the bias of (column, row) is stored after that of all heads
+        s += tl.load(BIAS + (HEADS + head) * side * side + columns[:, None] * side + rows[None, :]).to(tl.float32)
+    p = tl.exp2(s)
+    dp = tl.dot(v, tl.trans(grad))
+    if DROPS:
+        row_keys = _mix((seed + (start + rows) * HEADS + head).to(tl.uint32))
+        kept = _kept(row_keys[None, :], column_keys[:, None], cut)
+        dv = tl.dot(tl.where(kept, p, 0.0).to(grad.dtype), grad, dv)
+        dp = tl.where(kept, dp * rescale, 0.0)
+    else:
+        dv = tl.dot(p.to(grad.dtype), grad, dv)
+    ds = p * (dp - delta[None, :])
+    return tl.dot(ds.to(q.dtype), q, dk), dv
 
 
 @triton.jit(do_not_specialize=["cut", "tokens"])  # type: ignore[untyped-decorator]
@@ -158,29 +223,19 @@ def _backward_columns(  # type: ignore[no-untyped-def]
     column_keys = _mix((~seed + (start + columns) * HEADS + head).to(tl.uint32))
     dk = tl.zeros([N, D], tl.float32)
     dv = tl.zeros([N, D], tl.float32)
-    for begin in range(0, length, M):
-        rows = begin + tl.arange(0, M)
-        real = rows < length
-        q = tl.load(base + (start + rows)[:, None] * (3 * width) + dims[None, :], mask=real[:, None], other=0.0)
-        grad_places = (start + rows)[:, None] * width + head * D + dims[None, :]
-        grad = tl.load(GRAD + grad_places, mask=real[:, None], other=0.0)
-        lse = tl.load(LSE + head * tokens + start + rows, mask=real, other=float("inf"))
-        delta = tl.load(DELTA + head * tokens + start + rows, mask=real, other=0.0)
-        s = tl.dot(k, tl.trans(q)) * scale  # (N,M)
-        if BIASED:  # the bias of (column, row) is stored after that of all heads
-            s += tl.load(BIAS + (HEADS + head) * side * side + columns[:, None] * side + rows[None, :]).to(tl.float32)
-        p = tl.exp2(s - lse[None, :])
-        dp = tl.dot(v, tl.trans(grad))
-        if DROPS:
-            row_keys = _mix((seed + (start + rows) * HEADS + head).to(tl.uint32))
-            kept = _kept(row_keys[None, :], column_keys[:, None], cut)
-            dv += tl.dot(tl.where(kept, p * rescale, 0.0).to(grad.dtype), grad)
-            dp = tl.where(kept, dp * rescale, 0.0)
-        else:
-            dv += tl.dot(p.to(grad.dtype), grad)
-        ds = p * (dp - delta[None, :])
-        dk += tl.dot(ds.to(q.dtype), q)
+    whole = length // M * M
+    for begin in range(0, whole, M):
+        dk, dv = _key_step(
+            dk, dv, k, v, base, column_keys, columns, begin, start, length, head, seed, BIAS, GRAD, LSE, DELTA, scale,
+            cut, rescale, side, tokens, HEADS, D, M, BIASED, DROPS, False,
+        )  # fmt: skip
+    if whole < length:
+        dk, dv = _key_step(
+            dk, dv, k, v, base, column_keys, columns, whole, start, length, head, seed, BIAS, GRAD, LSE, DELTA, scale,
+            cut, rescale, side, tokens, HEADS, D, M, BIASED, DROPS, True,
+        )  # fmt: skip
     dk *= scale / 1.4426950408889634
+    dv *= rescale
     places = DQKV + head * D + key_places
     tl.store(places + width, dk.to(DQKV.dtype.element_ty), mask=inside[:, None])
     tl.store(places + 2 * width, dv.to(DQKV.dtype.element_ty), mask=inside[:, None])
@@ -225,7 +280,7 @@ class _Attention(torch.autograd.Function):
 # Rows and columns of a block, and compiler settings; measured on an H200.
 FORWARD = (64, 64, {"num_warps": 4, "num_stages": 2})
 BACKWARD_ROWS = (64, 32, {"num_warps": 4, "num_stages": 3})
-BACKWARD_COLUMNS = (32, 64, {"num_warps": 4, "num_stages": 2})
+BACKWARD_COLUMNS = (64, 64, {"num_warps": 4, "num_stages": 3})
 
 
 def _settings(

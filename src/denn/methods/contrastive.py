@@ -57,8 +57,8 @@ class DennParameters(ClassifierParameters):
     """All parameters of DENN; Greek letters are the paper's."""
 
     unsaid: ClassVar[dict[int, dict[str, Any]]] = {
-        2: {"witnesses": ("classifier", "neighbours"), "remember": False}
-    }  # format → values
+        format: {"witnesses": ("classifier", "neighbours"), "remember": False} for format in (1, 2)
+    }  # bundle format → values that it implies
 
     effort: Literal["auto", "quick", "balanced", "best"] | None = None  # None: fine-tune once, by the other parameters
     alpha: NonNegativeFloat = 0.1  # α: weight of the contrastive loss; 0: a plain classifier with neighbours
@@ -83,6 +83,7 @@ class DennParameters(ClassifierParameters):
         return self.alpha > 0 and self.view != "dropout"
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.combination == "confidence" and not {"classifier", "neighbours"} <= set(self.witnesses):
             raise ConfigError(
                 f"Got the combination 'confidence' with the witnesses {', '.join(self.witnesses)}; it combines "
@@ -92,6 +93,8 @@ class DennParameters(ClassifierParameters):
 
 class DennNetwork(Classifier):
     """The classifier, trained on two views of every text if there is a contrastive loss."""
+
+    can_share = True
 
     def __init__(self, encoder: TransformerEncoder, labels: int, parameters: DennParameters) -> None:
         super().__init__(encoder, labels, parameters.dropout)
@@ -107,16 +110,21 @@ class DennNetwork(Classifier):
         return VIEWS[self.settings.view](ids, layout, layout.document % 2 == 1, self.mask_id)
 
     def loss(self, batch: Batch) -> Tensor:
-        """Return the mean BCE + α · contrast of a batch, Eq. 7, from one pass with both views of each text."""
-        p = self.settings
+        """Return the mean BCE + α · contrast of a batch, Eq. 7, from one pass with both views of each text.
+
+        If several processes share the batch, the texts are contrasted with those of all processes.
+        """
+        p, share = self.settings, batch.share
         if self.views == 1:
             return super().loss(batch)
         labels, count = batch.labels, 2 * len(batch.labels)  # the rest of the pass is padding
         embeddings = self.scaled_embeddings(batch.ids, batch.layout, batch.seeds)[:count]
         logits = self.classify(embeddings)
         bce = F.binary_cross_entropy_with_logits(logits, labels.repeat_interleave(2, dim=0).to(logits.dtype))
-        both = F.normalize(torch.cat([embeddings[0::2], embeddings[1::2]]), dim=1)  # (2N,d)
-        loss = bce + p.alpha * CONTRASTS[p.loss](both @ both.T, labels, p.temperature).mean()
+        both = F.normalize(torch.cat([embeddings[0::2], embeddings[1::2]]), dim=1)
+        both = share.gather(both.view(2, len(labels), -1), dim=1).flatten(0, 1)  # (2N,d)
+        losses = CONTRASTS[p.loss](both @ both.T, share.gather(labels), p.temperature)
+        loss = bce + p.alpha * share.own(losses.view(2, -1), dim=1).mean()
         if p.consistency:
             loss = loss + p.consistency * disagreement(logits[0::2], logits[1::2])
         return loss

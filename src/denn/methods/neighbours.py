@@ -109,9 +109,12 @@ class WithNeighbours(Neural):
         only the datastore knows come after the others; only the neighbours can score them. `embeddings` come from
         `embed_ahead`.
         """
-        embed = self._embed if embeddings is None else lambda _: embeddings
         k = self.parameters.k
-        return self.score(Texts(texts, embed, lambda vectors: self.search(finite(vectors), k, own_ids)))
+
+        def embed(texts: Sequence[str]) -> Tensor:
+            return finite(self._embed(texts) if embeddings is None else embeddings)
+
+        return self.score(Texts(texts, embed, lambda vectors: self.search(vectors, k, own_ids)))
 
     def score(self, asked: Texts) -> Scores:
         """Score texts; see `scores`."""

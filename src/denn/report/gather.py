@@ -17,6 +17,7 @@ from denn.core.thresholds import GRID, decide
 from denn.data.vocabularies import with_ids
 from denn.errors import DataError
 from denn.evaluation import Evaluation, concatenate, decision_thresholds, evaluate, stored_copies, systems_of
+from denn.label_editing import merge_scores, with_merges
 from denn.model import Model
 from denn.prediction_types import Neighbour, Scores
 from denn.predictions import checked
@@ -91,7 +92,8 @@ def gather(model: Model, documents: Sequence[Document], valid: Sequence[Document
 
     `valid` is used to tune thresholds in the sweeps, unless the combination was fitted to validation documents.
     """
-    documents, valid = with_ids(documents, model.vocabulary), with_ids(valid, model.vocabulary)
+    merges = model.merges()
+    documents, valid = (with_merges(with_ids(some, model.vocabulary), merges) for some in (documents, valid))
     if not any(document.labels for document in documents):
         raise DataError(f"None of the {len(documents):,} documents has a label. A report needs labelled documents.")
     method, combination, around = model.method, combination_of(model.card), None
@@ -99,7 +101,7 @@ def gather(model: Model, documents: Sequence[Document], valid: Sequence[Document
     tuning = () if fitted else valid
     if method.store is not None and len(method.store):
         around = _Searched(cast(Retriever, method), documents, tuning, progress)
-    scores = _scores(model, documents, progress) if around is None else checked(around.scores)
+    scores = _scores(model, documents, progress) if around is None else checked(merge_scores(around.scores, merges))
     uses_lambda = combination is not None and combination.uses_lambda
     counts = dict(zip(model.labels.names, model.card.corpus["label_counts"], strict=True))
     progress.start(Stage("comparing scores and labels"))

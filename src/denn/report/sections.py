@@ -13,16 +13,16 @@ from denn.wording import counted
 METRICS = {
     "micro P": "micro_precision",
     "micro R": "micro_recall",
-    "micro F1": "micro_f1",
-    "macro F1": "macro_f1",
-    "macro F1, labels here": "supported_macro_f1",
+    "micro-F1": "micro_f1",
+    "macro-F1": "macro_f1",
+    "macro-F1, labels here": "supported_macro_f1",
     "F1 per text": "example_f1",
     "P@1": "p_at_1",
     "P@3": "p_at_3",
     "P@5": "p_at_5",
     "texts without a label": "empty_predictions",
 }
-METRIC_NAMES = {"micro_f1": "micro F1", "macro_f1": "macro F1", "precision_at_k": "precision at 5"}
+METRIC_NAMES = {"micro_f1": "micro-F1", "macro_f1": "macro-F1", "precision_at_k": "precision at 5"}
 KINDS = {"0.5": "0.5", "tuned": "tuned", "per_label": "one per label"}
 
 
@@ -77,7 +77,7 @@ def thresholds(found: Findings, names: Mapping[str, str]) -> str:
     """Show scores at other thresholds."""
     tuned = found.evaluation.headline["threshold"]
     x, y = fixed("threshold", 0, 1), fixed("percent", 0, 100)
-    kinds = {"micro F1": "micro_f1", "macro F1": "macro_f1", "micro precision": "micro_precision"}
+    kinds = {"micro-F1": "micro_f1", "macro-F1": "macro_f1", "micro precision": "micro_precision"}
     kinds["micro recall"] = "micro_recall"
     final = line(
         f"Precision, recall and F1 of {names['final']}",
@@ -90,8 +90,8 @@ def thresholds(found: Findings, names: Mapping[str, str]) -> str:
     systems = [Series(name, curve(found.curves[system], "threshold", "micro_f1")) for system, name in names.items()]
     if len(systems) == 1:
         return figures([final])
-    title, description = "Micro F1 of each system", "How the score of each system depends on the threshold."
-    return figures([final, line(title, description, systems, x, fixed("micro F1, percent", 0, 100))])
+    title, description = "Micro-F1 of each system", "How the score of each system depends on the threshold."
+    return figures([final, line(title, description, systems, x, fixed("micro-F1, percent", 0, 100))])
 
 
 def calibration(found: Findings, names: Mapping[str, str]) -> str:
@@ -128,10 +128,10 @@ def bands(found: Findings) -> str:
     """Show F1 by label frequency."""
     groups = [band for band in found.evaluation.bands if band["supported"]]
     names = [band["name"].replace(">=", "≥ ").replace("-", "–") for band in groups]
-    metrics = {"micro F1": "micro_f1", "macro F1": "macro_f1"}
+    metrics = {"micro-F1": "micro_f1", "macro-F1": "macro_f1"}
     chart = bar(
         "F1 by label frequency",
-        "Labels grouped by number of training documents, at the tuned threshold; macro F1 over labels that occur here.",
+        "Labels grouped by number of training documents, at the tuned threshold; macro-F1 over labels that occur here.",
         names,
         [(name, [100 * band[metric] for band in groups]) for name, metric in metrics.items()],
         "training documents per label",
@@ -146,7 +146,7 @@ def bands(found: Findings) -> str:
         ]
         for name, band in zip(names, groups, strict=True)
     ]
-    headers = ["Training documents", "Labels", "Occurring here", "micro F1, %", "macro F1, %"]
+    headers = ["Training documents", "Labels", "Occurring here", "micro-F1, %", "macro-F1, %"]
     return figures([chart, table("Labels by training frequency", headers, rows)])
 
 

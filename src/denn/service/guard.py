@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
+import threading
 import time
 import uuid
 from collections.abc import MutableMapping
@@ -14,6 +15,7 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.middleware.cors import CORSMiddleware
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from denn.service.key_ring import Access, KeyRing
 from denn.service.keys import given_key
 from denn.service.origin import check_origin
 from denn.service.problems import FAILED, Busy, Refusal, problem
@@ -25,8 +27,9 @@ log = logging.getLogger("denn.service")
 STREAM = "/v1/predict/stream"
 HELD = 8  # maximum number of full-size bodies in memory; the same number of bytes for responses
 SMALL_ANSWER = 64 * 1024  # bytes; smaller responses are sent whatever else is in memory
-OPEN = re.compile(r"/|/page/.*|/health|/ready|/v1/session|/openapi\.json")  # paths that need no key
+OPEN = re.compile(r"/|/page/.*|/docs|/health|/ready|/v1/session|/openapi\.json")  # paths that need no key
 REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
+DESCRIPTION = "/openapi.json"
 CLIENT_GONE = 499
 CLOSE = {"Connection": "close"}  # the rest of the body stays unread
 LATER = {"Retry-After": "5"}
@@ -52,8 +55,11 @@ class Stalled(Exception):
 class Guard:
     """ASGI middleware around the whole application."""
 
-    def __init__(self, app: ASGIApp, settings: Settings, telemetry: Telemetry) -> None:
+    def __init__(
+        self, app: ASGIApp, settings: Settings, telemetry: Telemetry, ring: KeyRing, draining: threading.Event
+    ) -> None:
         self.app, self._settings, self._telemetry = self.shared(app, settings), settings, telemetry
+        self._ring, self._draining = ring, draining
         self._held = 0  # bytes of request bodies in memory
         self._leaving = 0  # bytes of responses in memory
 
@@ -91,7 +97,7 @@ class _Request:
         self._id = given if REQUEST_ID.fullmatch(given) else uuid.uuid4().hex
         self._status = 0  # no response yet
         self._gone = False
-        self._key = ""
+        self._access = Access()
         self._size = 0  # bytes of the body
         self._answer_size = 0  # bytes, if known before sending
         self._unsent: Refusal | None = None  # sent instead of a response that is too large
@@ -123,22 +129,18 @@ class _Request:
 
     def _enter(self, state: MutableMapping[str, Any]) -> None:
         """Set the permissions of the request, and reject it if it has none."""
-        hosts, given = self._settings.hosts, self._headers.getlist("host") or [""]
-        name = given[0].rsplit(":", 1)[0] if not given[0].endswith("]") else given[0]
-        if len(given) > 1 or (hosts and name.lower() not in hosts):
+        hosts, asked = self._settings.hosts, self._headers.getlist("host") or [""]
+        name = asked[0].rsplit(":", 1)[0] if not asked[0].endswith("]") else asked[0]
+        if len(asked) > 1 or (hosts and name.lower() not in hosts):
             raise Refusal(400, "Host name not allowed. Add it with --host-name.")
         check_origin(self._scope["method"], self._headers, self._settings.origins)
-        keys = self._settings.keys
-        key = keys.find(given_key(self._headers.get("authorization"), self._headers.get("x-api-key")))
-        self._key = key.name or key.right if key else ""
-        state["key"] = self._key
-        state["may_write"] = key is not None and key.right == "write"
-        state["may_read"] = key is not None or not keys.known or not keys.has("read")
-        free = self._scope["method"] == "OPTIONS" or OPEN.fullmatch(self._scope["path"])
-        if not state["may_read"] and not free:
-            raise Refusal(
-                401, "A key is required. Send it as 'Authorization: Bearer KEY'.", {"WWW-Authenticate": "Bearer"}
-            )
+        ring = self._guard._ring
+        given = given_key(self._headers.get("authorization"), self._headers.get("x-api-key"))
+        self._access = state["access"] = ring.access(given)
+        if self._scope["method"] == "OPTIONS" or OPEN.fullmatch(self._scope["path"]):
+            return
+        self._access.check("read")
+        ring.bill(self._access)
 
     async def _body(self) -> bytes:
         """Read the whole body within the size and time limits."""
@@ -217,6 +219,8 @@ class _Request:
             for name, value in SECURITY.items():
                 headers.setdefault(name, value)
             headers["X-Request-Id"] = self._id
+            if self._guard._draining.is_set():
+                headers["Connection"] = "close"  # so that no request arrives on a connection that is about to close
         try:
             async with asyncio.timeout(self._settings.body_seconds):
                 await self._send(message)
@@ -240,13 +244,18 @@ class _Request:
 
     def _record(self, seconds: float) -> None:
         """Count and log the request, without texts, ids or queries."""
-        route = getattr(self._scope.get("route"), "path", None) or "none"
+        route = self._route()
         status = CLIENT_GONE if self._gone and not self._status else self._status
         self._guard._telemetry.requests.labels(self._method(), route, status).inc()
         self._guard._telemetry.seconds.labels(route).observe(seconds)
         facts = {"request_id": self._id, "method": self._method(), "route": route, "status": status}
-        facts |= {"ms": round(1000 * seconds, 1), "bytes": self._size, "key": self._key}
+        facts |= {"ms": round(1000 * seconds, 1), "bytes": self._size, "key": self._access.name}
         log.info("request", extra={"facts": facts})
+
+    def _route(self) -> str:
+        """Return the route for metrics and the log, which is one of few, whatever the client requests."""
+        path, found = self._scope["path"], getattr(self._scope.get("route"), "path", None)
+        return found or ("page" if path.startswith("/page/") else path if path == DESCRIPTION else "none")
 
     def _method(self) -> str:
         method = str(self._scope["method"])

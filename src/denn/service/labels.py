@@ -17,17 +17,15 @@ class OrderedLabels:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._counts: Mapping[str, int] = {}
+        self._vocabulary = Vocabulary()
         self._ordered: dict[Order, list[tuple[str, str]]] = {}  # names, each with its case-folded form
 
     def find(self, counts: Mapping[str, int], query: str, order: Order, vocabulary: Vocabulary) -> list[str]:
-        """Return the labels whose names or ids contain a query, ignoring case, in the given order.
-
-        The vocabulary must be the same in every call.
-        """
+        """Return the labels whose names or ids contain a query, ignoring case, in the given order."""
         called = vocabulary.name
         with self._lock:
-            if counts != self._counts:
-                self._counts, self._ordered = counts, {}
+            if counts != self._counts or vocabulary is not self._vocabulary:
+                self._counts, self._vocabulary, self._ordered = counts, vocabulary, {}
             if order not in self._ordered:
                 by_count = order == "documents"
                 names = sorted(counts, key=(lambda one: (-counts[one], called(one))) if by_count else called)

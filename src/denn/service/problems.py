@@ -77,7 +77,7 @@ class Busy(Refusal):
 
 def responses(*statuses: int) -> dict[int | str, dict[str, Any]]:
     """Return the OpenAPI descriptions of these error statuses and of those that any request can have."""
-    every = sorted({400, 401, 403, 408, 413, 422, 503, *statuses})
+    every = sorted({400, 401, 403, 408, 413, 422, 429, 503, *statuses})
     content = {MEDIA: {"schema": {"$ref": "#/components/schemas/Problem"}}}
     return {status: {"description": _title(status), "content": content} for status in every}
 

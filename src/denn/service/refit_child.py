@@ -64,27 +64,42 @@ class Lines:
     def note(self, message: str) -> None:
         """Ignore notes, because the result contains the same facts."""
 
+    def fail(self, error: Exception) -> None:
+        """Report an error."""
+        kind = kind_of(error)
+        if kind == "bug":  # or out of memory; the log gets the traceback without the message, which may contain texts
+            self.say(kind=kind, error=type(error).__name__, trace="".join(trace(error)))
+        else:
+            self.say(kind=kind, error=str(error))
+
 
 def main(folder: Path, force: bool, created: str, address: str) -> None:
     """Refit the model if it is still the one that is served, and report the outcome or the error."""
+    lines = started()
+    try:
+        check_served(folder, created, address)
+        outcome = refit_locked(folder, force=force, progress=lines)
+        lines.say(taken=outcome.taken, facts=outcome.facts)
+    except Exception as error:
+        lines.fail(error)
+
+
+def check_served(folder: Path, created: str, address: str) -> None:
+    """Raise a ConflictError if a folder no longer contains the model that is served, with its datastore."""
+    if (bundle.read_card(folder).created, str(of_model(folder))) != (created, address):
+        raise ConflictError(
+            "The folder now contains another model than the one served, or uses another datastore. Restart the "
+            "service to use it."
+        )
+
+
+def started() -> Lines:
+    """Prepare a process that works for the service: it ends with the service, yields to it, and reports lines."""
     threading.Thread(target=_end_with_the_service, daemon=True).start()
     lower_priority(NICE)
     lines = Lines(os.fdopen(os.dup(sys.stdout.fileno()), "w", encoding="utf-8"))
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # for anything that libraries print
-    try:
-        if (bundle.read_card(folder).created, str(of_model(folder))) != (created, address):
-            raise ConflictError(
-                "The folder now contains another model than the one served, or uses another datastore. Restart the "
-                "service to use it."
-            )
-        outcome = refit_locked(folder, force=force, progress=lines)
-        lines.say(taken=outcome.taken, facts=outcome.facts)
-    except Exception as error:
-        kind = kind_of(error)
-        if kind == "bug":  # or out of memory; the log gets the traceback without the message, which may contain texts
-            lines.say(kind=kind, error=type(error).__name__, trace="".join(trace(error)))
-        else:
-            lines.say(kind=kind, error=str(error))
+    return lines
 
 
 def kind_of(error: Exception) -> Kind:

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
-import os
 import sys
 from collections.abc import Mapping
 from contextlib import ExitStack, suppress
@@ -18,16 +16,15 @@ from denn.errors import BundleError, ConflictError, DennError
 from denn.model import Model
 from denn.refitting import describe
 from denn.service.changes import Changes, learnt_until
+from denn.service.child import run_child, shown_error
 from denn.service.engine import Engine
-from denn.service.problems import SENTENCES, Refusal
-from denn.service.refit_child import Kind
+from denn.service.problems import Refusal
 from denn.service.renewal import Renewal
 from denn.service.settings import Settings
 from denn.service.telemetry import Telemetry
 from denn.service.threads import BriefThreads
 from denn.stores.address import of_model
 from denn.validation import changing
-from denn.witnesses.sparse_linear import available_cores
 
 log = logging.getLogger("denn.service")
 
@@ -36,13 +33,6 @@ EVERY = 2.0  # seconds between two counts of the changes
 CHILD = (sys.executable, "-P", "-m", "denn.service.refit_child")
 COUNTING = 5.0  # timeout in seconds for counting the changes
 BY_ITSELF = "--refit-every"
-SHOWN: Mapping[Kind, str] = {  # shown instead of messages that may name paths, which go to the log
-    "datastore": SENTENCES[503],
-    "room": "There is not enough disk space for the refitted model. Free some, then start the refit again.",
-    "folder": "The model folder cannot be read or written. See the service log.",
-    "bug": "The refit failed. See the service log.",
-}
-PRINTED = 2000  # bytes of a process's output to log
 LOGGED = ("error", "trace", "printed")  # fields of a process's result to log
 FIGURES = ("metric", "before", "after", "standard_error", "documents", "held_out", "labels", "seconds")
 
@@ -180,34 +170,8 @@ class Refits:
     async def _watched(self, lock: tuple[int, ...], force: bool) -> dict[str, Any]:
         """Run the process, show its progress, and return its result; kill it when this task ends."""
         model = self._engine.model
-        process = await asyncio.create_subprocess_exec(
-            *CHILD,
-            str(_folder(model)),
-            str(force),
-            model.card.created,
-            self._address,
-            pass_fds=lock,
-            stdin=asyncio.subprocess.PIPE,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.PIPE,
-            env={**os.environ, "OMP_NUM_THREADS": str(_threads())},
-        )
-        result: dict[str, Any] = {}
-        assert process.stdout is not None and process.stderr is not None
-        printed = asyncio.create_task(_last_of(process.stderr))
-        try:
-            async for line in process.stdout:
-                result = json.loads(line)
-                self._show(result)
-            text, code = await printed, await process.wait()
-        finally:
-            with suppress(ProcessLookupError):
-                process.kill()
-            await process.wait()
-            printed.cancel()
-        if not {"facts", "error"} & result.keys():
-            result = {"kind": "shown", "error": _early(code)}
-        return result if "facts" in result else {**result, "printed": text.decode(errors="replace")}
+        command = (*CHILD, str(_folder(model)), str(force), model.card.created, self._address)
+        return await run_child(command, "refit", self._show, "facts", lock)
 
     def _show(self, result: Mapping[str, Any]) -> None:
         if "stage" in result:
@@ -220,14 +184,6 @@ class Refits:
 def _folder(model: Model) -> Path:
     assert model.folder is not None
     return model.folder.resolve()
-
-
-async def _last_of(stream: asyncio.StreamReader) -> bytes:
-    """Read a stream to its end and return the last PRINTED bytes."""
-    kept = b""
-    while piece := await stream.read(2**16):
-        kept = (kept + piece)[-PRINTED:]
-    return kept
 
 
 def _seen(
@@ -244,28 +200,14 @@ def _seen(
 def _ended(result: Mapping[str, Any]) -> tuple[State, str]:
     """Return the state of a finished refit and a sentence about it."""
     if "error" in result:
-        return "failed", SHOWN.get(result["kind"], result["error"])
+        return "failed", shown_error(result, "refit")
     if result["taken"]:
         return "done", describe(result["facts"])
     return "kept", f"{describe(result['facts'])} The refit is worse, so the model was not changed."
 
 
-def _early(code: int) -> str:
-    """Return a message for a process that ended without a result."""
-    if code == -9:  # SIGKILL, which Windows lacks
-        return "The refit process was killed, perhaps for lack of memory."
-    return f"The refit process ended early (exit status {code}). See the service log."
-
-
 def _figures(facts: Mapping[str, object]) -> dict[str, object]:
     return {name: facts.get(name) for name in FIGURES}
-
-
-def _threads() -> int:
-    """Return the number of threads for a refit: all cores but one, which is left for requests."""
-    given = os.environ.get("OMP_NUM_THREADS", "")
-    free = max(1, available_cores() - 1)
-    return min(free, int(given)) if given.isdecimal() and int(given) else free
 
 
 def _now() -> str:

@@ -80,12 +80,27 @@ class PredictRequest(Options):
     """One text to tag."""
 
     text: str = Field(examples=["An editor for XML files with validation"])
+    id: Id | None = Field(None, description="Stored document with this text, excluded from its own evidence.")
 
 
 class BatchRequest(Options):
     """Several texts to tag."""
 
     texts: Texts = Field(min_length=1)
+
+
+class Unlabelled(Request):
+    """A text to rank."""
+
+    text: str
+    id: Id | None = Field(None, description="Stored document with this text, excluded from its own evidence.")
+
+
+class QueueRequest(Request):
+    """Unlabelled texts to rank."""
+
+    documents: Annotated[list[Unlabelled], FailFast()] = Field(min_length=1)
+    count: Many | None = Field(None, description="Number of texts to return; null: all.")
 
 
 class NeighboursRequest(Request):
@@ -128,7 +143,10 @@ class PutRequest(Request):
 
 
 class PatchRequest(Request):
-    """New labels, or labels to add, drop and reject. A label stays rejected until it is added or dropped."""
+    """New labels, or labels to add, drop and reject, or a confirmation of the labels.
+
+    A label stays rejected until it is added or dropped.
+    """
 
     model_config = ConfigDict(
         json_schema_extra={
@@ -137,6 +155,7 @@ class PatchRequest(Request):
                 {"required": ["add"], "properties": {"add": {"minItems": 1}}},
                 {"required": ["drop"], "properties": {"drop": {"minItems": 1}}},
                 {"required": ["reject"], "properties": {"reject": {"minItems": 1}}},
+                {"required": ["confirm"], "properties": {"confirm": {"const": True}}},
             ]
         }
     )
@@ -145,13 +164,37 @@ class PatchRequest(Request):
     add: list[Label] = Field(default_factory=list, max_length=1000)
     drop: list[Label] = Field(default_factory=list, max_length=1000)
     reject: Rejected = []
+    confirm: bool = Field(
+        False, description="Record that the labels are right; audits skip the document until it changes."
+    )
     source: Source = ""
 
     @model_validator(mode="after")
     def _something(self) -> PatchRequest:
-        if self.labels is None and not self.add and not self.drop and not self.reject:
-            raise ValueError("must have labels, add, drop or reject")
+        if self.labels is None and not (self.add or self.drop or self.reject or self.confirm):
+            raise ValueError("must have labels, add, drop, reject or confirm")
         return self
+
+
+class RenameRequest(Request):
+    """A new name for a label."""
+
+    label: Label
+    name: Label
+
+
+class MergeRequest(Request):
+    """Labels to merge into another one."""
+
+    labels: list[Label] = Field(min_length=1, max_length=100)
+    into: Label
+    source: Source = ""
+
+
+class AuditRequest(Request):
+    """Options of an audit."""
+
+    count: Many = Field(default=100, description="Maximum number of documents to list.")
 
 
 class RefitRequest(Request):

@@ -1,10 +1,10 @@
-"""Response bodies, which FastAPI describes in openapi.json."""
+"""Response bodies about texts, documents and labels, which FastAPI describes in openapi.json."""
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, Field
 
 Names = Annotated[
     dict[str, str] | None,
@@ -66,6 +66,22 @@ class BatchOut(BaseModel):
     predictions: list[PredictionOut]
 
 
+class QueuedOut(BaseModel):
+    """A text that is worth labelling."""
+
+    place: int = Field(description="Position of the text in the request, from 0.")
+    uncertainty: float = Field(description="Expected number of wrong labels in the prediction.")
+    nearness: float = Field(description="Mean cosine similarity of the nearest stored documents.")
+    labels: list[str]
+
+
+class QueueOut(BaseModel):
+    """The texts to label, the most instructive first; equal texts are listed once."""
+
+    queue: list[QueuedOut]
+    names: Names = None
+
+
 class NeighboursOut(BaseModel):
     """Stored documents, nearest first."""
 
@@ -91,11 +107,21 @@ class DocumentsOut(BaseModel):
     names: Names = None
 
 
+class ExamplesOut(BaseModel):
+    """Documents to try the model on."""
+
+    held_out: bool = Field(description="Whether the model has learnt nothing from these documents.")
+    documents: list[DocumentOut]
+    names: Names = None
+
+
 class IdsOut(BaseModel):
     """The ids of the added documents, in the order given."""
 
     ids: list[str]
-    warning: str | None = Field(None, description="Set if predictions will never include some of the labels.")
+    warning: str | None = Field(
+        None, description="Set if some of the labels were merged, or cannot be predicted until a refit."
+    )
 
 
 class ChangeOut(BaseModel):
@@ -104,8 +130,13 @@ class ChangeOut(BaseModel):
     number: int
     time: str
     action: str
-    source: str
+    source: str = Field(description="Name of the key and, after a colon, the source given in the request.")
+    author: str = Field(description="Name of the key, or the author given on the command line; empty for training.")
     documents: int
+    ids: list[str] = Field(description="Ids of the first of these documents; empty if they were forgotten.")
+    undoes: int | None = Field(description="Number of the change that this one reverted.")
+    undone: bool = Field(description="Whether another change reverted it.")
+    undoable: bool = Field(description="False if it can never be reverted.")
 
 
 class HistoryOut(BaseModel):
@@ -139,6 +170,23 @@ class LabelsOut(BaseModel):
     names: Names = None
 
 
+class RenamedOut(BaseModel):
+    """A renamed label."""
+
+    label: str
+    before: str = Field(description="Its name until now.")
+    name: str
+    documents: int
+    names: Names = None
+
+
+class MergedOut(BaseModel):
+    """The result of a merge."""
+
+    documents: int = Field(description="Number of documents changed.")
+    change: int | None = Field(description="Number of the change in the history, to undo it; null if there is none.")
+
+
 class PointOut(BaseModel):
     """A document on the map."""
 
@@ -163,92 +211,3 @@ class PlaceOut(BaseModel):
 
     x: float
     y: float
-
-
-class SeenOut(BaseModel):
-    """Statistics of a prediction."""
-
-    time: str
-    labels: int
-    best: float
-
-
-class RecentOut(BaseModel):
-    """Recent predictions, oldest first."""
-
-    total: int
-    empty: int
-    predictions: list[SeenOut]
-
-
-class SessionOut(BaseModel):
-    """The service and the permissions of the key."""
-
-    version: str
-    model: str
-    method: str
-    may_read: bool
-    may_write: bool
-    writes: str
-    learns: bool
-    neighbours: bool
-    k: int | None
-    limits: dict[str, int]
-
-
-class ModelOut(BaseModel):
-    """The model card."""
-
-    model_config = ConfigDict(protected_namespaces=())
-
-    name: str
-    method: str
-    encoder: str | None
-    parameters: dict[str, Any]
-    labels: int
-    metrics: dict[str, Any]
-    thresholds: dict[str, float]
-    corpus: dict[str, Any]
-    training: dict[str, Any]
-    versions: dict[str, str]
-    refitted: dict[str, Any] | None
-    created: str
-    store: dict[str, Any] | None
-
-
-class FiguresOut(BaseModel):
-    """Scores before and after a refit, on held-out documents."""
-
-    metric: str
-    before: float
-    after: float
-    standard_error: float = Field(description="Standard error of the difference between `before` and `after`.")
-    documents: int = Field(description="Number of documents that the model was refitted on.")
-    held_out: int = Field(description="Number of held-out documents behind `before` and `after`.")
-    labels: int
-    seconds: float
-
-
-class RefitOut(BaseModel):
-    """The running refit, or the last one; the state `kept` means that it was worse and the model was not changed."""
-
-    state: Literal["never", "running", "done", "kept", "failed"]
-    stage: str | None = Field(description="Current stage of a running refit.")
-    done: int | None = Field(description="Progress of the stage, in units.")
-    total: int | None
-    unit: str | None = Field(description="What `done` and `total` count.")
-    started: str | None
-    ended: str | None
-    by: str | None = Field(description="Name of the key, or --refit-every; null if another process ran it.")
-    sentence: str | None = Field(description="Result or error of a finished refit.")
-    figures: FiguresOut | None
-    changed_documents: int | None = Field(
-        description="Number of documents added, changed or removed since the last refit; one that changed twice counts "
-        "twice. Null if the datastore is unavailable."
-    )
-
-
-class StatusOut(BaseModel):
-    """The state of the service."""
-
-    status: str

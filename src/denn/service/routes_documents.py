@@ -14,6 +14,7 @@ from starlette.convertors import PathConvertor, register_url_convertor
 from denn.data.vocabularies import with_ids
 from denn.datastore import Datastore
 from denn.service.answers import check_answer, check_texts, document_json, documents_json
+from denn.service.keys import BETWEEN
 from denn.service.problems import Mistake, Refusal, responses
 from denn.service.request_schemas import LARGEST, AddRequest, Id, Label, PatchRequest, PutRequest, Source
 from denn.service.response_schemas import DocumentOut, DocumentsOut, HistoryOut, IdsOut, UndoneOut
@@ -65,12 +66,13 @@ async def documents(
     ] = None,
     since: Annotated[Time | None, Query(description="Documents last changed at this time or later.")] = None,
     before: Annotated[Time | None, Query(description="Documents last changed before this time.")] = None,
+    unlabelled: Annotated[bool, Query(description="Documents that have no labels and reject none.")] = False,
     offset: Annotated[int, Query(ge=0, le=LARGEST)] = 0,
     limit: Annotated[int, Query(ge=0, le=1000)] = 50,
 ) -> Response:
     """List stored documents, newest first."""
     store, vocabulary = service.model.store, service.model.vocabulary
-    where = Where(vocabulary.ids(label), text, source, since, before)
+    where = Where(vocabulary.ids(label), text, source, since, before, unlabelled=unlabelled)
 
     def look() -> dict[str, Any]:
         ids = store.ids() if where == Where() else store.select(where)
@@ -100,7 +102,7 @@ async def add(body: AddRequest, service: Running, author: Writer) -> Response:
     given = [Document(one.text, tuple(one.labels), one.id, tuple(one.rejected)) for one in body.documents]
     new = with_ids(given, service.model.vocabulary)
     answer: dict[str, Any] = {"ids": await service.engine.add(new, author.source(body.source))}
-    if warning := service.model.never_given(label for document in new for label in document.labels):
+    if warning := service.model.label_warning(label for document in new for label in document.labels):
         answer["warning"] = warning
     return JSONResponse(answer, 201)
 
@@ -130,7 +132,9 @@ async def patch(id: str, body: PatchRequest, service: Running, author: Writer) -
     add, drop, reject = (vocabulary.ids(some) for some in (body.add, body.drop, body.reject))
 
     def change() -> Document:
-        store.relabel(id, labels, add=add, drop=drop, reject=reject, source=author.source(body.source))
+        store.relabel(
+            id, labels, add=add, drop=drop, reject=reject, confirm=body.confirm, source=author.source(body.source)
+        )
         return store.get([id])[0]
 
     return JSONResponse(document_json(await service.engine.write(change), vocabulary))
@@ -165,7 +169,12 @@ async def history(
             "time": change.time.isoformat(),
             "action": change.action,
             "source": change.source,
+            "author": change.source.partition(BETWEEN)[0],
             "documents": change.documents,
+            "ids": list(change.ids),
+            "undoes": change.undoes,
+            "undone": change.undone,
+            "undoable": change.undoable,
         }
         for change in found
     ]

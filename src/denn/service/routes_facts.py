@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -10,11 +12,13 @@ from fastapi.responses import JSONResponse, PlainTextResponse, Response
 
 from denn import __version__
 from denn.service.answers import check_texts, names_json
+from denn.service.key_ring import Access
 from denn.service.labels import Order
 from denn.service.problems import SENTENCES, Busy, responses
 from denn.service.request_schemas import LARGEST, PlaceRequest
-from denn.service.response_schemas import LabelsOut, MapOut, ModelOut, PlaceOut, RecentOut, SessionOut, StatusOut
-from denn.service.state import Running
+from denn.service.response_schemas import LabelsOut, MapOut, PlaceOut
+from denn.service.state import Administrator, Running
+from denn.service.status_schemas import DriftOut, KeysOut, ModelOut, RecentOut, SessionOut, StatusOut
 from denn.vocabulary import Vocabulary
 
 router = APIRouter()
@@ -26,15 +30,20 @@ POINTS = 2000  # default size of the map
 async def session(request: Request, service: Running) -> Response:
     """Describe the service and the permissions of the key."""
     settings, card = service.settings, service.model.card
+    access: Access = request.state.access
     limits = {"body_bytes": settings.body_bytes, "texts": settings.texts, "characters": settings.characters}
     return JSONResponse(
         {
             "version": __version__,
             "model": settings.name,
             "method": card.method,
-            "may_read": request.state.may_read,
-            "may_write": request.state.may_write,
-            "writes": "on" if settings.keys.has("write") else "off",
+            "key": access.name or None,
+            "rights": list(access.rights),
+            "expires": access.key.expires.isoformat() if access.key and access.key.expires else None,
+            "why_not": access.why_not or None,
+            "may_read": "read" in access.rights,
+            "may_write": "teach" in access.rights,
+            "writes": "on" if service.ring.keys.allow_teaching else "off",
             "learns": service.learns,
             "neighbours": service.learns,
             "k": card.parameters.get("k"),
@@ -137,6 +146,29 @@ async def recent(service: Running) -> Response:
     return JSONResponse(service.telemetry.recent())
 
 
+@router.get("/v1/drift", response_model=DriftOut, responses=responses(), tags=["service"])
+async def drift(service: Running, limit: Annotated[int, Query(ge=0, le=1000)] = 10) -> Response:
+    """Compare the labels of recent predictions with those of the training documents."""
+    model, recent = service.model, service.telemetry.recent_labels.counts()
+
+    def look() -> dict[str, Any]:
+        trained = model.training_counts()
+        movers = recent.movers(trained, limit)
+        rows = [
+            _named(model.vocabulary, one.label) | {"trained": one.trained, "predicted": one.predicted} for one in movers
+        ]
+        return asdict(recent.drifted(trained)) | {"movers": rows}
+
+    return JSONResponse(await service.engine.read(look))
+
+
+@router.get("/v1/keys", response_model=KeysOut, responses=responses(), tags=["service"])
+async def keys(service: Running, _: Administrator) -> Response:
+    """List the keys with their rights, limits and states, without anything secret."""
+    known = sorted(service.ring.keys.known, key=lambda key: key.shown)
+    return JSONResponse({"keys": [key.facts() for key in known]})
+
+
 @router.get("/health", response_model=StatusOut, responses=responses(), tags=["service"])
 async def health() -> Response:
     """Report that the process is running."""
@@ -145,7 +177,9 @@ async def health() -> Response:
 
 @router.get("/ready", response_model=StatusOut, responses=responses(), tags=["service"])
 async def ready(service: Running) -> Response:
-    """Report whether the service accepts requests: the queue is not full and the datastore is available."""
+    """Report whether to send requests: the service is not stopping, its queue has room, its datastore responds."""
+    if service.draining.is_set():
+        raise Busy("The service is about to stop. Send requests to another replica.", after=5)
     if service.engine.waiting >= service.settings.queue:
         raise Busy("The queue is full. Try again later.", after=1)
     if service.engine.probe is not None and not service.engine.probe.well:
@@ -158,4 +192,7 @@ async def metrics(service: Running) -> Response:
     """Return the Prometheus metrics."""
     if service.engine.probe is not None:
         service.telemetry.documents.set(service.engine.probe.documents)
+    model, recent = service.model, service.telemetry.recent_labels.counts()
+    # Not with the reads of the datastore, which may be slow.
+    service.telemetry.compared(await asyncio.to_thread(lambda: recent.drifted(model.training_counts())))
     return Response(service.telemetry.exposition(), media_type="text/plain; version=0.0.4; charset=utf-8")

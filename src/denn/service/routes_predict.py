@@ -13,11 +13,21 @@ from fastapi import APIRouter, Query, Request
 from fastapi.responses import JSONResponse, Response, StreamingResponse
 
 from denn.errors import DennError
-from denn.service.answers import check_answer, check_texts, decision_options, documents_json, prediction_json
+from denn.service import rates
+from denn.service.answers import (
+    check_answer,
+    check_texts,
+    decision_options,
+    documents_json,
+    names_json,
+    prediction_json,
+)
+from denn.service.key_ring import Access
 from denn.service.problems import Busy, Refusal, responses, status_and_sentence
-from denn.service.request_schemas import BatchRequest, NeighboursRequest, Options, PredictRequest, Share
-from denn.service.response_schemas import BatchOut, NeighboursOut, PredictionOut
+from denn.service.request_schemas import BatchRequest, NeighboursRequest, Options, PredictRequest, QueueRequest, Share
+from denn.service.response_schemas import BatchOut, NeighboursOut, PredictionOut, QueueOut
 from denn.service.state import Running, Service
+from denn.types import Document
 
 router = APIRouter(prefix="/v1", tags=["tag"])
 
@@ -31,7 +41,7 @@ PATIENCE = 0.1  # seconds before a stream retries when the queue is full
 async def predict(body: PredictRequest, service: Running) -> Response:
     """Tag one text."""
     check_texts(service.settings, [body.text])
-    return JSONResponse((await _predicted(service, [body.text], body))[0])
+    return JSONResponse((await _predicted(service, [body.text], body, body.id))[0])
 
 
 @router.post("/predict/batch", response_model=BatchOut, responses=responses())
@@ -64,7 +74,29 @@ async def predict_stream(
     """
     options = Options(threshold=threshold, per_label=per_label, min_labels=min_labels, top_k=top_k, evidence=evidence)
     lines = enumerate(io.BytesIO(await request.body()), 1)
-    return StreamingResponse(_stream(service, lines, options), media_type=NDJSON)
+    return StreamingResponse(_stream(service, request.state.access, lines, options), media_type=NDJSON)
+
+
+@router.post("/queue", response_model=QueueOut, responses=responses(409))
+async def queue(body: QueueRequest, service: Running) -> Response:
+    """Rank unlabelled texts by how much the model would learn from their labels."""
+    _ = service.model.store  # refuses a model without one
+    texts = [one.text for one in body.documents]
+    check_texts(service.settings, texts)
+    given = [Document(one.text, id=one.id) for one in body.documents]
+    found = await service.engine.rank(given, body.count or len(given))
+    places = {text: place for place, text in reversed([*enumerate(texts)])}  # of equal texts, the first
+    rows = [
+        {
+            "place": places[one.text],
+            "uncertainty": one.uncertainty,
+            "nearness": one.nearness,
+            "labels": list(one.prediction.labels),
+        }
+        for one in found
+    ]
+    labels = {label for one in found for label in one.prediction.labels}
+    return JSONResponse({"queue": rows} | names_json(service.model.vocabulary, sorted(labels)))
 
 
 @router.post("/neighbours", response_model=NeighboursOut, responses=responses(409))
@@ -98,14 +130,19 @@ async def neighbours(body: NeighboursRequest, service: Running) -> Response:
     return JSONResponse(await service.engine.read(look))
 
 
-async def _predicted(service: Service, texts: Sequence[str], options: Options) -> list[dict[str, Any]]:
-    decided = await service.engine.predict(texts, decision_options(options))
-    service.telemetry.predicted([one.prediction for one in decided])
+async def _predicted(
+    service: Service, texts: Sequence[str], options: Options, own_id: str | None = None
+) -> list[dict[str, Any]]:
+    deciding = decision_options(options)
+    decided = await service.engine.predict(texts, deciding, own_id)
+    service.telemetry.predicted([one.prediction for one in decided], deciding.as_tuned)
     check_answer((near.text for one in decided for near in one.prediction.neighbours), options.text_characters)
     return [prediction_json(one, options) for one in decided]
 
 
-async def _stream(service: Service, lines: Iterator[tuple[int, bytes]], options: Options) -> AsyncIterator[bytes]:
+async def _stream(
+    service: Service, access: Access, lines: Iterator[tuple[int, bytes]], options: Options
+) -> AsyncIterator[bytes]:
     while some := list(islice(lines, LINES)):
         read = []
         for number, line in some:
@@ -113,7 +150,7 @@ async def _stream(service: Service, lines: Iterator[tuple[int, bytes]], options:
             await asyncio.sleep(0)  # long lines may take a while; let other requests run
         good = [line for line in read if "error" not in line]
         try:
-            found = iter(await _patiently(service, [line.pop("text") for line in good], options))
+            found = iter(await _patiently(service, access, [line.pop("text") for line in good], options))
             answers = [line if "error" in line else line | next(found) for line in read]
         except (DennError, Refusal) as error:
             sentence = error.detail if isinstance(error, Refusal) else status_and_sentence(error)[1]
@@ -121,11 +158,13 @@ async def _stream(service: Service, lines: Iterator[tuple[int, bytes]], options:
         yield b"".join(json.dumps(line, ensure_ascii=False, allow_nan=False).encode() + b"\n" for line in answers)
 
 
-async def _patiently(service: Service, texts: Sequence[str], options: Options) -> list[dict[str, Any]]:
-    """Tag texts, and retry while the queue is full."""
+async def _patiently(service: Service, access: Access, texts: Sequence[str], options: Options) -> list[dict[str, Any]]:
+    """Tag texts, and retry while the queue is full; raise a refusal if the key ends in the meantime."""
     if not texts:
         return []
+    await rates.turn()
     while True:
+        service.ring.check_again(access)
         try:
             return await _predicted(service, texts, options)
         except Busy:

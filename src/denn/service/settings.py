@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from denn.service.keys import Keys
 
@@ -14,7 +15,8 @@ class Settings:
     """The limits of a service; requests beyond them get an error that names the limit."""
 
     name: str = "model"  # display name of the model
-    keys: Keys = field(default_factory=Keys)
+    keys: Keys = field(default_factory=Keys)  # those that never change while the service runs
+    key_file: Path | None = None  # more keys, read again when the file changes
     body_bytes: int = 8 * MEGABYTE  # maximum size of a request
     stream_bytes: int = (
         64 * MEGABYTE

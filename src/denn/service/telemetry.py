@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import traceback
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -14,9 +15,11 @@ from typing import Any
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
 from denn.prediction_types import Prediction
+from denn.service.drift import Drifted, RecentLabels
 
 RECENT = 200  # number of predictions to remember
 SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
+SHARES = (0.02, 0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 1)  # the first is the limit below which a text is unfamiliar
 SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 
 
@@ -54,6 +57,18 @@ class Telemetry:
         self.unfamiliar = Counter(
             "denn_unfamiliar_predictions", "Texts unlike any document in the datastore.", registry=self.registry
         )
+        self.familiarity = Histogram(
+            "denn_familiarity", "Familiarity of tagged texts, from 0 to 1.", buckets=SHARES, registry=self.registry
+        )
+        self.queue = self._seconds("denn_queue_seconds", "Time that texts of a request wait before their batch starts.")
+        self.embedding = self._seconds("denn_embedding_seconds", "Time to embed the texts of a batch.")
+        self.search = self._seconds("denn_search_seconds", "Time to find the neighbours of a batch in the datastore.")
+        self.drift = Gauge("denn_label_drift", "Distance of recent from training labels.", registry=self.registry)
+        self.drift_by_chance = Gauge(
+            "denn_label_drift_by_chance", "Distance to expect if the labels have not changed.", registry=self.registry
+        )
+        self.drift_texts = Gauge("denn_label_drift_texts", "Recent predictions compared.", registry=self.registry)
+        self.recent_labels = RecentLabels()
         self.documents = Gauge("denn_documents", "Documents in the datastore.", registry=self.registry)
         self.refits = Counter("denn_refits", "Refits run by this service.", ("outcome",), registry=self.registry)
         for outcome in ("done", "kept", "failed"):
@@ -61,18 +76,43 @@ class Telemetry:
         self._recent: deque[Seen] = deque(maxlen=RECENT)
         self._total = self._empty = 0
 
+    def _seconds(self, name: str, description: str) -> Histogram:
+        return Histogram(name, description, buckets=SECONDS, registry=self.registry)
+
+    def queued(self, waits: Iterable[float]) -> None:
+        """Count the seconds that parts of requests waited for their batch."""
+        for wait in waits:
+            self.queue.observe(wait)
+
+    def parts(self, seconds: Mapping[str, float]) -> None:
+        """Count the seconds of the parts of a batch."""
+        if "embedding" in seconds:
+            self.embedding.observe(seconds["embedding"])
+        if "search" in seconds:
+            self.search.observe(seconds["search"])
+
+    def compared(self, found: Drifted) -> None:
+        """Set the metrics of drift."""
+        self.drift.set(math.nan if found.drift is None else found.drift)
+        self.drift_by_chance.set(math.nan if found.by_chance is None else found.by_chance)
+        self.drift_texts.set(found.texts)
+
     def batch(self, texts: int, seconds: float) -> None:
         """Count a batch."""
         self.texts.inc(texts)
         self.batches.observe(texts)
         self.computing.inc(seconds)
 
-    def predicted(self, predictions: Sequence[Prediction]) -> None:
-        """Count predictions and remember their statistics."""
+    def predicted(self, predictions: Sequence[Prediction], as_tuned: bool = True) -> None:
+        """Count predictions and remember their statistics; `as_tuned`: their labels were decided by the model alone."""
         now = datetime.now(UTC).isoformat(timespec="milliseconds")
         for one in predictions:
             best = max(one.scores.values(), default=0.0)
             self._recent.append(Seen(now, len(one.labels), best))
+            if as_tuned:  # other thresholds would look like drift, and can assign any number of labels
+                self.recent_labels.add(one.labels)
+            if one.familiarity is not None:
+                self.familiarity.observe(one.familiarity)
         empty = sum(not one.labels for one in predictions)
         self._total, self._empty = self._total + len(predictions), self._empty + empty
         self.predictions.inc(len(predictions))

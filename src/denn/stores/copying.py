@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from itertools import zip_longest
+from pathlib import Path
 
 import torch
 
 from denn.datastore import Datastore
+from denn.durable import sync
 from denn.errors import StoreError
 from denn.protocols import Progress
+from denn.stores.embedded import transfer
+from denn.stores.embedded.checking import check
 from denn.types import Stage
 from denn.wording import counted
 
@@ -36,6 +40,31 @@ def copy(source: Datastore, target: Datastore, progress: Progress) -> int:
     progress.start(Stage("comparing", done))
     _compare(source, target, progress)
     return done
+
+
+def copy_whole(source: Path, target: Path, progress: Progress) -> int:
+    """Copy the file of an embedded store with its history to a new file; return the number of documents.
+
+    Other processes may change the original meanwhile. The copy is checked before it gets its name.
+    """
+    if target.exists():
+        raise StoreError(f"{target} already exists. Choose another path.")
+    part = target.with_name(f"{target.name}.part")
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        part.unlink(missing_ok=True)  # left by a process that was killed
+        transfer.copy_file(source, part, progress)
+        progress.start(Stage("checking"))
+        found = check(part, progress.advance)
+        if found.problems:
+            raise StoreError(f"the datastore is damaged, so it was not copied: {found.problems[0]}")
+        part.rename(target)
+        sync(target.parent)
+    except OSError as error:
+        raise StoreError(f"the copy {target} cannot be written: {error.strerror or error}.") from error
+    finally:
+        part.unlink(missing_ok=True)
+    return int(found.facts["documents"])
 
 
 def _compare(source: Datastore, target: Datastore, progress: Progress) -> None:

@@ -14,6 +14,7 @@ from denn.types import Document, Where, Which
 CENTURY = timedelta(days=36_525)  # longer than any history, and within the range of every clock
 MADE = re.compile(r"doc-([0-9]{1,15})")  # ids that a store may create
 MOST_COUNTED = 10**15 - 1
+NAMED = 3  # documents that an entry of the history names
 
 
 def check_dimension(dimension: int) -> None:
@@ -41,12 +42,22 @@ def label_names(given: Sequence[str]) -> tuple[str, ...]:
 
 
 def check_labels(names: Iterable[str]) -> None:
-    """Reject labels that are blank or have more than one line."""
+    """Reject labels that are blank, have more than one line, or are not Unicode text."""
     for name in names:
+        if not _is_unicode(name):
+            raise StoreError(f"got the label {name!r}, which is not valid Unicode text. Check its encoding.")
         if not name.strip():
             raise StoreError(f"got the label {name!r}, expected a name with at least one visible character.")
         if "\n" in name:
             raise StoreError(f"got the label {name!r}, expected one line. Remove the line break.")
+
+
+def _is_unicode(name: str) -> bool:
+    try:
+        name.encode()
+    except UnicodeEncodeError:  # lone surrogates, as from bytes on the command line that are not UTF-8
+        return False
+    return True
 
 
 def fresh_labels(documents: Sequence[Document], known: Container[str]) -> list[str]:

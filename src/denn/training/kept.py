@@ -36,10 +36,10 @@ class KeptStates:
         return self.states if torch.equal(self.tokens.flat, tokens.flat) else None
 
 
-def fits(encoder: TransformerEncoder, tokens: int, folder: Path) -> bool:
-    """Return whether there is room for the states of this many tokens."""
+def fits(encoder: TransformerEncoder, tokens: int, folder: Path | None) -> bool:
+    """Return whether there is room for the states of this many tokens, in memory or in a folder if given."""
     needed = tokens * encoder.width * BYTES
-    return needed <= _memory() or needed + SPARE <= shutil.disk_usage(folder).free
+    return needed <= _memory() or (folder is not None and needed + SPARE <= shutil.disk_usage(folder).free)
 
 
 def keep(

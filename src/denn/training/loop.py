@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from denn.clock import Clock
-from denn.errors import FineTuningError, TrainingError
+from denn.errors import FineTuningError, LostProcessError, TrainingError
 from denn.protocols import Progress
 from denn.training import checkpoint
 from denn.training.batches import Batches, seed_of
@@ -68,10 +68,11 @@ def fit(
     with torch.random.fork_rng(devices=_cuda_devices(module)):
         try:
             _steps(run, gradients, validate, progress)
-        except KeyboardInterrupt:
+        except (KeyboardInterrupt, LostProcessError):
             if run.state.step:
                 run.state.owed |= run.done()
-                run.save()
+                with uninterrupted():
+                    run.save()
             raise
     collapses = run.state.collapses
     if collapses and not run.state.best_step:
@@ -81,6 +82,7 @@ def fit(
         )
     run.save_if_due()
     run.state.seconds = run.elapsed()
+    run.state.out_of_time = run.time_is_up and run.state.step < run.total
     checkpoint.load_module(module, run.kept_weights)
     return run.state
 
@@ -123,7 +125,7 @@ class _Run:
     ) -> None:
         self.module, self.plan, self.tokens = module, plan, tokens
         kind = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW}[plan.optimiser]
-        self.optimiser = kind(groups, weight_decay=plan.weight_decay, fused=True)
+        self.optimiser = kind(groups, weight_decay=plan.weight_decay, eps=plan.epsilon, fused=True)
         self.rates = [group["lr"] for group in self.optimiser.param_groups]
         self.batches = Batches(len(tokens), plan.batch_size, plan.seed, weights)
         self.total = self.batches.per_epoch * plan.epochs
@@ -219,12 +221,14 @@ class _Run:
         share = RATE_SHARE ** len(self.state.collapses)
         if self.state.collapses:
             share *= min(1.0, (self.state.step - self.state.collapses[-1]["step"] + 1) / RAMP)
-        if self.plan.schedule == "constant":
+        warmup = self.plan.warmup or 0.0
+        if self.plan.schedule == "constant" and not warmup:
             return share
         elapsed, left = self.elapsed(), self.time_left()
         spent = elapsed / (elapsed + left) if left > 0 else 1.0
         done = max((self.state.step + 1) / (self.total + 1), spent)
-        return share * min(done / self.plan.warmup if self.plan.warmup else 1.0, (1 - done) / (1 - self.plan.warmup))
+        rise = done / warmup if warmup else 1.0
+        return share * min(rise, _decay(self.plan.schedule, (1 - done) / (1 - warmup)))
 
     def check(self) -> str | None:
         """Check the losses since the last check: validate after a jump, and recover if one is not finite."""
@@ -317,6 +321,13 @@ class _Run:
         for older in set(self.workdir.glob("best-*.safetensors")) - {self.kept_file()}:
             older.unlink()
         self.saved = time.monotonic()
+
+
+def _decay(schedule: str, left: float) -> float:
+    """Return the factor on the learning rate when this share of the run after the warm-up is left."""
+    if schedule == "constant":
+        return 1.0
+    return left if schedule == "linear" else (1 - math.cos(math.pi * min(left, 1.0))) / 2
 
 
 def _cuda_devices(module: nn.Module) -> list[torch.device]:

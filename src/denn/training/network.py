@@ -24,11 +24,13 @@ from denn.errors import BundleError, ConfigError
 from denn.protocols import Encoder, Progress
 from denn.training.bounds import Layers, Length
 from denn.training.plan import Plan
+from denn.training.share import WHOLE, Share
 from denn.types import Corpus
 from denn.untrusted import REMEDY, load_weights
 
 LAYER = re.compile(r"\blayer\.(\d+)\.")  # in the name of a weight of a transformer layer
 AUTO_SHARE, AUTO_RATE = 3, 2.0  # with auto on a CPU: train a third of the layers, at twice the rate
+FORMER = {"head.weight": "weight", "head.bias": "bias"}  # names in bundle format 1
 REST = "head.safetensors"  # a network's weights, except the encoder's
 
 
@@ -97,6 +99,7 @@ class Batch(NamedTuple):
     layout: Layout
     labels: Tensor  # (n,L) bool
     seeds: Tensor | None  # seeds of the dropout in our own kernels
+    share: Share = WHOLE  # if several processes share the batch: which documents of it these are
 
 
 class Network(nn.Module):
@@ -112,6 +115,9 @@ class Network(nn.Module):
     most_texts: int | None = None  # per inference pass, if memory grows with texts rather than tokens
     can_freeze: ClassVar[bool] = False  # whether the head can learn alone, on embeddings of `encode`
     reads_states: bool = False  # whether it accepts states of the encoder's frozen layers as texts
+    can_share: ClassVar[bool] = False  # whether the weighted losses of the shares of a batch add up to its loss
+    judged: ClassVar[str] = "final"  # part of the scores whose validation selects the weights
+    watched: ClassVar[str] = "final"  # part of the scores that shows whether texts still differ: not of 0 and 1 alone
     recordable: ClassVar[bool] = True  # whether `loss` is pure device work that reads no values on the CPU
 
     def loss(self, batch: Batch) -> Tensor:
@@ -193,7 +199,7 @@ class Network(nn.Module):
 
     def load(self, folder: Path) -> None:
         """Load all weights except the encoder's; the network may be on the device `meta`, without memory."""
-        load_weights(self, folder / REST, BundleError, without="encoder.")
+        load_weights(self, folder / REST, BundleError, without="encoder.", former=FORMER)
         if not self.is_sound():
             raise BundleError(f"{folder / REST} contains numbers that this network cannot use. {REMEDY}")
 

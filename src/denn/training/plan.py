@@ -5,9 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, NonNegativeFloat, NonNegativeInt, PositiveInt
+from pydantic import BeforeValidator, Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 
 from denn.clock import read_budget
+
+WARMUP = 0.05  # default share of a run whose learning rate decays
+Schedule = Literal["constant", "linear", "cosine"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -18,8 +21,9 @@ class Plan:
     epochs: NonNegativeInt = 10
     optimiser: Literal["adam", "adamw"] = "adam"
     weight_decay: NonNegativeFloat = 0.0
-    schedule: Literal["constant", "linear"] = "linear"
-    warmup: Annotated[float, Field(ge=0, lt=1)] = 0.05  # share of the run, for the linear schedule
+    epsilon: PositiveFloat = 1e-8  # of the optimiser: smaller gradients hardly move a weight
+    schedule: Schedule = "linear"
+    warmup: Annotated[float, Field(ge=0, lt=1)] | None = None  # share of the run; None: 0.05, 0 if constant
     clip: NonNegativeFloat = 0.0  # largest gradient norm; 0: no clipping
     evaluate_every: NonNegativeInt = 0  # steps between validations; 0: once per epoch
     patience: NonNegativeInt = 10  # validations without improvement before stopping; 0: never stop early
@@ -27,6 +31,10 @@ class Plan:
     time_budget: Annotated[NonNegativeFloat | None, BeforeValidator(read_budget)] = None
     checkpoint_seconds: NonNegativeFloat = 60.0
     seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.warmup is None:  # so that a recipe records what was done
+            object.__setattr__(self, "warmup", 0.0 if self.schedule == "constant" else WARMUP)
 
 
 @dataclass
@@ -42,6 +50,7 @@ class State:
     best_step: int = 0  # step of the kept weights
     failures: int = 0  # validations since the score last rose
     owed: bool = False  # whether a validation is due next
+    out_of_time: bool = False  # whether the time budget ended the run before its last step
     loss: float | None = None  # mean of the steps before the last check
     usual_loss: float | None = None  # running mean over checks
     high_looks: int = 0  # consecutive checks at which the loss was far above the usual

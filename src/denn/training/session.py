@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import random
 import time
+from collections.abc import Callable
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
@@ -15,30 +16,32 @@ from torch import Tensor
 from denn.clock import Clock
 from denn.core.metrics import micro_f1_error, multilabel_scores
 from denn.core.thresholds import decide, tune_global
-from denn.encoders.layout import Layout, send
 from denn.encoders.tokens import Tokens
 from denn.encoders.transformer import TransformerEncoder
+from denn.errors import ConfigError
 from denn.protocols import Progress
+from denn.training import processes
 from denn.training.batches import as_in
 from denn.training.budget import FEWEST_DOCUMENTS, Scope, Work, describe, head_alone, scope_of, to_fine_tune
-from denn.training.gradients import Gradients, Inputs
+from denn.training.gradients import Gradients
 from denn.training.head import epoch_seconds
 from denn.training.kept import KeptStates, embed, fits, keep, room_for
 from denn.training.loop import CHECKPOINT, fit
-from denn.training.network import Batch, Network, NeuralParameters
+from denn.training.network import Network, NeuralParameters
 from denn.training.pace import TIMED, TIMED_SECONDS, seconds_a_token
 from denn.training.plan import Plan, State
+from denn.training.steps import Steps
 from denn.types import Corpus, Stage
 
 SAMPLED = 512  # training documents that set the scale of embeddings, fewer if time is short
 PIECE_SECONDS = 0.25  # between checks of the clock while documents are embedded
 
 
-class Training:
+class Training(Steps):
     """The training of one network on one corpus."""
 
     def __init__(self, network: Network, corpus: Corpus, parameters: NeuralParameters) -> None:
-        self.network, self.parameters = network, parameters
+        self.parameters = parameters
         self.stores = False  # whether all training documents are finally embedded
         self.trains_encoder = True  # False if no witness depends on it
         self.effort: str | None = None  # quick: only the head; balanced and best: it is trained, now train the encoder
@@ -50,17 +53,16 @@ class Training:
         self.embeddings: Tensor | None = None  # embeddings of the training documents, if the encoder was not trained
         # Recorded steps need few shapes, so passes are padded to a multiple that one last document can fill.
         recorded = network.recordable and network.encoder.kernels
-        self.multiple = 2 ** min(9, network.encoder.max_length.bit_length() - 1) if recorded else 1
-        self._read(corpus)
+        multiple = 2 ** min(9, network.encoder.max_length.bit_length() - 1) if recorded else 1
+        super().__init__(network, *self._read(corpus, network), multiple)
 
-    def _read(self, corpus: Corpus) -> None:
-        """Turn the documents of a corpus into tokens and labels."""
+    def _read(self, corpus: Corpus, network: Network) -> tuple[Tokens, Tensor]:
+        """Turn the documents of a corpus into tokens and labels; return those to train on, on the device."""
         self.corpus = corpus
-        self.train_tokens = self.network.tokenize([document.text for document in corpus.train])
-        self.valid_tokens = self.network.tokenize([document.text for document in corpus.valid])
-        self.on_device = self.train_tokens.to(self.network.device)
-        self.labels = corpus.labels.matrix(corpus.train).to(self.network.device)
+        self.train_tokens = network.tokenize([document.text for document in corpus.train])
+        self.valid_tokens = network.tokenize([document.text for document in corpus.valid])
         self.valid_labels = corpus.labels.matrix(corpus.valid)
+        return self.train_tokens.to(network.device), corpus.labels.matrix(corpus.train).to(network.device)
 
     def run(self, workdir: Path, progress: Progress, clock: Clock) -> dict[str, object]:
         """Initialise the network, run the loop, and return facts for the bundle.
@@ -100,6 +102,7 @@ class Training:
             "trained_share": 0.0 if scope.frozen else round(self._work().trained, 4),
             "max_length": self.network.encoder.max_length,
             "steps": state.step,
+            "out_of_time": state.out_of_time,
             "best_step": state.best_step,
             "seconds": round(state.seconds, 1),
             "training_seconds": round(state.seconds - state.validation_seconds, 3),
@@ -114,8 +117,11 @@ class Training:
         encoder = self.network.encoder
         if not isinstance(encoder, TransformerEncoder) or encoder.frozen_layers is None:
             return False
-        tokens = len(self.train_tokens.flat) + len(self.valid_tokens.flat) - self._known_tokens()
-        return self.network.reads_states and encoder.device.type == "cpu" and fits(encoder, tokens, workdir)
+        tokens = len(self.train_tokens.flat) + len(self.valid_tokens.flat)
+        # States are sent to other processes through memory.
+        place = None if processes.team() else workdir
+        room = fits(encoder, tokens - self._known_tokens() if place else tokens, place)
+        return self.network.reads_states and encoder.device.type == "cpu" and room
 
     def keep_states(self, workdir: Path, progress: Progress) -> None:
         """Run all documents through the frozen layers once, and use the results from now on."""
@@ -141,7 +147,7 @@ class Training:
         return fit(
             self.network,
             self.network.groups(p),
-            Gradients(self.network.parameters(), self.prepare, self.compute, self.multiple > 1),
+            self._gradients(progress),
             self._timed_validation,
             self.train_tokens.lengths * self.network.views,
             Plan(**{f.name: getattr(p, f.name) for f in fields(Plan)}),
@@ -153,6 +159,19 @@ class Training:
             reserve=lambda: self._work().after_loop() if self.seconds_a_token else 0.0,
         )
 
+    def _gradients(self, progress: Progress) -> Callable[[Tensor], Tensor]:
+        """Return what computes loss and gradients of rows, in this process or in several."""
+        team = processes.team()
+        if team is None:
+            return Gradients(self.network.parameters(), self.prepare, self.compute, self.multiple > 1)
+        if not self.network.can_share:
+            raise ConfigError(
+                f"Got {team.size} processes, but this method trains in one. Run it without torchrun, or use the method "
+                "denn."
+            )
+        progress.note(f"{team.size} processes share each batch of {self.parameters.batch_size} documents")
+        return team.share(self)
+
     def _learn_head(self, epochs: int, workdir: Path, clock: Clock, progress: Progress) -> State:
         """Embed the documents once, keep the embeddings, and train only the head."""
         network: Any = self.network
@@ -160,7 +179,7 @@ class Training:
         rows, self.embeddings = self._embed_in_time(epochs, workdir, clock, progress)
         if len(rows) < len(self.train_tokens):
             progress.note(f"there was time to read {len(rows):,} of {len(self.train_tokens):,} documents")
-            self._read(self._part(rows))
+            self.on_device, self.labels = self._read(self._part(rows), network)
         if epochs:
             progress.start(Stage("training the head"))
         network.learn_head(self.embeddings, self.labels, self.parameters, epochs)
@@ -269,32 +288,13 @@ class Training:
         """Count the tokens that a validation reads."""
         return len(self.valid_tokens.flat)
 
-    def prepare(self, rows: Tensor) -> Inputs:
-        """Put a batch on the device: ids, starts, labels, seeds; the views of a text are adjacent."""
-        device = self.network.device
-        rows = rows[self.train_tokens.lengths[rows].argsort(stable=True)]  # group equal lengths
-        labels = self.labels[send(rows, device)]
-        ids, layout = self.on_device.pack(rows.repeat_interleave(self.network.views), self.multiple)
-        ids = self.network.alter(ids, layout)
-        self.layout = layout
-        encoder, seeds = self.network.encoder, torch.empty(0)
-        if self.multiple > 1 and isinstance(encoder, TransformerEncoder):
-            seeds = encoder.draw_seeds()
-        return ids, layout.starts, labels, seeds
-
-    def compute(self, ids: Tensor, starts: Tensor, labels: Tensor, seeds: Tensor) -> Tensor:
-        """Return the network's loss for the result of `prepare`."""
-        recorded = self.multiple > 1
-        layout = Layout.at(starts, len(ids), self.network.encoder.max_length) if recorded else self.layout
-        with self.network.encoder.autocast():
-            return self.network.loss(Batch(ids, layout, labels, seeds if recorded else None))
-
     def validate(self) -> dict[str, float]:
         """Score the validation split: micro-F1 at 0.5, which selects the weights, and at the tuned threshold."""
         if not len(self.valid_tokens):
             return {}
-        scores = self.judge(self.network.score(self.valid_tokens)["final"])
-        return scores | {"score": scores["micro_f1"]}
+        parts = self.network.score(self.valid_tokens)
+        scores = self.judge(parts[self.network.judged])
+        return scores | {"score": scores["micro_f1"], "spread": spread(parts[self.network.watched])}
 
     def judge(self, scores: Tensor) -> dict[str, float]:
         """Compare (n,L) scores with the validation labels, and with each other."""

@@ -17,24 +17,30 @@ RUN = "run.json"  # identifies the run
 FIRST, FIRST_FACTS = "first", "first.json"  # the model of a first try, complete once the second file exists
 
 
-def open_folder(workdir: Path, fingerprint: str, restart: bool) -> None:
-    """Create the folder of resumable state, or reuse the one of this same run."""
+def open_folder(workdir: Path, fingerprint: str, restart: bool, processes: int = 1) -> None:
+    """Create the folder of resumable state, or reuse the one of this same run, in as many processes."""
     file, beside = workdir / RUN, workdir / f"{RUN}.part"
     if workdir.exists() and not file.exists() and any(path != beside for path in workdir.iterdir()):
         raise TrainingError(f"{workdir} exists and is not an unfinished training run. Move it or choose another --out.")
     if restart:
         discard(workdir)
     if file.exists():
-        if read_object(file, TrainingError).get("fingerprint") != fingerprint:
+        found = read_object(file, TrainingError)
+        if found.get("fingerprint") != fingerprint:
             raise TrainingError(
                 f"{workdir} contains an unfinished training run with other data or settings. Run its command again to "
                 "finish it, or pass --restart to discard it."
+            )
+        if (begun := found.get("processes", 1)) != processes:
+            raise TrainingError(
+                f"{workdir} contains an unfinished training run with a process count of {begun}, got {processes}. Use "
+                f"{begun} to finish it, or pass --restart to discard it."
             )
         return
     workdir.mkdir(exist_ok=True)
     with ExitStack() as failed:
         failed.callback(discard, workdir)
-        beside.write_text(json.dumps({"fingerprint": fingerprint}))
+        beside.write_text(json.dumps({"fingerprint": fingerprint, "processes": processes}))
         sync(beside)
         beside.replace(file)
         failed.pop_all()

@@ -6,6 +6,8 @@ from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, overload
 
+from denn.stopwatch import lap
+
 if TYPE_CHECKING:
     from torch import Tensor
 
@@ -35,9 +37,12 @@ class Texts(Sequence[str]):
     @cached_property
     def embeddings(self) -> Tensor:
         """The (n,d) embeddings of the texts."""
-        return self._embed(self._texts)
+        with lap("embedding"):
+            return self._embed(self._texts)
 
     @cached_property
     def neighbours(self) -> Neighbours:
         """The nearest stored documents of each text."""
-        return self._search(self.embeddings)
+        embeddings = self.embeddings
+        with lap("search"):
+            return self._search(embeddings)

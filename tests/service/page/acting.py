@@ -15,13 +15,21 @@ Browser, Page, expect = playwright.Browser, playwright.Page, playwright.expect
 expect.set_options(timeout=30_000)  # milliseconds, on a machine that may be busy
 
 TEXT = "the goal of the match and the team with the coach"
-VIEWS = ("tag", "labels", "documents", "map", "batch", "recent")
+VIEWS = ("tag", "queue", "audit", "labels", "documents", "map", "batch", "history", "model")
 
 
 def tag(page: Page, text: str = TEXT) -> None:
+    if page.locator("#edit").is_visible():
+        page.click("#edit")
     page.fill("#text", text)
     page.click("#ask-button")
     expect(page.locator("#result-summary")).to_contain_text("suggested")
+
+
+def show_all_neighbours(page: Page) -> None:
+    for button in ("#neighbours-all", "#neighbours-more"):
+        if page.locator(button).is_visible():
+            page.click(button)
 
 
 def names(page: Page, where: str) -> list[str]:

@@ -6,7 +6,7 @@ from urllib.parse import urlsplit
 import pytest
 from acting import CHROMIUM, Browser, Page, expect, playwright
 
-BROKEN_BY_PURPOSE = ("the server responded with a status of 503", "the server responded with a status of 409")
+BROKEN_BY_PURPOSE = (503, 409)
 
 
 @pytest.fixture(scope="module")
@@ -22,11 +22,18 @@ def browser() -> Iterator[Browser]:
 @pytest.fixture
 def opened(browser: Browser, service) -> Iterator[Callable[..., Page]]:
     """Open pages; fail on console errors, policy violations and requests to other hosts."""
-    contexts, complaints, hosts, own = [], [], set(), set()
+    contexts, complaints, hosts, own, expected = [], [], set(), set(), set(BROKEN_BY_PURPOSE)
 
     def open_page(
-        fragment: str = "", *, at=service, key: bool = True, width: int = 1280, scheme: str = "light"
+        fragment: str = "",
+        *,
+        at=service,
+        key: bool = True,
+        width: int = 1280,
+        scheme: str = "light",
+        errors: tuple[int, ...] = (),
     ) -> Page:
+        expected.update(errors)
         own.add(urlsplit(at.url).netloc)
         context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme)
         contexts.append(context)
@@ -43,5 +50,6 @@ def opened(browser: Browser, service) -> Iterator[Callable[..., Page]]:
     yield open_page
     for context in contexts:
         context.close()
-    assert not [text for text in complaints if not any(known in text for known in BROKEN_BY_PURPOSE)]
+    known = tuple(f"the server responded with a status of {status}" for status in expected)
+    assert not [text for text in complaints if not any(one in text for one in known)]
     assert {host for host in hosts if host} == own  # blobs have no host

@@ -111,23 +111,22 @@ def test_batch_jsonl_keeps_what_it_was(opened, service) -> None:
         assert row.get("unfamiliar", False) is (row["familiarity"] < UNFAMILIAR)
 
 
-def test_batch_waits_where_the_service_is_busy(opened) -> None:
-    page = opened("#/batch")
+def test_batch_waits_where_the_service_is_busy_or_the_key_has_used_up_its_limit(opened) -> None:
+    page = opened("#/batch", errors=(429,))
     asked = []
 
     def answer(route) -> None:
         asked.append(len(route.request.post_data_json["texts"]))
-        if len(asked) == 2:
-            route.fulfill(
-                status=503, headers={"Retry-After": "1"}, json={"detail": "The queue is full. Try again later."}
-            )
+        if len(asked) in (2, 3):
+            status = 503 if len(asked) == 2 else 429
+            route.fulfill(status=status, headers={"Retry-After": "1"}, json={"detail": "Try again later."})
         else:
             route.continue_()
 
     page.route("**/v1/predict/batch", answer)
     run_batch(page, "many.csv", b"text\n" + b"goal\n" * 130)
     expect(page.locator("#batch-status")).to_contain_text("Done: 130 rows")
-    assert asked == [64, 64, 64, 2]
+    assert asked == [64, 64, 64, 64, 2]
 
 
 def test_batch_keeps_what_is_done_and_names_the_row(opened, service) -> None:
@@ -204,3 +203,55 @@ def test_csv_is_read_and_written(opened, text: str, rows: list[list[str]]) -> No
         assert written.startswith("\ufeff") == text.startswith("\ufeff")
         separator = next((mark for mark in "\t;," if mark in text.split("\n")[0]), ",")
         assert list(csv.reader(io.StringIO(written.lstrip("\ufeff"), newline=""), delimiter=separator)) == rows
+
+
+def test_batch_results_are_decided_and_filtered_before_the_download(opened) -> None:
+    page = opened("#/batch")
+    scores = {"alpha": [("sport", 0.9, True), ("music", 0.4, False)], "beta": [("music", 0.7, True)], "gamma": []}
+
+    def answer(route) -> None:
+        found = [
+            {
+                "scores": [
+                    {"label": label, "score": score, "chosen": chosen}
+                    for label, score, chosen in scores[text.split()[0]]
+                ],
+                "familiarity": 0.5,
+                "unfamiliar": text.startswith("gamma"),
+            }
+            for text in route.request.post_data_json["texts"]
+        ]
+        route.fulfill(json={"predictions": found})
+
+    page.route("**/v1/predict/batch", answer)
+    texts = ["alpha one", "beta Two", "gamma three"] + ["alpha more"] * 60
+    run_batch(page, "a.csv", "\n".join(["text", *texts]).encode())
+    rows, summary = page.locator("#batch-rows tr"), page.locator("#batch-summary")
+    expect(summary).to_have_text("63 rows, 1 without a label.")
+    expect(rows).to_have_count(50)
+    page.click("#batch-more")
+    expect(rows).to_have_count(63)
+    expect(rows.nth(50).locator("button")).to_be_focused()
+    assert rows.first.locator(".chips li").all_text_contents() == ["sport 0.90"]
+    page.select_option("#batch-decide", "one")
+    page.fill("#batch-threshold", "0.3")
+    expect(rows.first.locator(".chips li")).to_have_text(["sport 0.90", "music 0.40"])
+    header, first, *_ = csv.reader(io.StringIO(download(page)[1].decode()))
+    assert dict(zip(header, first, strict=True))["labels"] == "sport|music"
+    page.select_option("#batch-label", "music")
+    expect(summary).to_have_text("62 of 63 rows match, 0 without a label.")
+    page.fill("#batch-least", "0.5")
+    expect(rows.locator("th")).to_have_text(["2"])
+    page.select_option("#batch-label", label="no label")
+    page.fill("#batch-least", "")
+    expect(rows.locator("th")).to_have_text(["3"])
+    expect(rows.first).to_contain_text("unfamiliar")
+    page.select_option("#batch-label", "")
+    page.fill("#batch-find", "TWO")
+    expect(rows.locator("th")).to_have_text(["2"])
+    page.fill("#batch-find", "")
+    page.check("#batch-unfamiliar")
+    expect(rows.locator("th")).to_have_text(["3"])
+    rows.locator("button").click()
+    expect(page.locator("#result-summary")).to_contain_text("suggested")
+    assert page.input_value("#text") == "gamma three"

@@ -5,6 +5,8 @@ from urllib.parse import quote
 
 from acting import TEXT, document_count, expect, marks, remove, run_batch, tag
 
+import denn
+
 pytestmark = marks
 
 
@@ -15,7 +17,10 @@ def test_labels_lead_to_their_documents(opened, service) -> None:
     page = opened("#/labels")
     page.fill("#labels-query", "SPO")
     expect(page.locator("#labels-rows tr")).to_have_count(1)
-    expect(page.locator("#labels-rows tr")).to_contain_text("training")
+    with denn.load(service.folder) as model:
+        expect(page.locator("#labels-summary")).to_have_text(
+            f"1 label. Threshold: {model.card.thresholds['final'].overall:.2f}."
+        )
     with service.client() as client:
         total = client.get("/v1/documents", params={"label": "sport", "limit": 0}).json()["total"]
     expect(page.locator("#labels-rows td").first).to_have_text(str(total))
@@ -23,6 +28,21 @@ def test_labels_lead_to_their_documents(opened, service) -> None:
     expect(page.locator("#documents-summary")).to_contain_text(f"{total} documents")
     for row in page.locator("#documents-rows .row").all():
         assert "sport" in row.locator(".chips li").all_text_contents()
+
+
+def test_an_undone_label_is_no_longer_listed(opened, service) -> None:
+    page = opened("#/labels")
+    expect(page.locator("#labels-summary")).to_contain_text("label")
+    before = page.locator("#labels-rows a").all_text_contents()
+    with service.writer() as client:
+        document = {"text": "a zeppelin over the goal", "labels": ["airship"], "id": "later-1"}
+        client.post("/v1/documents", json={"documents": [document]}).raise_for_status()
+        number = client.get("/v1/history", params={"id": "later-1", "limit": 1}).json()["changes"][0]["number"]
+        page.fill("#labels-query", "airs")
+        expect(page.locator("#labels-rows th")).to_contain_text(["airship added later, threshold"])
+        client.post(f"/v1/history/{number}/undo").raise_for_status()
+    page.fill("#labels-query", "")
+    expect(page.locator("#labels-rows a")).to_have_text(before)
 
 
 def test_a_document_is_edited_removed_and_forgotten(opened, service) -> None:
@@ -150,7 +170,7 @@ def test_script_in_labels_and_texts_is_text(opened, service) -> None:
         page.click("#views a[href='#/labels']")
         page.fill("#labels-query", "onerror")
         expect(page.locator("#labels-rows tr")).to_have_count(1)
-        expect(page.locator("#labels-rows th")).to_have_text(EVIL)
+        expect(page.locator("#labels-rows th a")).to_have_text(EVIL)
         page.click("#labels-rows a")
         page.click("#documents-rows a")
         expect(page.locator("#document .text")).to_have_text(text)
@@ -169,14 +189,17 @@ def test_script_in_labels_and_texts_is_text(opened, service) -> None:
         remove(service, id)
 
 
-def test_recent_tells_of_predictions_and_the_model(opened, service) -> None:
+def test_the_model_its_facts_and_recent_predictions(opened, service) -> None:
     page = opened()
     tag(page)
-    page.click("#views a[href='#/recent']")
+    page.click("#views a[href='#/model']")
     expect(page.locator("#recent-charts figure")).to_have_count(2)
     with service.client() as client:
         recent = client.get("/v1/recent").json()
     expect(page.locator("#recent-summary")).to_contain_text(f"{recent['total']:,} prediction")
     assert page.locator("#recent-charts .dot").count() == len(recent["predictions"])
     expect(page.locator("#recent-charts figure").first).to_contain_text("Score of the best label")
-    expect(page.locator("#model-card")).to_contain_text("micro-F1")
+    expect(page.locator("#model-facts")).to_contain_text("micro-F1 on validation documents")
+    expect(page.locator("#model-card")).to_be_hidden()
+    page.click("text=All parameters and metrics")
+    expect(page.locator("#model-card")).to_contain_text("vote temperature")

@@ -34,7 +34,7 @@ def test_labels_are_shown_and_added_by_name(opened, named, names_of_labels) -> N
         (newest, *_) = client.get("/v1/documents", params={"source": "teach: page"}).json()["documents"]
     assert "http://example.org/5" in newest["labels"] and set(newest["labels"]) <= set(names_of_labels)
     page.locator("#undo").click()
-    expect(page.locator("#difference")).to_be_hidden()
+    expect(page.locator("#undo")).to_be_hidden()
 
 
 def test_lists_show_names_and_filter_by_them(opened, named) -> None:

@@ -24,12 +24,13 @@ def test_a_refit_by_the_button(opened, serving, tiny_model, tmp_path) -> None:
         expect(said).to_be_empty()
         expect(bar).to_be_hidden()
         chess = page.locator("#result .label-row", has=page.get_by_text("chess", exact=True)).first
-        expect(chess.locator(".witness dt")).to_have_text(["neighbours"])
+        expect(chess.locator(".witness dd")).to_contain_text(["unknown", ".", "unknown"])  # only the neighbours know it
         chess.locator(".accept").click()
         page.click("#teach")
         expect(changes).to_have_text("30 documents changed since the last training or refit.")
         page.click("#undo")
         expect(changes).to_have_text("31 documents changed since the last training or refit.")
+        page.click("#views a[href='#/model']")
         page.get_by_role("button", name="Refit").click()
         expect(said).to_contain_text("Refitting: ")
         expect(bar).to_be_visible()
@@ -40,14 +41,16 @@ def test_a_refit_by_the_button(opened, serving, tiny_model, tmp_path) -> None:
         expect(other.locator("#refit-said")).to_contain_text("Learnt 7 labels from ")
         expect(bar).to_be_hidden()
         expect(changes).to_have_text("No documents changed since the last training or refit.")
-        expect(chess.locator(".witness dt")).to_have_text(["classifier", "neighbours", "words"])  # asked again
+        expect(page.locator("#model-facts")).to_contain_text("Last refit")
+        page.click("#views a[href='#/tag']")
+        expect(chess.locator(".witness dd")).to_contain_text([".", ".", "."])  # asked again
         expect(opened(at=running, key=False).locator("#refit")).to_be_hidden()
 
 
 def test_why_a_refit_failed(opened, serving, tiny_model, tmp_path) -> None:
     folder = shutil.copytree(tiny_model, tmp_path / "model")
     with serving(folder) as running:
-        page = opened(at=running, width=400)
+        page = opened("#/model", at=running, width=400)
         with denn.load(folder) as model:
             model.forget([f"valid-{number}" for number in range(60)])
         page.get_by_role("button", name="Refit").click()

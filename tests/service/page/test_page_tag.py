@@ -5,10 +5,11 @@ import shutil
 from pathlib import Path
 
 import pytest
-from acting import TEXT, VIEWS, document_count, expect, marks, names, remove, tag
+from acting import TEXT, VIEWS, document_count, expect, marks, names, remove, show_all_neighbours, tag
 
 import denn
 from denn.service.keys import new_key
+from denn.witnesses.ngrams import WordTokens
 
 pytestmark = marks
 
@@ -21,6 +22,7 @@ def test_predict_shows_what_the_service_says(opened, service) -> None:
     chosen = [row["label"] for row in said["scores"] if row["chosen"]]
     assert chosen == said["labels"] == names(page, "#chosen")
     assert names(page, "#others") == [row["label"] for row in said["scores"] if not row["chosen"]]
+    show_all_neighbours(page)
     ids = page.locator("#neighbours .neighbour a").all_text_contents()
     assert ids == [neighbour["id"] for neighbour in said["neighbours"]]
     first = page.locator("#chosen .label-row").first
@@ -29,6 +31,27 @@ def test_predict_shows_what_the_service_says(opened, service) -> None:
     assert drawn / whole == pytest.approx(said["scores"][0]["score"], abs=0.02)
     mark = first.locator(".mark").evaluate("e => e.offsetLeft + 1")
     assert mark / whole == pytest.approx(said["scores"][0]["threshold"], abs=0.02)
+
+
+def test_the_start_offers_examples(opened, service) -> None:
+    page = opened()
+    expect(page.locator("#examples-note")).to_contain_text("has not learnt from them")
+    with service.client() as client:
+        texts = [document["text"] for document in client.get("/v1/examples").json()["documents"]]
+    buttons = page.locator("#examples-list button")
+    expect(buttons).to_have_count(len(texts))
+    buttons.nth(1).click()
+    expect(page.locator("#result-summary")).to_contain_text("suggested")
+    expect(page.locator("#text-shown")).to_have_text(texts[1])
+    expect(page.locator("#start")).to_be_hidden()
+    page.keyboard.press("c")
+    expect(page.locator("#text")).to_be_focused()
+    assert page.input_value("#text") == ""
+    expect(buttons.first).to_be_visible()
+    expect(page.locator("#result")).to_be_hidden()
+    page.click("#start-help")
+    for term in ("Score", "Threshold", "Witness", "Neighbour", "Familiarity"):
+        expect(page.locator("#help dt", has_text=term)).to_be_visible()
 
 
 def test_witnesses_stand_side_by_side_with_bars_of_one_scale(opened, service) -> None:
@@ -61,27 +84,62 @@ def test_an_unfamiliar_text_is_flagged_above_its_labels(opened) -> None:
     expect(notice).to_be_empty()
 
 
-def test_supporting_words_are_shown_where_there_are_any(opened) -> None:
-    page = opened()
+def with_words(*words: str):
+    """Return a route that answers like a model whose witness "words" gives these words to the first label."""
 
-    def with_words(route) -> None:  # the response of a model with the witness "words"
-        answer = route.fetch()
-        said = answer.json()
+    def answer(route) -> None:
+        said = (got := route.fetch()).json()
         for place, row in enumerate(said["scores"]):
-            row["words"] = [{"word": word, "weight": 1} for word in ("<b>goal</b>", "match and")] if not place else []
-        route.fulfill(response=answer, json=said)
+            row["words"] = [{"word": word, "weight": 1} for word in words] if not place else []
+        route.fulfill(response=got, json=said)
 
-    page.route("**/v1/predict", with_words)
-    tag(page)
-    rows = page.locator("#result .label-row")
-    assert rows.first.locator(".words li").all_text_contents() == ["<b>goal</b>", "match and"]
-    expect(rows.first.locator(".words")).to_have_accessible_name(re.compile("Supporting words"))
-    assert page.locator(".words").count() == 1
+    return answer
+
+
+def test_words_are_highlighted_in_the_text_and_listed(opened) -> None:
+    page = opened()
+    page.route("**/v1/predict", with_words("goal", "goal of", "of the", "naïve", "stra\u00dfe", "球"))
+    tag(
+        page,
+        "<Goal> of (the) GOALKEEPER, Naïve; goal, of. STRA\u00dfE İ 球技 <script>window.ran = true</script>",
+    )
+    page.locator("#chosen .accept").first.focus()
+    found = page.locator("#text-shown mark")
+    expect(found).to_have_text(["Goal> of (the", "Naïve", "goal, of", "STRA\u00dfE", "球"])
+    expect(page.locator("#text-shown")).to_have_text(page.input_value("#text"))
+    expect(page.locator("#text-marks")).to_have_text(f"Highlighted: words for {names(page, '#chosen')[0]}.")
+    assert page.locator("#evidence-words li").first.text_content() == "goal"
+    expect(page.locator("#evidence-words ul")).to_have_accessible_name(re.compile("Supporting words"))
+    page.locator("#others .accept").first.focus()
+    expect(found).to_have_count(0)
+    page.locator("#chosen .label-row").first.hover()
+    expect(found).to_have_count(5)
+    assert page.evaluate("window.ran") is None
+
+
+def test_words_are_split_as_the_witness_splits_them(opened) -> None:
+    texts = [
+        "İstanbul and ΣΑΣ, ŁÓDŹ; a_b 3½ ²x",
+        "日本語のテキスト mixed漢字text",
+        "x" * 95 + " 𐐀𐐁 e\u0301 ﬁn",
+        "don't – naïve\u00adly\u200bsplit\nlines",
+        "".join(map(chr, range(0x20, 0x250))) + "".join(map(chr, range(0x370, 0x600))),
+    ]
+    expected = [WordTokens.of([text]) for text in texts]
+    found = opened().evaluate(
+        "async texts => { const { wordsOf } = await import('/page/highlight.js');"
+        " return texts.map(text => wordsOf(text).map(({ word, begin, end }) => [word, text.slice(begin, end)])); }",
+        texts,
+    )
+    for tokens, pairs in zip(expected, found, strict=True):
+        assert [word for word, _ in pairs] == [tokens.words[number] for number in tokens.ids]
+        assert all(word in part.lower() for word, part in pairs)
 
 
 def test_pointing_links_labels_and_neighbours(opened) -> None:
     page = opened()
     tag(page)
+    show_all_neighbours(page)
     page.locator("#neighbours .neighbour").first.hover()
     gave = set(page.locator("#neighbours .neighbour").first.locator(".chips li").all_text_contents())
     assert set(page.locator(".label-row.lit .name").all_text_contents()) <= gave
@@ -89,16 +147,20 @@ def test_pointing_links_labels_and_neighbours(opened) -> None:
     for key in "jk":
         page.keyboard.press(key)
     label = names(page, "#chosen")[0]
-    assert page.locator("#neighbours > .neighbour.lit").count() == (
-        page.locator("#neighbours > .neighbour", has=page.locator(".chips li", has_text=label)).count()
-    )
+    expect(page.locator("#evidence-title")).to_have_text(f"Evidence for {label}")
+    for neighbour in page.locator("#neighbours > .neighbour").all():
+        expect(neighbour.locator(".chips li.lit")).to_have_text(label)
+    show_all_neighbours(page)
+    carrying = page.locator("#neighbours > .neighbour", has=page.locator(".chips li", has_text=label))
+    page.locator("#result .label-row").first.hover()
+    assert page.locator("#neighbours > .neighbour.lit").count() == carrying.count()
 
 
 def test_options_hold_at_once(opened, service) -> None:
     text = "goal match orbit rocket violin chord"
     page = opened()
     tag(page, text)
-    page.click("#ask summary")
+    page.click(".options summary")
     page.fill("#threshold", "0")
     with service.client() as client:
         said = client.post("/v1/predict", json={"text": text, "threshold": 0}).json()
@@ -111,6 +173,7 @@ def test_options_hold_at_once(opened, service) -> None:
     with service.client() as client:
         tuned = client.post("/v1/predict", json={"text": text}).json()["labels"]
     expect(page.locator("#chosen .name")).to_have_text(tuned)  # otherwise a late response would hide the next one
+    page.click("#edit")
     page.fill("#text", "")
     page.click("#ask-button")
     expect(page.locator("#failure")).to_contain_text("There is no text")
@@ -166,8 +229,9 @@ def test_teach_shows_the_difference_and_undoes_it(opened, service) -> None:
     page.press("#add-label", "Enter")
     page.click("#teach")
     expect(page.locator("#difference")).to_be_visible()
-    expect(page.locator("#difference-summary")).to_contain_text("is now the nearest neighbour")
+    expect(page.locator("#difference-summary")).to_contain_text("It is now the nearest neighbour")
     expect(page.locator("#difference-table")).to_contain_text("brand new")
+    show_all_neighbours(page)
     taught = page.locator("#neighbours .neighbour a").first.text_content()
     with service.client() as client:
         document = client.get(f"/v1/documents/{taught}").json()
@@ -176,10 +240,70 @@ def test_teach_shows_the_difference_and_undoes_it(opened, service) -> None:
         assert client.get("/v1/history", params={"limit": 1}).json()["changes"][0]["source"] == "teach: page"
     assert document_count(service) == before + 1
     page.click("#undo")
-    expect(page.locator("#notice")).to_contain_text("Undone")
-    expect(page.locator("#difference")).to_be_hidden()
+    expect(page.locator("#difference-title")).to_have_text("Undone")
+    expect(page.locator("#difference-title")).to_be_focused()
+    expect(page.locator("#undo")).to_be_hidden()
     assert document_count(service) == before
     assert taught not in page.locator("#neighbours .neighbour a").all_text_contents()
+
+
+@pytest.mark.parametrize("width", [1280, 400])
+def test_messages_and_suggestions_cover_no_button(opened, service, width: int) -> None:
+    page = opened(width=width)
+    tag(page)
+    page.fill("#add-label", "s")
+    expect(page.locator("#add-options [role=option]").first).to_be_visible()
+    assert page.evaluate(UNCOVERED, "#add-form button")
+    expect(page.locator("#add-options [role=option]").last).to_be_in_viewport()
+    page.locator("#add-options [role=option]").first.click()
+    expect(page.locator("#notice")).to_be_empty()  # the new label has the focus
+    page.click("#teach")
+    expect(page.locator("#difference")).to_be_visible()
+    assert page.evaluate(UNCOVERED, "#undo")
+    page.click("#difference-details summary")
+    assert page.locator("#difference-table td").evaluate_all(LINES) == 1  # no number is broken over two lines
+    page.click("#undo")
+    expect(page.locator("#difference-title")).to_have_text("Undone")
+    assert page.evaluate(UNCOVERED, "#edit") and page.evaluate(UNCOVERED, "#clear")
+
+
+LINES = """cells => Math.max(...cells.map(cell => {
+  const range = document.createRange();
+  range.selectNodeContents(cell);
+  return new Set([...range.getClientRects()].filter(({ width }) => width > 1).map(({ top }) => Math.round(top))).size;
+}))"""
+UNCOVERED = """selector => {
+  const button = document.querySelector(selector);
+  const { left, top, width, height } = button.getBoundingClientRect();
+  return [0.1, 0.5, 0.9].every(x => [0.1, 0.5, 0.9].every(y =>
+    button.contains(document.elementFromPoint(left + x * width, top + y * height))));
+}"""
+
+
+def test_on_a_phone_the_evidence_is_below_its_label(opened) -> None:
+    page = opened(width=400)
+    page.route("**/v1/predict", with_words("goal"))
+    tag(page)
+    assert page.evaluate("document.documentElement.scrollHeight") < 2000
+    expect(page.locator("#neighbours .neighbour")).to_have_count(0)
+    first, second = (page.locator("#result .label-row").nth(place) for place in range(2))
+    first.locator(".name").click()
+    expect(first.locator(".name")).to_have_attribute("aria-expanded", "true")
+    expect(first.locator(".words li")).to_have_text(["goal"])
+    label = first.locator(".name").text_content()
+    for neighbour in first.locator(".neighbour").all():
+        expect(neighbour.locator(".chips")).to_contain_text(label)
+    expect(page.locator("#text-shown mark").first).to_be_in_viewport()
+    second.locator(".name").click()
+    expect(first.locator(".because")).to_have_count(0)
+    expect(first.locator(".name")).to_have_attribute("aria-expanded", "false")
+    expect(second.locator(".because")).to_be_visible()
+    page.keyboard.press("o")
+    expect(page.locator(".because")).to_have_count(0)
+    page.set_viewport_size({"width": 400, "height": 640})
+    for key in "jjjjjkkkkk":  # the text that stays in sight never hides the focus
+        page.keyboard.press(key)
+        assert page.evaluate(UNCOVERED, ":focus"), key
 
 
 def test_a_text_that_none_of_the_labels_fits_can_be_taught(opened, service) -> None:
@@ -210,6 +334,7 @@ def test_rejected_labels_are_taught_shown_and_taken_back(opened, service) -> Non
     expect(page.locator("#teach-labels .rejected li")).to_have_text([other, names(page, "#others")[1]])
     page.click("#teach")
     expect(page.locator("#difference")).to_be_visible()
+    show_all_neighbours(page)
     nearest = page.locator("#neighbours .neighbour").first
     struck = nearest.locator(".rejected li")
     expect(struck).to_have_count(2)
@@ -230,6 +355,7 @@ def test_rejected_labels_are_taught_shown_and_taken_back(opened, service) -> Non
         page.locator("#document .add input").press("Enter")
         expect(page.locator("#document .rejected")).to_be_hidden()
         page.click("text=Save labels")
+        expect(page.locator("text=Save labels")).to_be_disabled()  # only once they are saved
         expect(page.locator("#document .chips a")).to_have_text(["brand new", second])
         stored = client.get(f"/v1/documents/{id}").json()
         assert (stored["labels"], stored["rejected"]) == (["brand new", second], [])
@@ -260,36 +386,43 @@ def test_undo_asks_where_it_would_touch_many_documents(opened, service) -> None:
     assert document_count(service) == before + 1 and len(asked) == 1
     page.click("#undo")
     page.click("#confirm-yes")
-    expect(page.locator("#notice")).to_contain_text("Undone")
+    expect(page.locator("#difference-title")).to_have_text("Undone")
     assert document_count(service) == before and len(asked) == 3
 
 
-def test_without_a_key_teaching_says_why_and_takes_one(opened, service) -> None:
+def test_a_key_that_can_only_read_hides_teaching_behind_one_sentence(opened, service) -> None:
     page = opened(key=False)
     tag(page)
-    page.click("#accept-all")
-    expect(page.locator("#teach")).to_have_attribute("aria-disabled", "true")
-    expect(page.locator("#teach-why")).to_contain_text("needs a key with write access")
-    page.click("#teach", force=True)
-    expect(page.locator("#notice")).to_contain_text("needs a key with write access")
-    page.fill("#teach-key-field", "nonsense")
-    page.press("#teach-key-field", "Enter")
-    expect(page.locator("#failure")).to_contain_text("This key is unknown")
-    page.fill("#teach-key-field", service.write_key)
-    page.press("#teach-key-field", "Enter")
+    for control in ("#teach", "#accept-all", "#add-label", "#chosen .accept"):
+        expect(page.locator(control).first).to_be_hidden()
+    expect(page.locator("#read-only-why")).to_contain_text("needs a key with the right to teach")
+    expect(page.locator("#chosen .name").first).to_be_focused()
+    page.keyboard.press("j")
+    expect(page.locator("#result .name").nth(1)).to_be_focused()
+    page.keyboard.press("a")
+    expect(page.locator("#notice")).to_contain_text("needs a key with the right to teach")
+    assert page.locator("[data-state=accepted]").count() == 0
+    page.click("#teach-key")
+    page.fill("#key-field", "nonsense")
+    page.press("#key-field", "Enter")
+    expect(page.locator("#key-error")).to_contain_text("This key is unknown")
+    page.fill("#key-field", service.write_key)
+    page.press("#key-field", "Enter")
+    expect(page.locator("#key-dialog")).to_be_hidden()
+    expect(page.locator("#read-only")).to_be_hidden()
+    page.locator("#chosen .accept").first.click()
     expect(page.locator("#teach")).to_have_attribute("aria-disabled", "false")
-    expect(page.locator("#teach-key")).to_be_hidden()
 
 
 def test_the_key_leaves_the_address(opened, service) -> None:
     page = opened()
     assert service.write_key not in page.url
-    expect(page.locator("#open-key")).to_have_text("Editing on")
+    expect(page.locator("#open-key")).to_have_text("Access: administer")
     page.reload()
-    expect(page.locator("#open-key")).to_have_text("Editing on")
+    expect(page.locator("#open-key")).to_have_text("Access: administer")
     page.click("#open-key")
     page.click("#key-forget")
-    expect(page.locator("#open-key")).to_have_text("Read-only")
+    expect(page.locator("#open-key")).to_have_text("Access: read")
 
 
 def test_where_reading_needs_a_key_the_page_asks_for_it(opened, serving, tiny_model: Path, tmp_path: Path) -> None:
@@ -304,7 +437,7 @@ def test_where_reading_needs_a_key_the_page_asks_for_it(opened, serving, tiny_mo
         expect(page.locator("#labels-summary")).to_contain_text("labels")
         page.click("#views a[href='#/tag']")
         tag(page)
-        expect(page.locator("#teach-why")).to_have_text("Editing is off: the service was started without a write key.")
+        expect(page.locator("#read-only-why")).to_contain_text("Editing is off")
         expect(page.locator("#teach-key")).to_be_hidden()
 
 
@@ -314,7 +447,7 @@ def test_a_model_without_a_datastore(opened, serving, tiny_corpus: denn.Corpus, 
         page = opened(at=running)
         tag(page)
         expect(page.locator("#evidence")).to_be_hidden()
-        expect(page.locator("#teach-why")).to_contain_text("has no datastore")
+        expect(page.locator("#read-only-why")).to_contain_text("has no datastore")
         page.click("#views a[href='#/map']")
         expect(page.locator("#failure")).to_contain_text("keeps no datastore")
         expect(page.locator("#map-summary")).to_have_text("The map is unavailable.")
@@ -352,7 +485,7 @@ def test_keyboard_only(opened, service) -> None:
     press("t")
     expect(page.locator("#difference-summary")).to_contain_text("nearest neighbour")
     press("u")
-    expect(page.locator("#notice")).to_contain_text("Undone")
+    expect(page.locator("#difference-title")).to_have_text("Undone")
     press("?")
     expect(page.locator("#help")).to_be_visible()
     press("Escape")

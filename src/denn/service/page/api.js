@@ -7,6 +7,9 @@ export const SOURCE = "page";
 
 const ROOT = new URL("../v1/", import.meta.url); // relative, to work behind a proxy with a path prefix
 
+/** Fires `denied` when the key is not accepted, perhaps because it was revoked meanwhile. */
+export const denied = new EventTarget();
+
 /** An error response. */
 export class ApiError extends Error {
   /** @param {number} status @param {object} problem the body, see RFC 9457 @param {number} retryAfter seconds */
@@ -36,11 +39,38 @@ export async function request(method, path, { query = {}, body, signal } = {}) {
     learnNames(content);
     return content;
   }
+  if (answer.status === 401) denied.dispatchEvent(new Event("denied"));
   throw new ApiError(answer.status, content ?? {}, Number(answer.headers.get("Retry-After")) || 1);
 }
 
 export const get = (path, query, signal) => request("GET", path, { query, signal });
 export const post = (path, body, signal) => request("POST", path, { body, signal });
+
+/**
+ * Send a request again while the service is busy or the limit of the key is used up.
+ * @param {() => Promise} send @param {{signal?: AbortSignal, onWait: (seconds: number) => void}} options
+ */
+export async function patiently(send, { signal, onWait }) {
+  for (;;) {
+    try {
+      return await send();
+    } catch (error) {
+      if (!(error instanceof ApiError) || ![429, 503].includes(error.status)) throw error;
+      onWait(error.retryAfter);
+      await sleep(error.retryAfter, signal);
+    }
+  }
+}
+
+function sleep(seconds, signal) {
+  return new Promise((done, refused) => {
+    const timer = setTimeout(done, 1000 * seconds);
+    signal?.addEventListener("abort", () => {
+      clearTimeout(timer);
+      refused(new DOMException("cancelled", "AbortError"));
+    }, { once: true });
+  });
+}
 
 /** Return the path of a document. */
 export const documentPath = (id) => `documents/${encodeURIComponent(id)}`;

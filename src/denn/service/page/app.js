@@ -1,27 +1,34 @@
 /** Start all views, and show the one in the address. */
+import { showAudit, startAudit } from "./audit.js";
 import { startBatch } from "./batch.js";
 import { showDocuments, startDocuments } from "./documents.js";
 import { byId, decoded } from "./dom.js";
 import { ignoreStrayFiles } from "./files.js";
+import { showHistory, startHistory } from "./history.js";
 import { setKey, takeKeyFromAddress } from "./key.js";
 import { showLabels, startLabels } from "./labels.js";
 import { showMap, startMap } from "./map.js";
+import { showModel, startModel } from "./model.js";
 import { clearFailure, fail } from "./notice.js";
-import { showRecent, startRecent } from "./recent.js";
+import { showQueue, startQueue } from "./queue.js";
 import { startRefit } from "./refit.js";
-import { bindKeyForm, news, refreshSession, session } from "./session.js";
+import { startKeyForm, news, refreshSession, session } from "./session.js";
 import { startShortcuts } from "./shortcuts.js";
+import { startExamples } from "./start.js";
 import { startTag } from "./tag.js";
 import { startTeach } from "./teach.js";
 
 /** Functions that open the views; each may return the element to focus. */
 const VIEWS = {
   tag: () => null,
+  queue: () => showQueue(),
+  audit: () => showAudit(),
   labels: () => showLabels(),
   documents: (part, query) => showDocuments(part, query),
   map: () => showMap(),
   batch: () => null,
-  recent: () => showRecent(),
+  history: (part, query) => showHistory(query),
+  model: () => showModel(),
 };
 
 /** Parse the address: `#/view/part?query`. */
@@ -46,7 +53,7 @@ async function go({ step = true } = {}) {
   }
   const title = byId(`view-${view}`).querySelector("h1");
   document.title = `${title.textContent} · denn`;
-  clearFailure();
+  if (step) clearFailure(); // after a change of rights, the error that revealed it stays
   if (step && view !== "tag") title.focus({ preventScroll: true });
   if (step) window.scrollTo(0, 0);
   if (!session.may_read) return;
@@ -55,10 +62,13 @@ async function go({ step = true } = {}) {
 }
 
 function startKeys() {
-  for (const form of ["key-form", "teach-key"]) bindKeyForm(byId(form));
-  byId("open-key").addEventListener("click", () => byId("key-dialog").showModal());
+  startKeyForm();
+  for (const button of ["open-key", "teach-key"]) {
+    byId(button).addEventListener("click", () => byId("key-dialog").showModal());
+  }
   byId("key-forget").addEventListener("click", () => {
     setKey(null);
+    news.dispatchEvent(new Event("left")); // texts that the key gave access to must not remain in the browser
     byId("key-dialog").close();
     refreshSession().catch(fail);
   });
@@ -72,8 +82,8 @@ async function addressChanged() {
 
 async function start() {
   takeKeyFromAddress();
-  for (const begin of [startTag, startTeach, startRefit, startShortcuts, startLabels, startDocuments, startMap,
-    startBatch, startRecent, startKeys, ignoreStrayFiles]) begin();
+  for (const begin of [startTag, startExamples, startTeach, startRefit, startShortcuts, startLabels, startDocuments,
+    startMap, startBatch, startQueue, startAudit, startHistory, startModel, startKeys, ignoreStrayFiles]) begin();
   window.addEventListener("hashchange", addressChanged);
   news.addEventListener("session", () => go({ step: false })); // the new key may allow more
   go({ step: false });

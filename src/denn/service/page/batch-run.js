@@ -1,5 +1,5 @@
 /** Tag many texts in several requests, and retry while the service is busy. */
-import { ApiError, post } from "./api.js";
+import { ApiError, patiently, post } from "./api.js";
 import { count } from "./format.js";
 
 const PART = 64; // maximum number of texts per request
@@ -14,9 +14,14 @@ export class RowError extends Error {
 }
 
 /**
+ * The answer for a row: all labels worth showing, highest score first; `chosen` by the model's thresholds.
+ * @typedef {{scores: {label: string, score: number, chosen: boolean}[], familiarity: number|null, unfamiliar: boolean}} Answer
+ */
+
+/**
  * Tag the rows that have no result yet, in order.
  * @param {string[]} texts
- * @param {(object|null|undefined)[]} results filled in as responses arrive; rows with a result are skipped
+ * @param {(Answer|null|undefined)[]} results filled in as responses arrive; rows with a result are skipped
  * @param {{limits: object, signal: AbortSignal, onProgress: () => void, onWait: (seconds: number) => void}} options
  */
 export async function tagAll(texts, results, { limits, signal, onProgress, onWait }) {
@@ -24,13 +29,13 @@ export async function tagAll(texts, results, { limits, signal, onProgress, onWai
     if (results[row] !== undefined) {
       row += 1;
     } else if (!texts[row].trim()) {
-      results[row] = { labels: [], scores: [], familiarity: null, unfamiliar: false }; // an empty text needs no request
+      results[row] = { scores: [], familiarity: null, unfamiliar: false }; // an empty text needs no request
       row += 1;
     } else {
       checkLength(texts[row], row, limits);
       const rows = nextPart(texts, results, row, limits);
       const predictions = await sendPart(rows.map((place) => texts[place]), { signal, onWait }).catch(blame(rows));
-      predictions.forEach((prediction, place) => (results[rows[place]] = chosen(prediction)));
+      predictions.forEach((prediction, place) => (results[rows[place]] = kept(prediction)));
       onProgress();
     }
   }
@@ -60,16 +65,9 @@ function checkLength(text, row, { characters }) {
 
 const size = (text) => new TextEncoder().encode(JSON.stringify(text)).length + 1;
 
-async function sendPart(texts, { signal, onWait }) {
-  for (;;) {
-    try {
-      return (await post("predict/batch", { texts, evidence: 0 }, signal)).predictions;
-    } catch (error) {
-      if (!(error instanceof ApiError) || error.status !== 503) throw error;
-      onWait(error.retryAfter);
-      await sleep(error.retryAfter, signal);
-    }
-  }
+async function sendPart(texts, waiting) {
+  const send = () => post("predict/batch", { texts, evidence: 0 }, waiting.signal);
+  return (await patiently(send, waiting)).predictions;
 }
 
 /** Add the row to an error: the one that the service names, or the first of the request. */
@@ -86,17 +84,7 @@ function blame(rows) {
   };
 }
 
-function chosen({ scores, familiarity, unfamiliar }) {
-  const kept = scores.filter((row) => row.chosen);
-  return { labels: kept.map((row) => row.label), scores: kept.map((row) => row.score), familiarity, unfamiliar };
-}
-
-function sleep(seconds, signal) {
-  return new Promise((done, refused) => {
-    const timer = setTimeout(done, 1000 * seconds);
-    signal.addEventListener("abort", () => {
-      clearTimeout(timer);
-      refused(new DOMException("cancelled", "AbortError"));
-    }, { once: true });
-  });
+/** Keep what the table, another threshold and the download need. */
+function kept({ scores, familiarity, unfamiliar }) {
+  return { scores: scores.map(({ label, score, chosen }) => ({ label, score, chosen })), familiarity, unfamiliar };
 }

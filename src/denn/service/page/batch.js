@@ -1,5 +1,6 @@
-/** The Batch view: tag a file and download it with labels. */
+/** The Batch view: tag a file, look at its labels, and download it with them. */
 import { RowError, tagAll } from "./batch-run.js";
+import { decided, showTable, startBatchTable } from "./batch-table.js";
 import { byId, el } from "./dom.js";
 import { acceptFiles, decodeFile, download } from "./files.js";
 import { count, counted, duration, excerpt } from "./format.js";
@@ -7,9 +8,10 @@ import { clearFailure, fail } from "./notice.js";
 import { session } from "./session.js";
 
 const SPOKEN = 10; // seconds between two progress announcements for screen readers
-let job = null; // { name, content, file, results, controller, started, spoken, skip }
+let job = null; // { name, content, file, texts, results, controller, started, spoken, skip }
 
 export function startBatch() {
+  startBatchTable();
   acceptFiles(byId("batch-drop"), byId("batch-file"), open);
   byId("batch-header").addEventListener("change", reread);
   byId("batch-column").addEventListener("change", restart);
@@ -61,6 +63,7 @@ function restart() {
   job.results = new Array(job.file.size).fill(undefined);
   job.skip = null;
   byId("batch-start").textContent = "Tag all rows";
+  showTable(null);
   paint("Not started.");
 }
 
@@ -75,7 +78,8 @@ async function run() {
   clearFailure();
   progress();
   try {
-    await tagAll(mine.file.texts(byId("batch-column").value), mine.results, {
+    mine.texts = mine.file.texts(byId("batch-column").value);
+    await tagAll(mine.texts, mine.results, {
       limits: session.limits,
       signal: mine.controller.signal,
       onProgress: progress,
@@ -104,6 +108,7 @@ function stop(mine, message) {
   const without = mine.skip === null ? "" : ` without ${mine.file.place(mine.skip)}`;
   byId("batch-start").textContent = finished(mine) === mine.file.size ? "Tag all rows" : `Continue${without}`;
   paint(message);
+  showTable(finished(mine) ? { texts: mine.texts, results: mine.results, place: mine.file.place } : null);
   byId("batch-spoken").textContent = message;
 }
 
@@ -111,12 +116,11 @@ const finished = ({ results }) => results.filter((result) => result !== undefine
 
 function summary() {
   const skipped = job.results.filter((result) => result === null).length;
-  const empty = job.results.filter((result) => result?.labels.length === 0).length;
   const unfamiliar = job.results.filter((result) => result?.unfamiliar).length;
   const seconds = (performance.now() - job.started.time) / 1000;
   const flagged = unfamiliar ? `, ${count(unfamiliar)} unfamiliar` : "";
   const without = skipped ? ` ${counted(skipped, "row")} skipped.` : "";
-  return `Done: ${counted(job.file.size, "row")} in ${duration(seconds)}, ${count(empty)} without a label${flagged}.${without}`;
+  return `Done: ${counted(job.file.size, "row")} in ${duration(seconds)}${flagged}.${without}`;
 }
 
 function progress(note) {
@@ -150,5 +154,5 @@ function paint(message) {
 function save() {
   const [, stem, ending] = /^(.*?)(\.[^.]*)?$/.exec(job.name);
   const type = job.file.hasHeader ? "text/csv" : "application/x-ndjson";
-  download(`${stem}.tagged${ending ?? ""}`, job.file.write(job.results), type);
+  download(`${stem}.tagged${ending ?? ""}`, job.file.write(job.results.map(decided)), type);
 }

@@ -57,6 +57,9 @@ export function suggestLabels(input, list, pick) {
     list.replaceChildren(...options);
     list.hidden = !options.length;
     input.setAttribute("aria-expanded", String(options.length > 0));
+    list.classList.remove("up");
+    list.classList.toggle("up", list.getBoundingClientRect().bottom > innerHeight);
+    list.scrollIntoView({ block: "nearest" }); // on narrow screens, it is part of the page
     activate(-1);
   }
 
@@ -66,7 +69,8 @@ export function suggestLabels(input, list, pick) {
     const query = input.value.trim();
     if (!query || document.activeElement !== input) return close();
     try {
-      show((await get("labels", { query, limit: SHOWN }, controller.signal)).labels);
+      const { labels } = await get("labels", { query, limit: SHOWN }, controller.signal);
+      if (input.value.trim() === query) show(labels); // not if the label was added meanwhile
     } catch {
       // The field also works without suggestions.
     }

@@ -2,12 +2,16 @@
 import { request, SOURCE } from "./api.js";
 import { byId } from "./dom.js";
 
-/** Undo a change, after asking if it affects many documents. Return null if the user declines. */
+/**
+ * Undo a change, after asking if it affects many documents. Return null if the user declines; a change that is already
+ * undone counts as undone.
+ */
 export async function undo(number) {
   const send = (confirm) => request("POST", `history/${number}/undo`, { query: { source: SOURCE, confirm } });
   try {
     return await send();
   } catch (error) {
+    if (error.status === 409 && error.message.includes("already undone")) return {};
     const asked = error.errors?.find(({ where }) => where === "query.confirm");
     if (!asked) throw error;
     const agreed = await confirmed(`Undo change ${number}?`, `This ${asked.message}.`, "Undo");

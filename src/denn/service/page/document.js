@@ -6,7 +6,7 @@ import { byId, el, hidden, route } from "./dom.js";
 import { counted } from "./format.js";
 import { labelOf, nameOf } from "./names.js";
 import { fail, say } from "./notice.js";
-import { session, stored, whyReadOnly } from "./session.js";
+import { forgotten, session, stored, whyReadOnly } from "./session.js";
 import { tagText } from "./tag.js";
 
 const place = byId("document");
@@ -38,6 +38,7 @@ function show({ id, text, labels, rejected }) {
     editor(id, labels, rejected),
     el("div", { class: "actions apart" },
       button("Tag this text", () => tagThis(text)),
+      el("a", { class: "button", href: route("history", { id }) }, "History"),
       session.may_write && button("Remove…", () => remove(id)),
       session.may_write && button("Forget…", () => forget(id), "danger")),
     !session.may_write && el("p", { class: "note" }, whyReadOnly())));
@@ -140,6 +141,7 @@ async function forget(id) {
   await changing(async () => {
     await request("DELETE", documentPath(id), { query: { forget: true, source: SOURCE } });
     leave();
+    forgotten(id);
     say(`Forgot ${id}.`);
   });
 }

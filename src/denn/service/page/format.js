@@ -37,5 +37,5 @@ export function duration(seconds) {
 /** Return the start of a text on one line. */
 export function excerpt(text, characters = 160) {
   const line = text.replace(/\s+/g, " ").trim();
-  return line.length > characters ? `${line.slice(0, characters).trimEnd()} …` : line;
+  return line.length > characters ? `${line.slice(0, characters + 1).replace(/\s+\S{0,20}$/, "")} …` : line;
 }

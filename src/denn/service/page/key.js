@@ -1,7 +1,7 @@
 /** The API key of this tab, from the address (`#key=…`) or a field, kept until the tab is closed. */
 import { decoded } from "./dom.js";
 
-const NAME = "denn-key";
+const NAME = `denn-key ${new URL(".", location.href).pathname}`; // other services may have the same host
 const IN_ADDRESS = /^#key=([^&]*)/;
 
 export const currentKey = () => sessionStorage.getItem(NAME);

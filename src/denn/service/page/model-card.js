@@ -19,10 +19,27 @@ export function modelCard(model) {
   return Object.entries(parts).map(([title, content]) => part(title, content)).filter(Boolean);
 }
 
+/** Return the facts that matter in daily work. */
+export function factRows({ name, encoder, labels, created, refitted, metrics, thresholds, store }) {
+  const facts = {
+    Name: name,
+    Encoder: encoder,
+    Labels: labels,
+    "Stored documents": store?.documents,
+    Trained: when(created),
+    "Last refit": refitted && when(refitted.time),
+    "micro-F1 on validation documents": metrics.micro_f1,
+    "macro-F1 on validation documents": metrics.macro_f1,
+    Threshold: thresholds.final,
+  };
+  return flat(facts).map(row);
+}
+
+const row = ([name, value]) => el("div", {}, el("dt", {}, name), el("dd", {}, value));
+
 function part(title, content) {
   const rows = flat(content ?? {});
   if (!rows.length) return null;
-  const row = ([name, value]) => el("div", {}, el("dt", {}, name), el("dd", {}, value));
   return el("section", { class: "card" }, el("h3", {}, title), el("dl", { class: "facts" }, rows.map(row)));
 }
 

@@ -7,6 +7,7 @@ const labels = new Map(); // name → its labels
 export function learnNames(answer) {
   for (const prediction of answer?.predictions ?? []) learnNames(prediction);
   for (const [label, name] of Object.entries(answer?.names ?? {})) {
+    if (names.get(label) !== name) labels.get(names.get(label))?.delete(label); // it was renamed
     names.set(label, name);
     labels.set(name, (labels.get(name) ?? new Set()).add(label));
   }

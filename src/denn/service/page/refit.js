@@ -3,7 +3,7 @@ import { get, post } from "./api.js";
 import { byId } from "./dom.js";
 import { counted } from "./format.js";
 import { fail, say } from "./notice.js";
-import { news, whyReadOnly } from "./session.js";
+import { news, session, whyReadOnly } from "./session.js";
 import { ask, asked } from "./tag.js";
 
 const PAUSE = 1000; // milliseconds between two checks of a running refit
@@ -25,7 +25,7 @@ async function refit() {
   }
 }
 
-/** Show the state of the refit to users with write access. */
+/** Show the state of the refit to users who may teach. */
 async function look() {
   clearTimeout(timer);
   if (whyReadOnly()) return paint(null);
@@ -46,12 +46,14 @@ function follow(status) {
   if (!ended) return;
   if (status.state === "failed") fail(new Error(status.sentence));
   if (status.state === "done") say("Model refitted.");
+  if (status.state === "done") news.dispatchEvent(new Event("refitted"));
   if (status.state === "done" && asked) ask(asked.text);
 }
 
 function paint(status) {
   shown = status;
   byId("refit").hidden = status === null;
+  byId("refit-button").hidden = !session.rights.includes("administer");
   if (status === null) return;
   const running = status.state === "running";
   const changed = status.changed_documents; // null if the datastore is unavailable

@@ -1,10 +1,15 @@
-/** Show a prediction: labels with bars and buttons, neighbours, and links between them. */
-import { byId, chips, el, hidden, rejectedChips, route } from "./dom.js";
-import { counted, excerpt, score } from "./format.js";
+/** Show a prediction: labels with their witnesses, evidence on demand, and links to the text and the neighbours. */
+import { byId, el, hidden } from "./dom.js";
+import { because, besides, showEvidence } from "./evidence.js";
+import { score } from "./format.js";
 import { nameOf } from "./names.js";
+import { highlight } from "./reading.js";
 
-const FEW = 10; // number of neighbours shown at first
+const FEW = 5; // number of other candidates shown at first
 const UNFAMILIAR = "Unfamiliar text: no stored document is similar, so these labels are less reliable.";
+let shown = null; // the prediction, the decisions, and the witnesses that know at least one of the labels
+let selected = null; // the label that was focused last
+let allOthers = false;
 
 /**
  * Show a prediction.
@@ -12,29 +17,50 @@ const UNFAMILIAR = "Unfamiliar text: no stored document is similar, so these lab
  * @param {import("./decisions.js").Decisions} decisions
  */
 export function showPrediction(prediction, decisions) {
-  const focused = focusedControl();
-  const known = new Set(prediction.scores.map((row) => row.label));
-  const added = decisions.added.filter((label) => !known.has(label)).map((label) => ({ label, score: null }));
-  const rows = [...prediction.scores.filter((row) => row.chosen), ...added];
-  const others = prediction.scores.filter((row) => !row.chosen);
-  const make = (row) => labelRow(row, prediction, decisions);
-  byId("chosen").replaceChildren(...(rows.length ? rows.map(make) : [nothing("No label reaches its threshold.")]));
-  byId("others").replaceChildren(...(others.length ? others.map(make) : [nothing("No other label comes close.")]));
+  const focused = document.activeElement?.closest("#result .label-row")?.dataset.label;
+  const opened = openRow()?.dataset.label;
+  shown = { prediction, decisions, witnesses: witnessesOf(prediction) };
+  showRows(decisions);
   byId("unfamiliar").textContent = prediction.unfamiliar ? UNFAMILIAR : "";
-  showNeighbours(prediction.neighbours);
-  paintDecisions(decisions);
-  focused?.();
+  const row = labelRows().find((one) => one.dataset.label === opened);
+  if (row && !besides.matches) toggleEvidence(row);
+  showEvidence(prediction, besides.matches && selectedRow() ? selected : null);
+  if (focused !== undefined) focusLabel(focused);
+  light(null);
 }
 
-function showNeighbours(neighbours) {
-  const more = byId("neighbours-more");
-  const show = (all) => {
-    byId("neighbours").replaceChildren(...neighbours.slice(0, all ? undefined : FEW).map(neighbourItem));
-    more.hidden = neighbours.length <= FEW;
-    more.textContent = all ? "Show fewer" : `Show all ${neighbours.length}`;
-    more.onclick = () => show(!all);
+/** Forget the label that was focused, and close the list of other candidates: the next text is new. */
+export function forgetSelection() {
+  selected = null;
+  allOthers = false;
+}
+
+/** Return the witnesses that know at least one label, in the order of the label that most of them know. */
+function witnessesOf({ scores }) {
+  const known = scores.map((row) => Object.keys(row.parts)).sort((a, b) => b.length - a.length);
+  return [...new Set(known.flat())];
+}
+
+function showRows(decisions) {
+  const { prediction: { scores }, witnesses } = shown;
+  const known = new Set(scores.map((row) => row.label));
+  const added = decisions.added.filter((label) => !known.has(label)).map((label) => ({ label, score: null, parts: {} }));
+  const rows = [...scores.filter((row) => row.chosen), ...added];
+  const others = scores.filter((row) => !row.chosen);
+  const few = allOthers || others.length <= FEW + 1 ? others : others.slice(0, FEW);
+  const make = (row) => labelRow(row, decisions);
+  byId("chosen").replaceChildren(...(rows.length ? rows.map(make) : [nothing("No label reaches its threshold.")]));
+  byId("others").replaceChildren(...(others.length ? few.map(make) : [nothing("No other label comes close.")]));
+  byId("columns").replaceChildren(...["score", ...witnesses].map((name) => el("span", {}, name)));
+  byId("result-body").style.setProperty("--witnesses", witnesses.length);
+  byId("others-more").hidden = few.length === others.length;
+  byId("others-more").textContent = `Show all ${others.length}`;
+  byId("others-more").onclick = () => {
+    allOthers = true;
+    showRows(decisions);
+    focusLabel(others[FEW].label);
   };
-  show(false);
+  paintDecisions(decisions);
 }
 
 /** Show the decisions on the label rows. */
@@ -50,61 +76,96 @@ export function paintDecisions(decisions) {
 /** Return the label rows, in display order. */
 export const labelRows = () => [...document.querySelectorAll("#result .label-row")];
 
-/** Focus the row of a label. */
+/** Return the row of the label that was focused last. */
+export const selectedRow = () => labelRows().find((row) => row.dataset.label === selected);
+
+const openRow = () => document.querySelector("#result .because")?.closest(".label-row");
+
+/** Focus the row of a label: its button to accept it, or its name for users who cannot. */
 export function focusLabel(label) {
-  labelRows().find((row) => row.dataset.label === label)?.querySelector(".accept").focus();
+  const row = labelRows().find((one) => one.dataset.label === label);
+  const [accept, name] = ["accept", "name"].map((part) => row?.querySelector(`.${part}`));
+  (accept?.checkVisibility() ? accept : name)?.focus();
 }
 
-/** Highlight the neighbours of the hovered or focused label, and the labels of such a neighbour. */
-export function linkLabelsAndNeighbours() {
+/** Show the evidence for the label of a row in its card, or below the label if it is not there. */
+export function toggleEvidence(row) {
+  if (besides.matches) return select(row.dataset.label);
+  const before = openRow();
+  before?.querySelector(".because").remove();
+  before?.querySelector(".name").setAttribute("aria-expanded", "false");
+  if (before === row) return;
+  row.append(because(shown.prediction, row.dataset.label));
+  row.querySelector(".name").setAttribute("aria-expanded", "true");
+  select(row.dataset.label);
+}
+
+/** Make a label the one whose evidence is shown. */
+function select(label) {
+  selected = label;
+  if (besides.matches) showEvidence(shown.prediction, label);
+  light(null);
+}
+
+/** Highlight the words and neighbours of the focused label, or of the one under the pointer, and a neighbour's labels. */
+export function linkLabelsAndEvidence() {
   const layout = document.querySelector(".tag-layout");
   // Not pointerover, which also fires when the page scrolls under a resting pointer.
-  for (const event of ["pointermove", "focusin"]) layout.addEventListener(event, ({ target }) => light(layout, target));
-  for (const event of ["pointerleave", "focusout"]) layout.addEventListener(event, () => light(layout, null));
+  layout.addEventListener("pointermove", ({ target }) => light(target));
+  layout.addEventListener("pointerleave", () => light(null));
+  layout.addEventListener("focusin", ({ target }) => {
+    const label = target.closest(".label-row")?.dataset.label;
+    if (label !== undefined) select(label);
+    else light(target);
+  });
+  besides.addEventListener("change", () => shown && showPrediction(shown.prediction, shown.decisions));
 }
 
-function light(layout, target) {
+function light(target) {
   const neighbour = target?.closest(".neighbour") ?? null;
-  const row = neighbour ? null : (target?.closest(".label-row") ?? null);
-  const labels = neighbour ? JSON.parse(neighbour.dataset.labels) : row ? [row.dataset.label] : [];
-  for (const element of layout.querySelectorAll(".label-row, .neighbour .chips li")) {
-    element.classList.toggle("lit", labels.includes(element.dataset.label));
+  const label = target?.closest(".label-row")?.dataset.label ?? selected;
+  const labels = neighbour ? JSON.parse(neighbour.dataset.labels) : [label];
+  const lit = (element, state) => element.classList.toggle("lit", state);
+  for (const element of document.querySelectorAll("#view-tag .label-row, #view-tag .neighbour .chips li")) {
+    lit(element, labels.includes(element.dataset.label));
   }
-  for (const element of layout.querySelectorAll(".neighbour")) {
-    element.classList.toggle("lit", element === neighbour || (row !== null && gave(element, row.dataset.label)));
+  for (const element of document.querySelectorAll("#view-tag .neighbour")) {
+    const supports = element.closest(".all") && JSON.parse(element.dataset.labels).includes(label); // elsewhere, all do
+    lit(element, neighbour ? element === neighbour : Boolean(supports));
   }
+  highlight(label, rowOf(label)?.words ?? []);
 }
 
-const gave = (neighbour, label) => JSON.parse(neighbour.dataset.labels).includes(label);
+const rowOf = (label) => shown?.prediction.scores.find((row) => row.label === label);
 
-function labelRow({ label, score: value, threshold, parts, words }, { neighbours }, decisions) {
-  const support = neighbours.filter((neighbour) => neighbour.labels.includes(label));
+function labelRow({ label, score: value, threshold, parts }, decisions) {
   const decide = (state) => () => decisions.toggle(label, state);
   const known = value !== null;
   const name = nameOf(label);
-  return el("li", { class: "label-row", data: { label } },
-    el("div", { class: "decide", role: "group", "aria-label": name },
+  const row = el("li", { class: "label-row", data: { label } },
+    el("div", { class: "decide teaching", role: "group", "aria-label": name },
       el("button", { type: "button", class: "accept", title: "Accept (a)", on: { click: decide("accepted") } },
         el("span", { "aria-hidden": "true" }, "✓"), hidden(`Accept ${name}`)),
       el("button", { type: "button", class: "reject", title: "Reject (r)", on: { click: decide("rejected") } },
         el("span", { "aria-hidden": "true" }, "✕"), hidden(`Reject ${name}`))),
-    el("span", { class: "name", title: name === label ? null : label }, name),
+    el("button", {
+      type: "button", class: "name", title: name === label ? null : label,
+      "aria-expanded": besides.matches ? null : "false", "aria-controls": besides.matches ? "evidence" : null,
+      on: { click: () => toggleEvidence(row) },
+    }, name),
     el("span", { class: "score" }, known ? [hidden("score "), score(value)] : "added",
       known && hidden(`, threshold ${score(threshold)}`)),
     bar(value, threshold),
-    known && Object.keys(parts).length > 0 && witnesses(parts),
-    known && words.length > 0 && el("ul", { class: "words", "aria-label": `Supporting words for ${name}` },
-      words.map(({ word }) => el("li", {}, word))),
-    supporters(support, neighbours.length));
+    el("dl", { class: "witnesses" }, shown.witnesses.map((witness) => part(witness, parts[witness]))));
+  return row;
 }
 
-/** Return the score of each witness for a label, with bars. */
-function witnesses(parts) {
-  return el("dl", { class: "witnesses" }, Object.entries(parts).map(([name, value]) => {
-    const track = el("span", { class: "track", "aria-hidden": "true" }, el("span", { class: "fill" }));
-    track.style.setProperty("--score", value);
-    return el("div", { class: "witness" }, el("dt", {}, name), el("dd", {}, score(value), track));
-  }));
+/** Return the score of a witness for a label, with a bar; a witness may not know the label. */
+function part(witness, value) {
+  const track = el("span", { class: "track", "aria-hidden": "true" }, el("span", { class: "fill" }));
+  track.style.setProperty("--score", value ?? 0);
+  const number = value === undefined ? [el("span", { "aria-hidden": "true" }, "–"), hidden("unknown")] : score(value);
+  return el("div", { class: "witness" }, el("dt", {}, witness), el("dd", {}, number, track));
 }
 
 function bar(value, threshold) {
@@ -117,30 +178,4 @@ function bar(value, threshold) {
   return element;
 }
 
-function supporters(support, all) {
-  if (!all) return el("p", { class: "support note" }, "");
-  if (!support.length) return el("p", { class: "support note" }, `0 of ${counted(all, "neighbour")}`);
-  return el("details", { class: "support" },
-    el("summary", {}, `${support.length} of ${counted(all, "neighbour")}`),
-    el("ol", { class: "neighbours" }, support.map(neighbourItem)));
-}
-
-function neighbourItem(neighbour) {
-  const { id, similarity, labels, rejected, text } = neighbour;
-  return el("li", { class: "neighbour", data: { id, labels: JSON.stringify(labels) } },
-    el("div", { class: "neighbour-head" },
-      el("a", { href: route("documents", {}, id) }, id),
-      el("span", { class: "similarity", title: "cosine similarity" }, hidden("similarity "), score(similarity))),
-    el("p", { class: "snippet" }, excerpt(text, 220)),
-    labels.length ? chips(labels) : el("p", { class: "note" }, "No labels."),
-    rejected.length > 0 && rejectedChips(rejected));
-}
-
 const nothing = (text) => el("li", { class: "note nothing" }, text);
-
-/** Return a function that restores the focus to the current label row, or null. */
-function focusedControl() {
-  const row = document.activeElement?.closest("#result .label-row");
-  if (!row) return null;
-  return () => focusLabel(row.dataset.label);
-}

@@ -1,7 +1,10 @@
 /** Keyboard shortcuts for tagging. */
 import { byId } from "./dom.js";
-import { labelRows } from "./results.js";
-import { acceptSuggested, askFromField, decisions } from "./tag.js";
+import { say } from "./notice.js";
+import { editText } from "./reading.js";
+import { focusLabel, labelRows, selectedRow, toggleEvidence } from "./results.js";
+import { whyReadOnly } from "./session.js";
+import { acceptSuggested, askFromField, decisions, newText, stopEditing } from "./tag.js";
 import { takeBack, teach } from "./teach.js";
 
 const SETTING = "denn-letters";
@@ -19,17 +22,15 @@ const KEYS = {
   n: () => byId("add-label").focus(),
   t: teach,
   u: takeBack,
-  e: () => byId("text").focus(),
+  e: editText,
+  c: newText,
   "?": () => byId("help").showModal(),
 };
 
-let current = null; // the last focused label
+const TEACHING = "arAntu";
 
 export function startShortcuts() {
   document.addEventListener("keydown", pressed);
-  byId("result").addEventListener("focusin", ({ target }) => {
-    current = target.closest(".label-row")?.dataset.label ?? current;
-  });
   byId("open-help").addEventListener("click", KEYS["?"]);
   const letters = byId("letters-on");
   letters.checked = localStorage.getItem(SETTING) !== "off";
@@ -49,23 +50,24 @@ function pressed(event) {
   const arrow = key.startsWith("Arrow");
   if (arrow ? !target.closest(".labels") : !byId("letters-on").checked) return;
   if (!Object.hasOwn(KEYS, key) || !(inTag || key === "?")) return;
+  if (event.repeat && !arrow && !"jk".includes(key)) return;
   event.preventDefault();
+  if (TEACHING.includes(key) && whyReadOnly()) return say(whyReadOnly());
   KEYS[key]();
 }
 
 /** Move the focus from a field to the labels, where shortcuts work. */
 function leave(field) {
   field.blur();
-  currentRow()?.querySelector(".accept").focus();
+  if (field.id === "text") stopEditing();
+  if (selectedRow()) focusLabel(selectedRow().dataset.label);
 }
-
-const currentRow = () => labelRows().find((row) => row.dataset.label === current);
 
 function move(step) {
   const rows = labelRows();
-  const place = rows.indexOf(currentRow());
+  const place = rows.indexOf(selectedRow());
   const next = place < 0 ? 0 : Math.min(rows.length - 1, Math.max(0, place + step));
-  rows[next]?.querySelector(".accept").focus();
+  if (rows[next]) focusLabel(rows[next].dataset.label);
 }
 
 /** Set the decision about the focused label; without one, focus the first. */
@@ -76,6 +78,5 @@ function decide(state) {
 }
 
 function openSupport() {
-  const details = currentRow()?.querySelector("details");
-  if (details) details.open = !details.open;
+  if (selectedRow()) toggleEvidence(selectedRow());
 }

@@ -5,17 +5,18 @@ import { Decisions } from "./decisions.js";
 import { byId, debounced } from "./dom.js";
 import { acceptFiles, readTextFile } from "./files.js";
 import { count, counted, score } from "./format.js";
-import { labelOf, nameOf } from "./names.js";
-import { clearFailure, fail, say } from "./notice.js";
-import { focusLabel, labelRows, linkLabelsAndNeighbours, paintDecisions, showPrediction } from "./results.js";
-import { session } from "./session.js";
+import { labelOf } from "./names.js";
+import { clearFailure, fail } from "./notice.js";
+import { editText, isEditing, readText } from "./reading.js";
+import { focusLabel, forgetSelection, labelRows, linkLabelsAndEvidence, paintDecisions, showPrediction } from "./results.js";
+import { news, session, whyReadOnly } from "./session.js";
 
 export const decisions = new Decisions();
 
 /** The last text and its prediction; null before the first one. */
 export let asked = null;
 
-/** Fires `new` before a new text is tagged, `answer` after each prediction, `text` when the field changes. */
+/** Fires `new` before a new text, `answer` after each prediction, `text` when the field changes. */
 export const tagging = new EventTarget();
 
 const field = byId("text");
@@ -27,13 +28,39 @@ export function startTag() {
     askFromField();
   });
   field.addEventListener("input", textChanged);
-  byId("clear").addEventListener("click", () => setText(""));
+  byId("edit").addEventListener("click", editText);
+  byId("clear").addEventListener("click", newText);
   acceptFiles(byId("ask"), byId("text-file"), openFile);
   startOptions();
   startAdding();
   byId("accept-all").addEventListener("click", acceptSuggested);
   decisions.addEventListener("change", () => paintDecisions(decisions));
-  linkLabelsAndNeighbours();
+  linkLabelsAndEvidence();
+  news.addEventListener("relabelled", askAgain);
+  news.addEventListener("session", () => byId("view-tag").classList.toggle("read-only", whyReadOnly() !== null));
+}
+
+/** Clear the text and its labels, for a new text. */
+export function newText() {
+  running.abort();
+  asked = null;
+  begin();
+  setText("");
+  for (const part of ["result", "evidence"]) byId(part).hidden = true;
+  byId("start").hidden = false;
+  editText();
+}
+
+/** Leave the field: show the tagged text again, unless it was edited. */
+export function stopEditing() {
+  field.blur();
+  if (asked && isEditing() && !textIsStale()) show();
+}
+
+function begin() {
+  decisions.reset();
+  forgetSelection();
+  tagging.dispatchEvent(new Event("new"));
 }
 
 /** Tag the text in the field, and focus the first label. */
@@ -43,11 +70,18 @@ export async function askFromField() {
     field.focus();
     return fail(new Error("There is no text. Paste one, or drop a file."));
   }
-  if (text !== asked?.text) {
-    decisions.reset();
-    tagging.dispatchEvent(new Event("new"));
-  }
-  if (await ask(text)) (labelRows()[0]?.querySelector(".accept") ?? byId("add-label")).focus();
+  if (text !== asked?.text) begin();
+  if (!(await ask(text))) return;
+  const [first] = labelRows();
+  if (first) focusLabel(first.dataset.label);
+  else byId("add-label").focus();
+}
+
+/** Tag the text again after labels were merged: decisions about them would undo the merge. */
+function askAgain() {
+  if (!asked) return;
+  decisions.reset();
+  ask(asked.text);
 }
 
 /** Put a text into the field and tag it. */
@@ -61,6 +95,8 @@ export async function ask(text) {
   running.abort();
   running = new AbortController();
   const { signal } = running;
+  byId("start").hidden = true;
+  byId("result").hidden = false;
   byId("result").setAttribute("aria-busy", "true");
   try {
     const evidence = Math.min(100, session.k ?? 10);
@@ -86,14 +122,22 @@ export function acceptSuggested() {
 export const textIsStale = () => asked !== null && field.value !== asked.text;
 
 function show() {
-  const { prediction } = asked;
+  const { text, prediction } = asked;
   byId("result-body").hidden = false;
-  byId("result-summary").textContent =
-    `${counted(prediction.labels.length, "label")} suggested, ${counted(prediction.neighbours.length, "neighbour")}.`
-      .replace(/^no/, "No") +
-    (prediction.same_text === null ? "" : ` Document ${prediction.same_text} has the same text, so its labels are used.`);
+  byId("evidence").hidden = !session.neighbours;
+  byId("result-summary").textContent = summary(prediction);
+  if (!textIsStale()) readText(text);
   showPrediction(prediction, decisions);
   tagging.dispatchEvent(new Event("answer"));
+}
+
+function summary({ labels, familiarity, same_text: same }) {
+  const sentences = [
+    `${counted(labels.length, "label")} suggested.`.replace(/^no/, "No"),
+    familiarity !== null && `Familiarity ${score(familiarity)}.`,
+    same !== null && `Document ${same} has the same text, so its labels are used.`,
+  ];
+  return sentences.filter(Boolean).join(" ");
 }
 
 function setText(text) {
@@ -121,7 +165,7 @@ async function openFile(file) {
 }
 
 function options() {
-  const how = byId("ask").elements.decide.value;
+  const how = byId("options").elements.decide.value;
   const most = byId("top-k");
   return {
     threshold: how === "one" ? Number(byId("threshold").value) : null,
@@ -133,14 +177,15 @@ function options() {
 /** Tag the current text again when an option changes. */
 function startOptions() {
   const again = debounced(() => asked && ask(asked.text), 200);
+  byId("options").addEventListener("submit", (event) => event.preventDefault());
   const slider = byId("threshold");
   slider.addEventListener("input", () => {
     byId("threshold-value").textContent = score(Number(slider.value));
-    byId("ask").elements.decide.value = "one";
+    byId("options").elements.decide.value = "one";
     again();
   });
   byId("top-k").addEventListener("input", again);
-  for (const radio of byId("ask").elements.decide) radio.addEventListener("change", again);
+  for (const radio of byId("options").elements.decide) radio.addEventListener("change", again);
 }
 
 function startAdding() {
@@ -152,7 +197,6 @@ function startAdding() {
     decisions.add(label);
     showPrediction(asked.prediction, decisions);
     focusLabel(label);
-    say(`Added ${nameOf(label)}.`);
   };
   suggestLabels(input, byId("add-options"), add);
   byId("add-form").addEventListener("submit", (event) => {

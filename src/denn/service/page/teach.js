@@ -4,16 +4,17 @@ import { undo } from "./confirm.js";
 import { byId, chips, el, hidden, rejectedChips } from "./dom.js";
 import { counted, score, signed } from "./format.js";
 import { nameOf } from "./names.js";
-import { fail, say } from "./notice.js";
+import { say } from "./notice.js";
 import { keyWouldHelp, news, stored, whyReadOnly } from "./session.js";
 import { ask, asked, decisions, tagging, textIsStale } from "./tag.js";
+import { Turn } from "./turn.js";
 
 const SMALLEST = 0.005; // smaller changes of a score are not shown
 let taught = null; // { id, number, text } of the change that can be undone
-let busy = false;
+const turn = new Turn(paint);
 
 export function startTeach() {
-  byId("teach").addEventListener("click", teach);
+  byId("teach").addEventListener("click", () => whyNot() ?? teach()); // the reason is below the button
   byId("undo").addEventListener("click", takeBack);
   decisions.addEventListener("change", paint);
   news.addEventListener("session", paint);
@@ -26,45 +27,28 @@ export function startTeach() {
 export async function teach() {
   const reason = whyNot();
   if (reason) return say(reason);
-  await alone(async () => {
+  await turn.run(async () => {
     const { text, prediction: before } = asked;
     const { accepted: labels, rejected } = decisions;
     const { ids: [id] } = await post("documents", { documents: [{ text, labels, rejected }], source: SOURCE });
     taught = { id, text, number: await lastChange(id) };
     stored();
     const after = await ask(text);
-    if (!after) return;
-    showDifference(before, after, id);
-    say(`Taught as ${id} with ${counted(labels.length, "label")}.`);
+    if (after) showDifference(before, after, id);
   });
 }
 
 /** Undo the last teaching and tag the text again. */
 export async function takeBack() {
   if (!taught) return say("There is nothing to undo.");
-  await alone(async () => {
+  await turn.run(async () => {
     const { number, text, id } = taught;
     if (!(await undo(number))) return;
-    forgetTaught();
+    taught = null;
     stored();
     await ask(text);
-    say(`Undone: ${id} is no longer in the datastore.`);
+    showEffect("Undone", `${id} is no longer in the datastore.`, []);
   });
-}
-
-/** Run one change at a time; ignore further requests meanwhile. */
-async function alone(work) {
-  if (busy) return;
-  busy = true;
-  paint();
-  try {
-    await work();
-  } catch (error) {
-    fail(error);
-  } finally {
-    busy = false;
-    paint();
-  }
 }
 
 function whyNot() {
@@ -74,7 +58,7 @@ function whyNot() {
   if (taught?.text === asked.text) return "Already taught. Undo to change its labels.";
   if (textIsStale()) return "The text has changed. Tag it again first.";
   if (!decisions.accepted.length && !decisions.rejected.length) return "Accept, add or reject at least one label.";
-  return busy ? "Saving…" : null;
+  return turn.busy ? "Saving…" : null;
 }
 
 function paint() {
@@ -82,7 +66,9 @@ function paint() {
   const { accepted, rejected } = decisions;
   byId("teach").setAttribute("aria-disabled", String(reason !== null)); // unlike disabled, it stays focusable
   byId("teach-why").textContent = reason ?? "";
-  byId("teach-key").hidden = !asked || !keyWouldHelp();
+  byId("read-only").hidden = whyReadOnly() === null;
+  byId("read-only-why").textContent = whyReadOnly() ?? "";
+  byId("teach-key").hidden = !keyWouldHelp();
   const against = rejected.length ? `, ${rejected.length} rejected` : "";
   byId("teach-what").textContent = `${counted(accepted.length, "label")} accepted${against}.`.replace(/^no/, "No");
   byId("teach-labels").replaceChildren(
@@ -92,6 +78,7 @@ function paint() {
 function forgetTaught() {
   taught = null;
   byId("difference").hidden = true;
+  byId("difference-summary").textContent = "";
 }
 
 function showDifference(before, after, id) {
@@ -100,16 +87,26 @@ function showDifference(before, after, id) {
   const lost = rows.filter((row) => row.news === "lost").map((row) => nameOf(row.label));
   const place = after.neighbours.findIndex((neighbour) => neighbour.id === id);
   const sentences = [
+    `Stored as ${id}.`,
     gained.length && `Gained: ${gained.join(", ")}.`,
     lost.length && `Lost: ${lost.join(", ")}.`,
     !gained.length && !lost.length && "The suggested labels have not changed.",
-    place === 0 && `Your document ${id} is now the nearest neighbour.`,
-    place > 0 && `Your document ${id} is now neighbour number ${place + 1}.`,
+    place === 0 && "It is now the nearest neighbour.",
+    place > 0 && `It is now neighbour number ${place + 1}.`,
   ];
-  byId("difference-summary").textContent = sentences.filter(Boolean).join(" ");
-  byId("difference-table").replaceChildren(rows.length ? table(rows) : el("p", { class: "note" }, "No score changed."));
-  byId("difference").hidden = false;
-  byId("difference").scrollIntoView({ block: "center" }); // the button is far below the result
+  showEffect("Taught", sentences.filter(Boolean).join(" "), rows);
+}
+
+/** Show what a change did, next to the button that reverts it. */
+function showEffect(title, summary, rows) {
+  byId("difference").hidden = false; // before its sentence, so that screen readers announce it
+  byId("difference-title").textContent = title;
+  byId("difference-summary").textContent = summary;
+  if (document.activeElement === byId("undo")) byId("difference-title").focus({ preventScroll: true }); // it disappears
+  byId("undo").hidden = taught === null;
+  byId("difference-details").hidden = !rows.length;
+  byId("difference-table").replaceChildren(table(rows));
+  byId("difference").scrollIntoView({ block: "nearest" }); // the button to teach is far below
 }
 
 /** Return the differences between two predictions: gained and lost labels first, then the largest changes. */
@@ -131,7 +128,7 @@ function table(rows) {
   const cell = (row) => el("td", { class: "number" }, row ? score(row.score) : absent());
   const line = ({ label, was, is, change, news }) => el("tr", { class: news },
     el("th", { scope: "row" }, nameOf(label), news && [" ", el("span", { class: `flag ${news}` }, news)]),
-    cell(was), cell(is), el("td", { class: "number" }, `${change < 0 ? "▼" : "▲"} ${signed(change)}`));
+    cell(was), cell(is), el("td", { class: "number" }, signed(change)));
   return el("table", { class: "table" },
     el("thead", {}, el("tr", {}, ["Label", "Before", "After", "Change"].map((name, place) =>
       el("th", { scope: "col", class: place ? "number" : null }, name)))),

@@ -18,7 +18,8 @@ from denn.stores.embedded.mapped import MappedVectors
 
 log = logging.getLogger(__name__)
 
-MAGIC = b"denn index 3\n"
+KIND = b"denn index "
+MAGIC = KIND + b"3\n"
 BLOCK = 4096  # bytes of the header, padded with spaces
 FACTS = [field.name for field in fields(Approximate) if field.name not in ("ivf", "vectors", "rows")]
 
@@ -28,17 +29,27 @@ def beside(store: Path) -> Path:
     return store.with_name(store.name + ".faiss")
 
 
-def read_header(path: Path) -> dict[str, Any]:
+def read_header(file: Path | BinaryIO) -> dict[str, Any]:
     """Return the header of an index, empty if there is none or it cannot be read."""
     try:
-        with path.open("rb") as file:
-            block = file.read(BLOCK)
+        if isinstance(file, Path):
+            with file.open("rb") as opened:
+                return read_header(opened)
+        file.seek(0)
+        block, size = file.read(BLOCK), os.fstat(file.fileno()).st_size
         header = json.loads(block.removeprefix(MAGIC)) if block.startswith(MAGIC) else {}
-        whole = path.stat().st_size == header["bytes"] >= BLOCK + (4 * header["dimension"] + 8) * header["covered"]
+        whole = size == header["bytes"] >= BLOCK + (4 * header["dimension"] + 8) * header["covered"]
         numbers = all(isinstance(header[name], int | float) for name in FACTS)
     except (OSError, ValueError, TypeError, KeyError):
         return {}
     return header if whole and numbers else {}
+
+
+def is_older(file: BinaryIO) -> bool:
+    """Return whether a file is an index in a former format, which is built again when it is needed."""
+    file.seek(0)
+    start = file.read(len(MAGIC))
+    return start.startswith(KIND) and start != MAGIC
 
 
 class Body:

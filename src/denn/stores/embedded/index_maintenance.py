@@ -248,13 +248,8 @@ class IndexKeeper:
         """Return whether an index belongs to this store, is newer than its last vacuum and than the one in use."""
         main = self._replica.main
         with self._replica.lock:
-            reader = self._replica.reader
-            now = _moment(reader)
-            known = header and header["version"] <= now.version and header["epoch"] == now.epoch
-            return bool(
-                known
-                and header["stamp"] == _stamp(reader, header["version"])
-                and (main is None or (main.epoch, main.version) < (header["epoch"], header["version"]))
+            return belongs(self._replica.reader, header) and (
+                main is None or (main.epoch, main.version) < (header["epoch"], header["version"])
             )
 
     def _new(self) -> Path:
@@ -266,6 +261,17 @@ class IndexKeeper:
         except OSError:
             return None
         return found.st_ino, found.st_size, found.st_mtime_ns
+
+
+def belongs(reader: sqlite3.Connection, header: dict[str, Any]) -> bool:
+    """Return whether an index was built from this store, after its last vacuum."""
+    now = _moment(reader)
+    return bool(
+        header
+        and header["version"] <= now.version
+        and header["epoch"] == now.epoch
+        and header["stamp"] == _stamp(reader, header["version"])
+    )
 
 
 def _moment(reader: sqlite3.Connection) -> Moment:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sqlite3
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
@@ -9,7 +10,7 @@ from datetime import UTC, datetime
 import numpy as np
 
 from denn.errors import ConflictError
-from denn.stores.rules import check_undoable, check_untouched, undone_after
+from denn.stores.rules import NAMED, check_undoable, check_untouched, undone_after
 from denn.types import Change
 
 
@@ -57,11 +58,18 @@ def record(
 def changes(reader: sqlite3.Connection, limit: int | None, id: str | None) -> list[Change]:
     """List changes, newest first."""
     touching = "" if id is None else "WHERE number IN (SELECT number FROM past WHERE id = :id)"
+    some = "SELECT id FROM past WHERE past.number = changes.number ORDER BY row LIMIT :named"
     rows = reader.execute(
-        f"SELECT number, time, action, source, documents FROM changes {touching} ORDER BY number DESC LIMIT :limit",
-        {"id": id, "limit": -1 if limit is None else limit},
+        f"SELECT number, time, action, source, documents, undoes, undone, undoable, "
+        f"(SELECT json_group_array(id) FROM ({some})) FROM changes {touching} ORDER BY number DESC LIMIT :limit",
+        {"id": id, "limit": -1 if limit is None else limit, "named": NAMED},
     )
-    return [Change(number, moment(time), *rest) for number, time, *rest in rows]
+    return [
+        Change(
+            number, moment(time), action, source, count, undoes, bool(undone), bool(undoable), tuple(json.loads(ids))
+        )
+        for number, time, action, source, count, undoes, undone, undoable, ids in rows
+    ]
 
 
 def undo(writer: sqlite3.Connection, number: int, new: int) -> int:

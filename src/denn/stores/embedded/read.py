@@ -19,7 +19,7 @@ from denn.types import Document, Where
 IDS_AT_ONCE = 500  # in a query; older builds of SQLite allow 999
 # Join texts in one row: Python takes its lock once for each row that SQLite returns, and other threads need it.
 JOINED = """
-SELECT group_concat(DISTINCT typeof(text)), group_concat(row), group_concat(length(CAST(text AS BLOB))),
+SELECT min(typeof(text)) || max(typeof(text)), group_concat(row), group_concat(length(CAST(text AS BLOB))),
     CAST(group_concat(text, '') AS BLOB)
 FROM documents WHERE row IN ({})
 """
@@ -61,13 +61,13 @@ def _texts(reader: sqlite3.Connection, rows: Sequence[int]) -> Iterator[tuple[in
 
 def _divided(kinds: str, rows: str, lengths: str, texts: bytes) -> Iterator[tuple[int, str]]:
     """Yield rows and texts from the result of JOINED."""
-    if kinds != "text":
+    if kinds != "texttext":  # the first and the last type, in alphabetical order
         raise StoreError("the datastore is damaged: a text has another type. Restore it from a copy.")
-    end = 0
+    end, view = 0, memoryview(texts)
     for row, length in zip(rows.split(","), lengths.split(","), strict=True):
         begin, end = end, end + int(length)
         try:
-            yield int(row), texts[begin:end].decode()
+            yield int(row), str(view[begin:end], "utf-8")
         except UnicodeDecodeError as error:
             raise StoreError("the datastore is damaged: a text is not UTF-8. Restore it from a copy.") from error
 
@@ -122,6 +122,8 @@ def select(reader: sqlite3.Connection, where: Where) -> list[str]:
         "source = ?": where.source,
         "time >= ?": None if where.since is None else micros(where.since),
         "time < ?": None if where.before is None else micros(where.before),
+        "action = ?": where.action,
+        "(labels = x'') = ?": where.unlabelled or None,
     }
     asked = {test: value for test, value in tests.items() if value is not None}
     condition = f"WHERE {' AND '.join(asked)}" if asked else ""

@@ -241,19 +241,21 @@ class EmbeddedStore:
         add: Sequence[str] = (),
         drop: Sequence[str] = (),
         reject: Sequence[str] = (),
+        confirm: bool = False,
         source: str = "",
         everything: bool = False,
     ) -> int:
         """Replace the labels of documents, or `add` and `drop` some; return how many documents changed.
 
-        `reject` removes labels and records them as rejected until they are assigned again or dropped.
+        `reject` removes labels and records them as rejected until they are assigned again or dropped. `confirm` records
+        that the labels are right, even if they stay the same: audits skip the documents until they change again.
         """
         check_filter(which, everything)
         asked = Relabelling.of(labels, add, drop, reject)
-        with self._changing("relabel", source) as change:
+        with self._changing("confirm" if confirm else "relabel", source) as change:
             rows = self._rows(which)
             before = zip(rows, self.get(list(rows.values())), strict=True)
-            change.relabel({row: new for row, document in before if (new := asked.apply(document)) != document})
+            change.relabel({row: new for row, old in before if (new := asked.apply(old)) != old or confirm})
         return change.documents
 
     def forget(self, which: Which, *, source: str = "", everything: bool = False) -> int:

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from denn.errors import StoreError, UnknownError
 from denn.stores.postgres.link import Address, Connection
-from denn.stores.rules import as_ids
+from denn.stores.rules import NAMED, as_ids
 from denn.types import Change, Document, Where, Which
 
 NAMES = "ARRAY(SELECT name FROM document_labels l JOIN labels ON number = {} WHERE l.row = d.row ORDER BY place)"
@@ -100,6 +100,8 @@ def select(connection: Connection, where: Where) -> dict[str, int]:
         "c.source = %b::bytea": None if where.source is None else where.source.encode(),
         "c.time >= %b": None if where.since is None else where.since.astimezone(),
         "c.time < %b": None if where.before is None else where.before.astimezone(),
+        "c.action = %b::text": where.action,
+        "NOT EXISTS(SELECT FROM document_labels l WHERE l.row = d.row) = %b": where.unlabelled or None,
     }
     asked = {test: value for test, value in tests.items() if value is not None}
     condition = f"WHERE {' AND '.join(asked)}" if asked else ""
@@ -145,11 +147,23 @@ def history(connection: Connection, limit: int | None, id: str | None) -> list[C
     """List changes, newest first."""
     touching = "" if id is None else "WHERE number IN (SELECT number FROM past WHERE sha256(id) = %(id)b)"
     rows = connection.execute(
-        f"SELECT number, time, action, source, documents FROM changes {touching} ORDER BY number DESC LIMIT %(limit)s",
+        "SELECT number, time, action, source, documents, undoes, undone, undoable, "
+        f"ARRAY(SELECT id FROM past p WHERE p.number = changes.number ORDER BY row LIMIT {NAMED}) "
+        f"FROM changes {touching} ORDER BY number DESC LIMIT %(limit)s",
         {"id": None if id is None else digests([id])[0], "limit": limit},
         binary=True,
     )
     return [
-        Change(number, time.astimezone(UTC), action, source.decode(), documents)
-        for number, time, action, source, documents in rows
+        Change(
+            number,
+            time.astimezone(UTC),
+            action,
+            source.decode(),
+            count,
+            undoes,
+            undone,
+            undoable,
+            tuple(id.decode() for id in ids),
+        )
+        for number, time, action, source, count, undoes, undone, undoable, ids in rows
     ]

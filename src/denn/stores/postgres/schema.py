@@ -106,7 +106,7 @@ def check_tables(connection: Connection, address: Address) -> int:
     if done < len(MIGRATIONS):
         raise StoreError(
             f"the datastore {address.text} is from an older version of denn (migration {done} of {len(MIGRATIONS)}). "
-            "Call PostgresStore.migrate with its address once, as the role that owns it."
+            "Run `denn store migrate ADDRESS` (PostgresStore.migrate) once, as the role that owns it."
         )
     if done > len(MIGRATIONS):
         raise StoreError(

@@ -226,12 +226,14 @@ class PostgresStore:
         add: Sequence[str] = (),
         drop: Sequence[str] = (),
         reject: Sequence[str] = (),
+        confirm: bool = False,
         source: str = "",
         everything: bool = False,
     ) -> int:
         """Replace the labels of documents, or `add` and `drop` some; return how many documents changed.
 
-        `reject` removes labels and records them as rejected until they are assigned again or dropped.
+        `reject` removes labels and records them as rejected until they are assigned again or dropped. `confirm` records
+        that the labels are right, even if they stay the same: audits skip the documents until they change again.
         """
         check_filter(which, everything)
         asked = Relabelling.of(labels, add, drop, reject)
@@ -239,11 +241,11 @@ class PostgresStore:
         def work(writing: Writing) -> int:
             rows = read.rows_of(writing.connection, self._where, which)
             before = read.documents(writing.connection, self._where, list(rows))
-            wanted = {rows[str(old.id)]: new for old in before if (new := asked.apply(old)) != old}
+            wanted = {rows[str(old.id)]: new for old in before if (new := asked.apply(old)) != old or confirm}
             writing.relabel(wanted)
             return writing.touch(len(wanted))
 
-        return self._change("relabel", source, work)
+        return self._change("confirm" if confirm else "relabel", source, work)
 
     def forget(self, which: Which, *, source: str = "", everything: bool = False) -> int:
         """Permanently delete documents and their history, except for their ids; after `vacuum`, also from the files."""

@@ -1,21 +1,23 @@
-/** The Recent view: statistics of recent predictions, and the model card. */
+/** The Model view: what the model is, its refits, and how its recent predictions scored. */
 import { get } from "./api.js";
 import { bars, dots, figure } from "./charts.js";
 import { byId } from "./dom.js";
 import { count, counted, percent, score, when } from "./format.js";
-import { modelCard } from "./model-card.js";
+import { factRows, modelCard } from "./model-card.js";
 import { fail } from "./notice.js";
+import { news } from "./session.js";
 
 const MANY = 9; // labels; larger numbers share one bar
 
-export function startRecent() {
-  byId("recent-refresh").addEventListener("click", showRecent);
+export function startModel() {
+  news.addEventListener("refitted", () => byId("view-model").hidden || showModel());
 }
 
 /** Open the view. */
-export async function showRecent() {
+export async function showModel() {
   try {
     const [recent, model] = await Promise.all([get("recent"), get("model")]);
+    byId("model-facts").replaceChildren(...factRows(model));
     byId("recent-summary").textContent = summary(recent);
     byId("recent-charts").replaceChildren(...charts(recent.predictions));
     byId("model-card").replaceChildren(...modelCard(model));

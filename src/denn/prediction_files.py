@@ -9,8 +9,7 @@ from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
-import typer
-
+from denn.errors import ConfigError
 from denn.strict_json import dumps
 
 if TYPE_CHECKING:
@@ -27,9 +26,9 @@ def check_format(output: Path | None, evidence: bool) -> None:
     """Raise before any work if a table cannot include the evidence, or cannot be written here."""
     suffix = "" if output is None else output.suffix.lower()
     if suffix in SPREADSHEETS:
-        raise typer.BadParameter(f"{suffix} files cannot be written. Give an --output that ends with .csv")
+        raise ConfigError(f"{suffix} files cannot be written. Give an --output that ends with .csv.")
     if suffix in TABLES and evidence:
-        raise typer.BadParameter(f"{suffix} files cannot include --evidence. Give an --output that ends with .jsonl")
+        raise ConfigError(f"{suffix} files cannot include --evidence. Give an --output that ends with .jsonl.")
     if suffix == ".parquet":
         from denn.data.compressed import arrow
 
