@@ -12,10 +12,12 @@ import typer
 from denn.cli.options import DataDir, Quiet, Verbose, finite
 from denn.config import check_seed
 from denn_bench.peers.command import app as peers
+from denn_bench.search_command import search
 
 log = logging.getLogger("denn.bench")  # below the logger that the command line shows
 app = typer.Typer(no_args_is_help=True, help="Run experiments and render their results.")
 app.add_typer(peers, name="peers")
+app.command()(search)
 
 Results = Annotated[Path, typer.Option(metavar="DIR", help="Folder with the results.")]
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import statistics
 import time
 from collections import Counter
@@ -26,10 +25,10 @@ from denn.protocols import Progress, Retriever
 from denn.report.combination import combination_of
 from denn.types import Corpus, Document, Stage
 from denn_bench.machine import peak_memory
+from denn_bench.paper import GROUPS
 from denn_bench.result import PREDICTION
 
 FIXED = (0.4, 0.45, 0.5)  # those of the paper's code
-GROUPS = {">4500": (4501, math.inf), "1701-4500": (1701, 4500), "871-1700": (871, 1700), "<=870": (0, 870)}
 DIGITS = 6
 TIMED, TIMED_ON_GPU = 1000, 4096  # documents
 ROUNDS = 5  # of timing on a GPU
@@ -48,7 +47,8 @@ def score(model: Model, documents: Sequence[Document], progress: Progress) -> Sc
     batches, near, size = [], [], model.batch()
     for start in range(0, len(documents), size):
         scores = model.score([document.text for document in documents[start : start + size]])
-        batches.append(replace(scores, alternatives=model.method.alternatives(scores), neighbours=None))
+        found = replace(scores, alternatives=model.method.alternatives(scores), neighbours=None)
+        batches.append(found.cpu())
         if scores.neighbours is not None:
             near.append(scores.neighbours.similarity)
         progress.advance(min(start + size, len(documents)))
@@ -136,6 +136,7 @@ def cost(
         "steps": steps,
         "best_step": training.get("best_step"),
         "epochs": epochs,
+        "stopped_early": _stopped_early(training, model.card.parameters, epochs),
         "tokens": tokens,
         "tokens_per_second": pace,
         "epoch_seconds": spent / epochs if spent and epochs else None,
@@ -150,6 +151,13 @@ def cost(
         "store_bytes": None if store is None else len(store) * store.dimension * 4,
         "parameters": _parameters(network) if network else None,
     }
+
+
+def _stopped_early(training: Mapping[str, Any], parameters: Mapping[str, Any], epochs: float | None) -> str | None:
+    """Say at which second and epoch the time budget ended training, if it did."""
+    if not training.get("out_of_time") or epochs is None:
+        return None
+    return f"at {training['seconds']:.0f} s, after {epochs:.1f} of {parameters['epochs']} epochs"
 
 
 def sweeps_of(model: Model, corpus: Corpus) -> dict[str, Any]:

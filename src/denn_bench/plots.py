@@ -14,7 +14,7 @@ from denn.errors import DataError
 from denn_bench import paper
 from denn_bench.result import Result, select
 from denn_bench.summary import corpora, title
-from denn_bench.table_sweeps import Sweep, best, deviation, group_scores, means, sweep_of
+from denn_bench.table_sweeps import Sweep, best, deviation, group_scores, groups_of, means, sweep_of
 
 WIDTH, HEIGHT = 8.0, 3.2  # inches of a row of panels
 COLOURS = {"bert": "#D55E00", "bert-knn": "#CC79A7", "denn": "#0072B2", "denn-tuned": "#009E73"}
@@ -91,7 +91,7 @@ def _curve(panel: Axes, recipe: str, sweep: Sweep, metric: str, scale: float) ->
     top = best(sweep)
     star = [means(sweep, metric)[top]]
     panel.plot(
-        [scale * top], star, color=colour, marker="*", markersize=13, linestyle="none", label="best average here"
+        [scale * top], star, color=colour, marker="*", markersize=13, linestyle="none", label="highest average on test"
     )
 
 
@@ -106,7 +106,7 @@ def groups(results: Sequence[Result]) -> Drawing:
     rows: list[list[object]] = []
     for (panel,), corpus in zip(axes, names, strict=True):
         scores = {recipe: group_scores(select(results, corpus, recipe)) for recipe in ("bert", "denn")}
-        sizes = {group["name"]: group["labels"] for group in select(results, corpus, "denn")[0].data["test"]["groups"]}
+        sizes = {group["name"]: group["labels"] for group in groups_of(select(results, corpus, "denn")[0])}
         shown = list(sizes)
         for offset, (recipe, found) in zip((-0.2, 0.2), scores.items(), strict=True):
             heights, spreads = [fmean(found[name]) for name in shown], [_sd(found[name]) for name in shown]

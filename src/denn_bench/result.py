@@ -25,6 +25,12 @@ TIMES = (
 BUILT_IN = {
     "layer_decay": 1.0,
     "witnesses": ["classifier", "neighbours"],
+    "epsilon": 1e-8,
+    "word_dropout": None,
+    "word_spread": 0.1,
+    "head_dropout": None,
+    "label_dropout": 0.0,
+    "label_width": None,
 }  # parameters that older results lack and whose default has changed since
 PREDICTION = tuple(name for name in TIMES if name.endswith(("per_text", "neighbours", "evidence")))
 BRIEF = ("epoch_seconds", *PREDICTION)  # from a short separate run
@@ -74,6 +80,8 @@ def completed(recipe: Mapping[str, Any]) -> dict[str, Any]:
     try:
         known = {field.name for field in fields(lookup(METHODS, recipe["method"], "method").Parameters)}
         parameters = {name: value for name, value in BUILT_IN.items() if name in known} | recipe["parameters"]
+        if "epsilon" not in recipe["parameters"] and parameters.get("schedule") == "constant":
+            parameters["warmup"] = 0.0  # recorded, but a constant schedule ignored it then
         return {**recipe, **json.loads(json.dumps(make_recipe(recipe["method"], parameters).as_dict()))}
     except ConfigError:
         return dict(recipe)

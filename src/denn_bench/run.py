@@ -137,7 +137,7 @@ def perform(
     with _diary(run, checksum, work) as diary, ExitStack() as stack:
         turns = Turns(progress, work / "turns.lock" if take_turns else None, diary.measure_rate)
         stack.callback(turns.close)
-        model = stack.enter_context(_model(run, corpus, work / run.name, turns))
+        model = stack.enter_context(trained_model(run, corpus, work / run.name, turns))
         valid = score(model, corpus.valid, progress) if corpus.valid else None
         test = score(model, corpus.test, progress)
         measured = measure(model, corpus, test.scores, valid and valid.scores)
@@ -178,7 +178,7 @@ def clear(run: Run, work: Path) -> None:
     (work / f"{run.name}.run.json").unlink(missing_ok=True)
 
 
-def _model(run: Run, corpus: Corpus, folder: Path, progress: Progress) -> Model:
+def trained_model(run: Run, corpus: Corpus, folder: Path, progress: Progress) -> Model:
     """Load the finished model of this run, or train it."""
     bundle.recover(folder)
     if (folder / "bundle.json").is_file():

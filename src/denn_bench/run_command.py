@@ -72,7 +72,7 @@ def do_run(run: Run, corpus: Corpus, checksum: str, options: Options) -> None:
         )  # fmt: skip
     micro, macro = (100 * value for value in result.f1("final", "tuned"))
     log.info(
-        f"{run.name}: micro/macro F1 {micro:.1f}/{macro:.1f} on {len(corpus.test)} test documents at the tuned "
+        f"{run.name}: micro/macro-F1 {micro:.1f}/{macro:.1f} on {len(corpus.test)} test documents at the tuned "
         f"threshold, after {span(result.data['cost']['seconds'])}"
     )
 

@@ -12,6 +12,8 @@ from denn_bench.significance import METRICS
 
 HEADLINE = "tuned"  # the default threshold of every table
 NOTHING = "-"
+RISING = 0.04  # share by which validation F1 may rise in the last fifth of a run that counts as converged
+UNCONVERGED = "not trained to convergence"
 
 
 @dataclass(frozen=True)
@@ -39,6 +41,18 @@ def f1_percent(runs: Sequence[Result], part: str, threshold: str = HEADLINE) -> 
     """Return micro-F1, macro-F1 and their mean in percent, over the seeds."""
     scores = [[100 * run.metric(part, threshold, metric) for metric in METRICS] for run in runs]
     return [mean_sd(values) for values in ([s[0] for s in scores], [s[1] for s in scores], [fmean(s) for s in scores])]
+
+
+def still_rises(run: Result) -> bool:
+    """Return whether validation micro-F1 rose by more than `RISING` of its value in the last fifth of the steps."""
+    history = [
+        (entry["step"], entry.get("tuned_micro_f1", entry.get("score"))) for entry in run.data.get("history", [])
+    ]
+    scores = [(step, score) for step, score in history if score is not None]
+    if not scores:
+        return False
+    before = [score for step, score in scores if step <= 0.8 * scores[-1][0]]
+    return bool(before) and max(score for _, score in scores) > (1 + RISING) * max(before)
 
 
 def measured(runs: Iterable[Result], value: Callable[[Result], float | None], digits: int = 1) -> str:

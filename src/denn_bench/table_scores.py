@@ -19,6 +19,8 @@ from denn_bench.significance import (
 )
 from denn_bench.summary import (
     NOTHING,
+    RISING,
+    UNCONVERGED,
     Table,
     corpora,
     f1_percent,
@@ -28,6 +30,7 @@ from denn_bench.summary import (
     printed,
     printed_f1,
     seeds,
+    still_rises,
     title,
 )
 
@@ -68,6 +71,7 @@ def main(results: Sequence[Result], corpus: str) -> Table:
     for recipe, name in names.items():
         mine = select(runs, recipe=recipe)
         row = printed_rows.get(recipe, Printed())
+        rising = [run for run in mine if still_rises(run)]
         cells = [
             printed(row.micro_f1),
             percent(mine, "final", "micro_f1"),
@@ -78,12 +82,14 @@ def main(results: Sequence[Result], corpus: str) -> Table:
             pair(printed(row.macro_precision), printed(row.macro_recall)),
             pair(percent(mine, "final", "macro_precision"), percent(mine, "final", "macro_recall")),
         ]
+        if rising:
+            cells[1::2] = [UNCONVERGED, *[NOTHING] * 3]
         if mine or recipe in printed_rows:
             rows.append([name, *cells, str(len(mine) or NOTHING)])
         used += mine
     kinds = ("micro-F1", "macro-F1", "micro-P / R", "macro-P / R")
     header = ["system", *(f"{kind}, {where}" for kind in kinds for where in ("paper", "here")), "seeds"]
-    parts = [f"### {title(corpus)}: all systems, percent", markdown(header, rows)]
+    parts = [f"### {title(corpus)}: all systems, percent", markdown(header, rows), *_notes(used, names)]
     for a, b in (("denn", "bert"), ("denn-tuned", "denn")):
         first, second = select(runs, recipe=a), select(runs, recipe=b)
         if common(first, second):
@@ -93,11 +99,26 @@ def main(results: Sequence[Result], corpus: str) -> Table:
     return Table("\n\n".join(parts), used)
 
 
-def _claim(denn: Sequence[Result], bert: Sequence[Result], rows: Mapping[str, Printed]) -> str:
-    found = [
-        f"{name}: {verdict(difference((denn, 'final'), (bert, 'final'), metric), change(rows, 'bert', 'denn', metric))}"
-        for metric, name in zip(METRICS, ("Micro-F1", "macro-F1"), strict=True)
+def _notes(runs: Sequence[Result], names: Mapping[str, str]) -> list[str]:
+    """Explain rows without a number, and list the runs that a time budget ended."""
+    notes = []
+    if any(still_rises(run) for run in runs):
+        share = f"{100 * RISING:.0f} %"
+        notes.append(f"{UNCONVERGED}: validation micro-F1 rose by more than {share} in the last fifth of the steps.")
+    ended = [
+        f"{names[run.recipe]} {reason}" + (f" (seed {run.seed})" if len(select(runs, recipe=run.recipe)) > 1 else "")
+        for run in runs
+        if (reason := run.data["cost"].get("stopped_early"))
     ]
+    return [*notes, *([f"Ended by a time budget: {'; '.join(ended)}."] if ended else [])]
+
+
+def _claim(denn: Sequence[Result], bert: Sequence[Result], rows: Mapping[str, Printed]) -> str:
+    seeds_used = len(common(denn, bert))
+    found = []
+    for metric, name in zip(METRICS, ("Micro-F1", "macro-F1"), strict=True):
+        here, in_paper = difference((denn, "final"), (bert, "final"), metric), change(rows, "bert", "denn", metric)
+        found.append(f"{name}: {verdict(here, in_paper, seeds_used)}")
     return f"The paper claims that DENN beats BERT. {'; '.join(found)}."
 
 
@@ -115,7 +136,7 @@ def ablation(results: Sequence[Result]) -> Table:
     texts.append(
         "A step holds if the difference has the paper's sign and its 95 % interval excludes 0. The interval comes from "
         "a bootstrap over the test documents, pooled over the common seeds. A difference whose interval contains 0 is "
-        "not significant."
+        "not significant. With one seed, only the sign is stated: the interval does not include the effect of the seed."
     )
     return Table("\n\n".join(texts), used)
 
@@ -140,7 +161,8 @@ def _ablation_steps(parts: Mapping[str, Part], rows: Mapping[str, Printed]) -> s
             cells.append(NOTHING if in_paper is None else f"{in_paper:+.1f}")
             if common(parts[after][0], parts[before][0]):
                 found = difference(parts[after], parts[before], metric)
-                cells += [described(found)[0], verdict(found, in_paper)]
+                seeds_used = len(common(parts[after][0], parts[before][0]))
+                cells += [described(found)[0], verdict(found, in_paper, seeds_used)]
             else:
                 cells += [NOTHING, NOTHING]
         both = [run for run, _ in common(parts[after][0], parts[before][0])]
@@ -161,11 +183,17 @@ def change(rows: Mapping[str, Printed], before: str, after: str, metric: str) ->
     return None if None in values else values[0] - values[1]
 
 
-def verdict(found: Comparison, in_paper: float | None) -> str:
-    """State whether a difference is significant and has the paper's sign, or is a gain if the paper has no number."""
+def verdict(found: Comparison, in_paper: float | None, seeds_used: int) -> str:
+    """State whether a difference is significant and has the paper's sign, or is a gain if the paper has no number.
+
+    The bootstrap over documents does not see that another seed may keep another checkpoint: one seed is not a finding.
+    """
     alike = found.difference * (1 if in_paper is None else in_paper) > 0
+    sign = f"{'same' if alike else 'opposite'} sign"
+    if seeds_used < 2:
+        return f"one seed, {sign}"
     if found.low <= 0 <= found.high:
-        return f"not significant, {'same' if alike else 'opposite'} sign"
+        return f"not significant, {sign}"
     return "holds" if alike else "does not hold"
 
 

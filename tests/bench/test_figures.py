@@ -105,7 +105,7 @@ def test_the_papers_best_k_and_gain_are_drawn_where_it_prints_them(runs):
 
 
 def test_the_star_stands_at_the_best_average(runs):
-    stars = lines(plots.gamma(runs).figure, "best average here")
+    stars = lines(plots.gamma(runs).figure, "highest average on test")
     assert {x[0] for _, x, _ in stars} == {0.7}
 
 
@@ -120,7 +120,8 @@ def test_groups_print_the_gains_of_both(runs):
 def test_a_group_without_labels_is_left_out():
     some = [run("bert"), run("denn")]
     for result in some:
-        del result.data["test"]["groups"][0]
+        labels = result.data["test"]["per_label"]
+        labels["train"] = [min(count, 4500) for count in labels["train"]]
     panel = plots.groups(some).figure.axes[0]
     assert len(panel.texts) == 3
     assert panel.texts[0].get_text().endswith("paper +2.8")

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from denn.errors import DataError
-from denn_bench.result import Result, read_all, select
+from denn_bench.result import Result, completed, read_all, select
 
 DATA = {
     "schema": 1,
@@ -77,3 +77,12 @@ def test_results_are_chosen_by_corpus_and_recipe_and_come_by_seed():
     assert len(select(results, corpus="x")) == len(select(results, recipe="q")) == 6
     assert [result.seed for result in select(results)] == [1] * 4 + [2] * 4 + [10] * 4
     assert select(results, "z") == []
+
+
+def test_an_older_constant_run_had_no_warm_up_whatever_it_recorded():
+    older = {"method": "bert", "parameters": {"schedule": "constant", "warmup": 0.05}}
+    assert completed(older)["parameters"]["warmup"] == 0.0
+    newer = {"method": "bert", "parameters": {"schedule": "constant", "warmup": 0.05, "epsilon": 1e-8}}
+    assert completed(newer)["parameters"]["warmup"] == 0.05
+    falling = {"method": "bert", "parameters": {"schedule": "linear", "warmup": 0.05}}
+    assert completed(falling)["parameters"]["warmup"] == 0.05

@@ -36,7 +36,7 @@ COSTS = {
     "seconds", "training_seconds", "validation_seconds", "steps", "best_step", "epochs", "tokens", "tokens_per_second",
     "epoch_seconds", "matrix_rate", "mfu", "mfu_with_attention", "peak_memory_bytes", "inference_ms_per_text",
     "inference_ms_per_text_without_neighbours", "prediction_ms_per_text", "prediction_ms_per_text_with_evidence",
-    "store_documents", "store_bytes", "parameters",
+    "store_documents", "store_bytes", "parameters", "stopped_early",
 }  # fmt: skip
 
 
@@ -92,7 +92,7 @@ def test_a_result_has_all_that_is_promised(result, tiny_corpus):
     assert data["corpus"] == sizes | {"digest": digest(tiny_corpus)}
     assert data["recipe"]["name"] == data["recipe"]["method"] == "denn"
     assert data["recipe"]["parameters"]["k"] == 5
-    assert data["recipe"]["parameters"]["warmup"] == 0.05  # a default
+    assert data["recipe"]["parameters"]["warmup"] == 0.0  # what a constant schedule does by default
     assert data["machine"].keys() == {"cpu", "instructions", "cores", "memory", "gpu", "os"}
     assert set(data["sweeps"]) == {"k", "gamma", "datastore"}
     assert len(data["history"]) == 3

@@ -123,6 +123,23 @@ def test_different_test_parts_are_refused(gold):
         paired_bootstrap(*[torch.zeros(0, 3, dtype=torch.bool)] * 3, "micro_f1")
 
 
+def test_the_interval_of_macro_is_not_biased():
+    """Labels of one document each: under random weights their expected F1 is lower than on the documents."""
+    generator = torch.Generator().manual_seed(0)
+    gold = torch.zeros(300, 400, dtype=torch.bool)
+    gold[torch.arange(400) % 300, torch.arange(400)] = True
+    a = gold & (torch.rand(300, 400, generator=generator) < 0.5)
+    a |= torch.rand(300, 400, generator=generator) < 0.003
+    found = paired_bootstrap(a, torch.zeros_like(gold), gold, "macro_f1", draws=400)
+    assert found.low < found.difference < found.high
+    assert (found.low + found.high) / 2 == pytest.approx(found.difference, abs=0.1 * (found.high - found.low))
+
+
+def test_other_gold_labels_are_refused(gold):
+    with pytest.raises(DataError, match="different gold labels"):
+        pooled_bootstrap([(gold, gold, gold), (gold, gold, gold.flip(0))], "micro_f1")
+
+
 def test_t_test_of_two_pairs_has_its_closed_form():
     """With one degree of freedom p = 1 − 2·atan(t)/π; differences 1 and 3 have mean 2, error 1."""
     found = paired_t([2.0, 7.0], [1.0, 4.0])

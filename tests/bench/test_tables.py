@@ -14,6 +14,7 @@ from denn_bench.result import read_all
 from denn_bench.run import digest, perform, plan
 from denn_bench.significance import Comparison
 from denn_bench.table_scores import verdict
+from denn_bench.table_sweeps import groups_of
 from denn_bench.tables import TABLES, render
 
 pytestmark = pytest.mark.slow  # every table of many runs
@@ -82,7 +83,11 @@ def test_main_sets_paper_and_runs_side_by_side(runs):
 
 
 def test_main_says_where_the_claim_does_not_hold():
-    worse = [run("denn", quality={"final": 0.3}), run("bert", quality={"final": 0.9})]
+    worse = [
+        run(name, seed, quality={"final": 0.3 if name == "denn" else 0.9})
+        for name in ("denn", "bert")
+        for seed in (0, 1)
+    ]
     assert "DENN beats BERT. Micro-F1: does not hold; macro-F1: does not hold." in render("main-aapd", worse)
 
 
@@ -126,7 +131,39 @@ def test_ablation_falls_back_to_the_plain_classifier():
     ],
 )
 def test_verdicts(difference, low, high, in_paper, said):
-    assert verdict(Comparison(difference, low, high, 0.1), in_paper) == said
+    found = Comparison(difference, low, high, 0.1)
+    assert verdict(found, in_paper, 3) == said
+    alike = difference * (in_paper or 1) > 0
+    assert verdict(found, in_paper, 1) == f"one seed, {'same' if alike else 'opposite'} sign"
+
+
+def test_a_system_that_still_learns_has_no_number():
+    rising = run("bert")
+    steps = enumerate((0.2, 0.4, 0.5, 0.6, 0.66), 1)
+    rising.data["history"] = [{"step": 100 * step, "tuned_micro_f1": value} for step, value in steps]
+    text = render("main-aapd", [rising, run("denn")])
+    found = rows(text)
+    assert found["BERT"][1:8:2] == ["not trained to convergence", "-", "-", "-"] and found["BERT"][0] == "73.4"
+    assert "rose by more than 4 % in the last fifth" in text
+    rising.data["history"][-1]["tuned_micro_f1"] = 0.62
+    assert rows(render("main-aapd", [rising]))["BERT"][1] == f"{100 * rising.f1('final', 'tuned')[0]:.1f}"
+
+
+def test_a_run_that_ran_out_of_time_is_named():
+    short = run("bert")
+    short.data["cost"]["stopped_early"] = "at 600 s, after 4.4 of 15 epochs"
+    assert "Ended by a time budget: BERT at 600 s, after 4.4 of 15 epochs." in render("main-aapd", [short])
+
+
+def test_groups_of_aapd_follow_the_original_counts():
+    one = run("denn")
+    labels = one.data["test"]["per_label"]
+    labels["label"][:2] = ["stat.ML", "cs.AI"]
+    labels["train"] = [3_888, 4_058, *[100] * (len(labels["label"]) - 2)]
+    assert [(group["name"], group["labels"]) for group in groups_of(one)] == [
+        (">4500", 2),
+        ("<=870", len(labels["label"]) - 2),
+    ]
 
 
 def test_variants_have_the_papers_average_and_the_distance_to_denn(runs):
@@ -149,15 +186,18 @@ def test_combination_goes_seed_by_seed_and_then_over_all(runs):
     assert "AAPD -0.2 / -1.1; RCV1-V2 -0.2 / -1.6" in text
 
 
-def test_sweeps_mark_the_best_and_quote_the_paper(runs):
+def test_sweeps_name_the_highest_on_test_and_quote_the_paper(runs):
     text = render("k", runs)
     found = rows(text)
-    assert found["**30**"] == ["74.60 ± 0.10", "64.50 ± 0.00", "69.55 ± 0.05"]
-    assert "Here: best average at 30; range of micro-F1 1.50, of macro-F1 1.50. The paper: best average at 30" in text
+    assert found["30"] == ["74.60 ± 0.10", "64.50 ± 0.00", "69.55 ± 0.05"]
+    assert (
+        "Here: highest average on test at 30; range of micro-F1 1.50, of macro-F1 1.50. The paper: best average at 30"
+        in text
+    )
     assert "from 20 % to 100 %, micro-F1 +4.00, macro-F1 +4.00. The paper: from 20 % to 100 %, micro-F1 +1.4" in render(
         "datastore", runs
     )
-    assert "**0.7**" in render("gamma", runs)
+    assert "highest average on test at 0.7" in render("gamma", runs)
 
 
 def test_groups_give_the_gain_beside_the_papers(runs):
@@ -251,7 +291,7 @@ def test_runs_of_other_test_parts_are_refused():
     """A run on fewer documents cannot be paired with one on all."""
     short, gold = run("bert"), a_gold("aapd")[:-1]
     short.data["decisions"] = {"gold": columns(gold), "final": columns(torch.zeros_like(gold))}
-    with pytest.raises(DataError, match="expected the same test split"):
+    with pytest.raises(DataError, match="different documents or labels in their test split"):
         render("main-aapd", [run("denn"), short])
 
 

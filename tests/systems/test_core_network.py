@@ -169,13 +169,23 @@ def test_rates_fall_from_layer_to_layer(make):
     groups = network.groups(parameters)
     rates = {id(weight): group["lr"] for group in groups for weight in group["params"]}
     model = network.encoder.model
+    assert rates.pop(id(model.embeddings.word_embeddings.weight)) == 1e-3  # the labels' vectors are new
     for part, rate in (
-        (model.embeddings, 1e-3 / 4), (model.encoder.layer[0], 1e-3 / 2), (model.encoder.layer[1], 1e-3),
+        (model.embeddings, 1e-3 / 16), (model.encoder.layer[0], 1e-3 / 8), (model.encoder.layer[1], 1e-3 / 4),
         (network.convolution, 1e-2), (network.head, 1e-2),
     ):  # fmt: skip
-        assert {rates[id(weight)] for weight in part.parameters()} == {rate}
+        assert {rates[id(weight)] for weight in part.parameters() if id(weight) in rates} == {rate}
     weights = [weight for group in groups for weight in group["params"]]
-    assert len(weights) == len(rates) == len(list(network.parameters()))
+    assert len(weights) == len(rates) + 1 == len(list(network.parameters()))
+
+
+def test_biases_and_normalisation_do_not_decay(make):
+    network, parameters = make(), CoreParameters()
+    decays = {id(weight): group["weight_decay"] for group in network.groups(parameters) for weight in group["params"]}
+    for name, weight in network.named_parameters():
+        plain = name.endswith("bias") or "LayerNorm" in name
+        assert decays[id(weight)] == (0.0 if plain else 0.01)
+    assert (parameters.epsilon, parameters.clip) == (1e-6, 1.0)
 
 
 def test_the_frozen_bias_of_mpnet_has_no_rate(tiny_mpnet, tiny_corpus):

@@ -1,4 +1,4 @@
-"""EXAM: the interaction by hand, one judge for all labels, places behind a text."""
+"""EXAM: the interaction by hand, one judge for all labels, places before a text."""
 
 import torch
 
@@ -30,8 +30,8 @@ def test_logits_are_the_formulas_by_hand():
         for layer in made.layers.layers:
             states = layer(states)[0]  # (T,5)
         for label in range(LABELS):
-            meetings = torch.zeros(12)  # all places, zeros behind the text
-            for place, state in enumerate(states):
+            meetings = torch.zeros(12)  # all places, zeros before the text
+            for place, state in enumerate(states, 12 - len(states)):
                 meetings[place] = made.label_vectors[label] @ state
             expected = made.head(torch.relu(made.aggregate(meetings)))[0]
             torch.testing.assert_close(found[row, label], expected, rtol=1e-4, atol=1e-5)

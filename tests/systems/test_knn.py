@@ -61,10 +61,10 @@ def test_the_loss_is_cross_entropy_and_the_contrast_of_dynamic_coefficients(tiny
     for i in range(len(rows)):
         others = [j for j in range(len(rows)) if j != i]
         common = sum(len(labels[i] & labels[k]) for k in others)
-        below = sum(math.exp(-distance(h[i], h[k], 4.0) / 3.0) for k in others)
+        below = sum(math.exp(-math.dist(h[i].tolist(), h[k].tolist()) / 3.0) for k in others)
         for j in others:
             if common:
-                share = math.exp(-distance(h[i], h[j], 4.0) / 3.0) / below
+                share = math.exp(-math.dist(h[i].tolist(), h[j].tolist()) / 3.0) / below
                 total -= len(labels[i] & labels[j]) / common * math.log(share)
     assert set() in labels
     with torch.no_grad():

@@ -4,7 +4,7 @@ import math
 
 import torch
 
-from denn_bench.core.label_attention import attend, attend_plainly, interact
+from denn_bench.core.label_attention import at_the_end, attend, attend_plainly, interact
 
 
 def test_attention_is_a_softmax_over_the_real_words():
@@ -46,7 +46,7 @@ def test_plain_attention_weighs_words_by_their_products():
             torch.testing.assert_close(found[text, label], expected, rtol=1e-4, atol=1e-5)
 
 
-def test_interaction_maps_the_row_of_products_padded_with_zeros():
+def test_interaction_maps_the_row_of_products_padded_with_zeros_before():
     torch.manual_seed(0)
     labels, states, weight = torch.randn(3, 5), torch.randn(2, 4, 5), torch.randn(6, 7)
     states[1, 2:] = 0
@@ -56,5 +56,14 @@ def test_interaction_maps_the_row_of_products_padded_with_zeros():
         for label in range(3):
             row = torch.zeros(7)
             for t in range(size):
-                row[t] = labels[label] @ states[text, t]
+                row[3 + t] = labels[label] @ states[text, t]
             torch.testing.assert_close(found[text, label], weight @ row, rtol=1e-4, atol=1e-5)
+
+
+def test_texts_move_to_the_end_of_their_rows():
+    states, real = torch.randn(3, 4, 2), torch.tensor([[1, 1, 1, 1], [1, 1, 0, 0], [1, 0, 0, 0]]).bool()
+    moved = at_the_end(states * real[:, :, None], real)
+    torch.testing.assert_close(moved[0], states[0])
+    torch.testing.assert_close(moved[1, 2:], states[1, :2])
+    torch.testing.assert_close(moved[2, 3], states[2, 0])
+    assert not moved[1, :2].any() and not moved[2, :3].any()

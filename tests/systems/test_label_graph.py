@@ -25,7 +25,8 @@ def test_a_pass_along_the_edges_of_each_text():
     graphs[0, 1] = 0  # a label whose only edge is to itself
     found = propagate(graphs, features)
     for text in range(2):
-        with_own = [[float(graphs[text, i, j]) + (i == j) for j in range(4)] for i in range(4)]
+        own = [max(1.0, float(graphs[text, i].sum())) for i in range(4)]
+        with_own = [[float(graphs[text, i, j]) + (i == j) * own[i] for j in range(4)] for i in range(4)]
         degree = [sum(row) for row in with_own]
         for i in range(4):
             for column in range(3):

@@ -5,7 +5,7 @@ import torch
 
 from denn.encoders.transformer import TransformerEncoder
 from denn.errors import ConfigError
-from denn_bench.systems.label_tokens import LabelTokens
+from denn_bench.systems.label_tokens import LabelTokens, _add_tokens
 
 TEXTS = ["goal match", "", "the violin and the oven in kyoto with a comet", "goal " * 100]
 
@@ -28,9 +28,14 @@ def test_reserved_tokens_come_first(tiny_encoder, tiny_corpus):
     encoder = TransformerEncoder.load(str(tiny_encoder), max_length=30)
     encoder.tokenizer.add_tokens(["[unused0]", "[unused7]"])
     before = encoder.tokenizer.get_vocab()["[unused0]"]
+    _add_tokens(encoder.model, 2)
+    table = encoder.model.get_input_embeddings().weight
+    with torch.no_grad():
+        table[-2:] = table[0]  # as alike as unused tokens can be
     made = LabelTokens(encoder, 2)
     made.prepare(tiny_corpus)
     assert made.label_ids.tolist() == [before, before + 1]
+    assert torch.cosine_similarity(table[-2], table[-1], dim=0).abs() < 0.5
 
 
 def test_every_text_ends_with_the_labels(network):

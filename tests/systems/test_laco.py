@@ -153,8 +153,8 @@ def test_the_transform_has_a_layer_for_each_side(make):
 @pytest.mark.parametrize(
     ("kind", "parameters", "weight"),
     [
-        (PairNetwork, PairParameters(), 1.0),
-        (PairNetwork, PairParameters(pair_weight=3.0), 3.0),
+        (PairNetwork, PairParameters(dropout=0.0), 2.0),
+        (PairNetwork, PairParameters(pair_weight=3.0, dropout=0.0), 3.0),
         (ConditionalNetwork, ConditionalParameters(), 5.0),
     ],
 )
@@ -193,3 +193,12 @@ def test_the_second_head_does_not_speak_in_inference(make, batch):
     before = network.infer(together.ids, together.layout)["final"]
     torch.nn.init.ones_(network.pair.weight)
     assert torch.equal(network.infer(together.ids, together.layout)["final"], before)
+
+
+def test_the_states_of_a_pair_are_dropped_out(make, batch):
+    network = make(PairNetwork, PairParameters(dropout=0.5)).train()
+    states = torch.randn(3, 6, network.encoder.width)
+    pairs = (torch.tensor([0, 1, 2]), torch.tensor([3, 4, 5]), torch.ones(3).bool(), torch.ones(3).bool())
+    assert not torch.equal(network.pair_loss(states, *pairs), network.pair_loss(states, *pairs))
+    network.eval()
+    assert torch.equal(network.pair_loss(states, *pairs), network.pair_loss(states, *pairs))

@@ -35,9 +35,9 @@ def network_of() -> LdgnNetwork:
 
 
 def convolve(graph: list[list[float]], features: list[torch.Tensor]) -> list[torch.Tensor]:
-    """Sum over neighbours by D^-½ (A + I) D^-½; leaky relu."""
+    """Sum over neighbours by D^-½ (A + S) D^-½, S the larger of 1 and the sum of a label's edges; leaky relu."""
     size = len(graph)
-    graph = [[graph[i][j] + (i == j) for j in range(size)] for i in range(size)]
+    graph = [[graph[i][j] + (i == j) * max(1, sum(graph[i])) for j in range(size)] for i in range(size)]
     degree = [sum(row) for row in graph]
     return [
         F.leaky_relu(sum(graph[i][j] / math.sqrt(degree[i] * degree[j]) * features[j] for j in range(size)))
@@ -78,6 +78,19 @@ def test_labels_start_from_their_words_in_both_directions():
     start = (weight[made.encoder.index["violin"]] + weight[made.encoder.index["team"]]) / 2
     torch.testing.assert_close(made.label_vectors[1], torch.cat([start, start]))
     assert made.label_vectors.requires_grad
+
+
+def test_attention_and_edges_differ_from_the_start():
+    made = network_of()
+    tokens = made.tokenize(TEXTS)
+    with torch.no_grad():
+        made.start(tokens, torch.ones(4, LABELS, dtype=torch.bool), made.settings, None, 3)
+        states, real = made.read(*packed(made, TEXTS))
+        scores = states @ made.label_vectors.T
+        found = ldgn.attend(scores, real, states)
+        edges = made.source(found) @ made.target(found).transpose(1, 2)
+    assert scores[real].std() == pytest.approx(1, rel=1e-4)
+    assert edges.square().mean().sqrt() == pytest.approx(1, rel=1e-4)
 
 
 def test_many_texts_go_through_in_turns(monkeypatch):

@@ -126,14 +126,14 @@ def test_decoding_against_every_sequence(decoding):
         odds = [p / (1 - p) for p in made.infer(*packed(made, [text]))["logistic"][0].tolist()]
         weights = {}
         for sequence in every_sequence():
-            weight = math.exp(log_probability(made, text, sequence))
+            weight = 1.0 if decoding == "rescoring" else math.exp(log_probability(made, text, sequence))
             for label in sequence[:-1] if decoding != "beam" else ():
                 weight *= odds[label]  # the end's are 1
             weights[sequence] = weight
         whole = sum(weights.values())
         expected = [sum(w for s, w in weights.items() if label in s) / whole for label in range(3)]
         assert found["final"][row].tolist() == pytest.approx(expected, abs=1e-4)
-        best = max(weights, key=weights.__getitem__)
+        best = max(weights, key=weights.__getitem__)  # with rescoring, all orders of a set are equally good
         assert found["sequence"][row].nonzero().flatten().tolist() == sorted(best[:-1])
 
 
@@ -152,26 +152,57 @@ def test_joint_decoding_finds_what_a_narrow_beam_would_lose():
     assert found == {"beam": [1, 0, 0], "rescoring": [1, 0, 0], "joint": [0, 0, 1]}
 
 
-@pytest.mark.parametrize(("normalise", "order"), [(False, [2, 0, 1]), (True, [0, 1, 2])])
-def test_rescored_beams_in_numbers(normalise, order):
+def test_the_odds_alone_choose_among_the_beams():
     end = 3
-    tokens = torch.tensor([[[0, 1, end], [2, end, end], [end, end, end]]])
-    logs, odds = torch.tensor([[-1.0, -2.0, -3.0]]), torch.tensor([[1.0, -3.5, -2.0]])
-    new = [-1.0 + 1.0 - 3.5, -2.0 - 2.0, -3.0]
-    ranks = [new[0] / 3, new[1] / 2, new[2] / 1] if normalise else new
-    found = rescored(Beams(tokens, logs, logs), odds, normalise)
-    assert found.tokens[0].tolist() == tokens[0, order].tolist()
-    assert found.logs[0].tolist() == [new[beam] for beam in order]
-    assert found.scores[0].tolist() == pytest.approx([ranks[beam] for beam in order])
-    assert best_labels(found, end)[0].tolist() == ([1, 1, 0] if normalise else [0, 0, 0])
+    tokens = torch.tensor([[[0, 1, end], [2, end, end], [end, end, end], [1, 0, end]]])
+    logs, odds = torch.tensor([[-1.0, -2.0, -9.0, -1.5]]), torch.tensor([[1.0, -3.5, -2.0]])
+    found = rescored(Beams(tokens, logs, logs), odds)
+    assert found.tokens[0].tolist() == tokens[0, [2, 1, 0, 3]].tolist()  # of equal ones, the likelier first
+    assert found.logs[0].tolist() == found.scores[0].tolist() == [0.0, -2.0, -2.5, -2.5]
+    assert best_labels(found, end)[0].tolist() == [0, 0, 0]
 
 
 def test_rescoring_leaves_beams_that_do_not_exist_behind():
     tokens = torch.tensor([[[0, 3], [3, 3], [1, 1]]])
     logs = torch.tensor([[-0.1, -3.0, -math.inf]])
     found = rescored(Beams(tokens, logs, logs), torch.tensor([[-9.0, 9.0, 0.0]]))
-    assert found.logs[0].tolist() == pytest.approx([-3.0, -9.1, -math.inf])
+    assert found.logs[0].tolist() == pytest.approx([0.0, -9.0, -math.inf])
     assert bool(label_marginals(found, 3).isfinite().all())
+
+
+def test_dropout_and_widths_are_those_of_the_release():
+    p = OcdParameters()
+    assert (p.label_width, p.label_dropout, p.head_dropout) == (512, 0.5, 0.0)
+    assert (p.batch_size, p.epochs, p.learning_rate, p.schedule) == (128, 50, 5e-4, "constant")
+    made = network(label_width=7)
+    assert made.label_vectors.embedding_dim == made.cells.cells[0].input_size == 7  # the context is not an input
+    batch = batch_of(made)
+    memory, state = made.eval().read(batch.ids, batch.layout)
+    start = torch.full((len(memory.states),), made.start_token)
+    made.train()
+    made.p = replace(made.p, dropout=0.0, label_dropout=0.0)
+    assert torch.equal(made.step(start, state, memory)[0], made.step(start, state, memory)[0])
+    made.p = replace(made.p, label_dropout=0.5)
+    assert not torch.equal(made.step(start, state, memory)[0], made.step(start, state, memory)[0])
+
+
+@torch.no_grad()
+def test_correct_labels_come_first_if_they_should():
+    made = network(labels=3, roll_in="correct_first", logistic_weight=0.0, decoding="beam")
+    memory, state = made.read(*packed(made, TEXTS))
+    orders = set()
+    for seed in range(10):
+        torch.manual_seed(seed)
+        tokens, logits = write(
+            lambda last, now: made.step(last, now, memory), state, limit=4, start=4, end=3, first=GOLD
+        )
+        for row, gold in enumerate(GOLD):
+            wanted = set(gold.nonzero().flatten().tolist())
+            assert set(tokens[row, : len(wanted)].tolist()) == wanted
+        orders.add(tuple(tokens[2, :3].tolist()))
+        torch.manual_seed(seed)
+        assert float(made.loss(batch_of(made))) == pytest.approx(float(optimal_completion_loss(logits, tokens, GOLD)))
+    assert len(orders) > 1  # the decoder chooses the order
 
 
 def test_writes_at_most_24_tokens():

@@ -33,12 +33,12 @@ def training(tiny_corpus, tiny_settings):
 
 
 def added(made: Training, rows=ROWS) -> float:
-    """Return what the loss of rows is beyond cross-entropy."""
+    """Return what the loss of rows is beyond (1 − α) times the cross-entropy."""
     ids, starts, labels, seeds = made.prepare(rows)
     layout = made.on_device.pack(rows[made.train_tokens.lengths[rows].argsort(stable=True)])[1]
     logits = made.network(ids, layout).detach()
     bce = torch.nn.functional.binary_cross_entropy_with_logits(logits, labels.float())
-    return float(made.compute(ids, starts, labels, seeds).detach() - bce)
+    return float(made.compute(ids, starts, labels, seeds).detach() - (1 - made.parameters.alpha) * bce)
 
 
 def by_loops(vectors, weight_of, temperature, *, cosine=True) -> float:

@@ -8,9 +8,12 @@ import pytest
 import torch
 
 import denn
+from denn.core.metrics import multilabel_scores
 from denn.training.network import Batch
+from denn.training.session import Training, spread
 from denn_bench.core.beam import label_marginals
 from denn_bench.encoders.words import WordEncoder
+from denn_bench.systems.seq2seq import Seq2Seq
 from denn_bench.systems.sequences import (
     NOTHING,
     AdditiveAttention,
@@ -230,3 +233,15 @@ def test_words_are_dropped_as_often_as_said():
         made = network(p=p).train()
         first, second = (made.read(*packed(made, TEXTS))[0].states for _ in range(2))
         assert torch.equal(first, second) == same
+
+
+def test_the_generated_sets_select_the_weights_and_their_shares_are_watched(tiny_corpus):
+    p = SequenceParameters(word_width=5, hidden=3, dropout=0.0, precision="float32", max_length=20)
+    torch.manual_seed(0)
+    made = scattered(Seq2Seq(p).make(p.new_encoder(tiny_corpus), len(tiny_corpus.labels)))
+    made.prepare(tiny_corpus)
+    session = Training(made, tiny_corpus, p)
+    found, parts = session.validate(), made.score(session.valid_tokens)
+    generated = multilabel_scores(parts["sequence"] > 0.5, session.valid_labels)["micro_f1"]
+    assert found["score"] == found["micro_f1"] == pytest.approx(generated)
+    assert found["spread"] == pytest.approx(spread(parts["final"]))

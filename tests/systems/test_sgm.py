@@ -109,7 +109,21 @@ def test_beams_are_ranked_by_their_log_probability_per_token():
     assert bool((beams.scores[:, :-1] >= beams.scores[:, 1:]).all())
 
 
-def test_the_papers_settings():
+def test_the_settings_of_the_first_release():
     p = SgmParameters()
-    assert (p.beam, p.word_width, p.hidden, p.encoder_layers, p.decoder_layers) == (9, 256, 256, 2, 1)
-    assert (p.learning_rate, p.dropout, p.clip, p.vocabulary) == (1e-3, 0.5, 10, 30_000)
+    assert (p.beam, p.length_normalised, p.evaluate_every) == (5, False, 100)
+    assert (p.word_width, p.hidden, p.encoder_layers, p.decoder_layers) == (256, 256, 2, 2)
+    assert (p.learning_rate, p.dropout, p.word_dropout, p.word_spread) == (1e-3, 0.5, 0.0, 1.0)
+    assert (p.clip, p.vocabulary, p.schedule, p.epochs) == (10, 30_000, "cosine", 50)
+
+
+@torch.no_grad()
+def test_attention_is_not_bounded_and_its_context_is_not_fed():
+    made = network()
+    assert not made.attention.bounded and not made.feeds_context
+    assert made.cells.cells[0].input_size == made.label_vectors.embedding_dim
+    ids, layout = packed(made, ["goal match team"])
+    memory, _ = made.read(ids, layout)
+    query = torch.randn(1, made.cells.cells[0].hidden_size)
+    weights = torch.softmax(memory.states[0] @ made.attention.query(query)[0], 0)
+    torch.testing.assert_close(made.attention(query, memory)[0], weights @ memory.states[0], rtol=1e-4, atol=1e-5)

@@ -24,7 +24,15 @@ def attend_plainly(labels: Tensor, states: Tensor) -> Tensor:
 def interact(labels: Tensor, states: Tensor, weight: Tensor) -> Tensor:
     """Return (n,L,k) maps of each label's products with the words, by a (k,W) weight for W positions; T is at most W.
 
-    z_lk = Σ_t w_kt (e_l · h_t) = e_l · Σ_t w_kt h_t: the second form needs no (n,T,L) products. Positions after a
-    text, where (n,T,d) states are zero or missing, add nothing.
+    z_lk = Σ_t w_kt (e_l · h_t) = e_l · Σ_t w_kt h_t: the second form needs no (n,T,L) products. (n,T,d) states take the
+    last T positions; those before them, and states of zero, add nothing.
     """
-    return labels @ (weight[:, : states.shape[1]] @ states).transpose(1, 2)
+    return labels @ (weight[:, weight.shape[1] - states.shape[1] :] @ states).transpose(1, 2)
+
+
+def at_the_end(states: Tensor, real: Tensor) -> Tensor:
+    """Move the real rows of (n,T,d) states, the first ones, to the end of T; zeros come before them."""
+    longest = states.shape[1]
+    source = torch.arange(longest, device=states.device) - (longest - real.sum(1, keepdim=True))  # (n,T)
+    moved = states.gather(1, source.clamp(min=0)[:, :, None].expand_as(states))
+    return moved * (source >= 0)[:, :, None]

@@ -78,6 +78,13 @@ def jaccard_denominator(logits: Tensor, labels: Tensor) -> Tensor:
     return (len(logits) > 1) * denominator - logits.masked_fill(itself, 0).sum(1) / max(len(logits) - 1, 1)
 
 
+def distances(vectors: Tensor) -> Tensor:
+    """Return the (N,N) Euclidean distances of (N,d) vectors; at least 0.001, where the root has a gradient."""
+    vectors = _at_least_float32(vectors)
+    squares = vectors.square().sum(1)
+    return (squares[:, None] + squares - 2 * _product(vectors, vectors.T)).clamp(min=1e-6).sqrt()
+
+
 def euclidean(cosine: Tensor, length: float) -> Tensor:
     """Return the distances d = r √(2 − 2 cos) of vectors of length r from their cosine similarities.
 

@@ -16,10 +16,13 @@ def co_occurrence(labels: Tensor) -> Tensor:
 
 
 def propagate(adjacency: Tensor, features: Tensor) -> Tensor:
-    """Return D^-½ (A + I) D^-½ X of an (L,L) or (n,L,L) graph without negative edges and (n,L,d) features.
+    """Return D^-½ (A + S) D^-½ X of an (L,L) or (n,L,L) graph without negative edges and (n,L,d) features.
 
-    D_ii = 1 + Σ_j A_ij. The features are scaled before and after, because the graph is far larger.
+    S is diagonal, S_ii = max(1, Σ_j A_ij): a label weighs as much as all its neighbours, of which a dense graph has
+    thousands. D_ii = S_ii + Σ_j A_ij. The features are scaled before and after, because the graph is far larger.
     """
-    degree = 1 + adjacency.sum(dim=-1, keepdim=True, dtype=torch.float32)  # (…,L,1)
-    scaled = degree.rsqrt() * features
-    return degree.rsqrt() * (adjacency @ scaled.to(adjacency.dtype) + scaled)
+    edges = adjacency.sum(dim=-1, keepdim=True, dtype=torch.float32)  # (…,L,1)
+    own = edges.clamp(min=1)
+    scale = (edges + own).rsqrt()
+    scaled = scale * features
+    return scale * (adjacency @ scaled.to(adjacency.dtype) + own * scaled)

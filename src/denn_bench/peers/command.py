@@ -200,4 +200,4 @@ def _summary(row: dict[str, object]) -> str:
     if row["failure"]:
         return f"failed: {row['failure']}"
     micro, macro = (100 * float(str(row[name])) for name in ("micro_f1", "macro_f1"))
-    return f"micro/macro F1 {micro:.1f}/{macro:.1f}, trained in {float(str(row['train_seconds'])):.0f} s"
+    return f"micro/macro-F1 {micro:.1f}/{macro:.1f}, trained in {float(str(row['train_seconds'])):.0f} s"

@@ -2,7 +2,7 @@
 
 python -m denn_bench.studies.screenshots MODEL [--out docs/images]
 
-Works on a copy of the model, because it teaches a document; needs Chromium and the package playwright.
+Works on a copy of the model; needs Chromium and the package playwright.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def tagged(browser: Browser, address: str, **options: object) -> Page:
     page.goto(address)
     page.fill("#text", TEXT)
     page.keyboard.press("Control+Enter")
-    expect(page.locator("#labels-result, #results, main")).to_contain_text("neighbours")
+    expect(page.locator("#result-summary")).to_contain_text("suggested")
     page.wait_for_load_state("networkidle")
     return page
 
@@ -68,16 +68,10 @@ def main() -> None:
             expect(page.locator("#map-summary")).to_contain_text("documents")
             page.wait_for_timeout(500)
             page.screenshot(path=arguments.out / "service-map.png")
-            page.click("#views a[href='#/tag']")
-            page.keyboard.press("Escape")
-            page.click("#accept-all")
-            page.keyboard.press("t")
-            expect(page.locator("#difference")).to_be_visible()
-            page.wait_for_timeout(500)
-            page.screenshot(path=arguments.out / "service-teach.png")
             phone = {"viewport": {"width": 400, "height": 800}, "color_scheme": "dark"}
             page = tagged(browser, address, **phone)
-            page.locator("text=Suggested").first.scroll_into_view_if_needed()
+            page.locator("#chosen .name").first.click()
+            page.locator("#chosen").evaluate("list => list.scrollIntoView()")
             page.screenshot(path=arguments.out / "service-phone.png")
             browser.close()
 

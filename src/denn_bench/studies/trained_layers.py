@@ -137,7 +137,8 @@ class Choice:
         looks, until = int(LOOKS * self.done()), min(self.clock + TURN, self.end)
         while self.clock < until:
             begun, p = time.process_time(), self.parameters
-            factor = min((self.done() + 1e-3) / p.warmup, (1 - self.done()) / (1 - p.warmup))
+            warmup = p.warmup or 1e-3
+            factor = min((self.done() + 1e-3) / warmup, (1 - self.done()) / (1 - warmup))
             for group, rate in zip(self.optimiser.param_groups, self.rates, strict=True):
                 group["lr"] = rate * factor
             self.network.train()

@@ -6,7 +6,7 @@ Zhang et al., "Correlation-guided representation for multi-label text classifica
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal, cast
 
 import torch
 import torch.nn.functional as F
@@ -15,12 +15,13 @@ from torch import Tensor, nn
 
 from denn.encoders.layout import Layout
 from denn.encoders.transformer import TransformerEncoder
-from denn.training.network import Batch, TransformerParameters
+from denn.training.network import LAYER, Batch, TransformerParameters
 from denn.training.neural import Neural
 from denn_bench.systems.label_tokens import LabelTokens, States
 
 WIDTH = 9  # tokens that the convolution sees at once
 PLANE = 10  # tokens, and labels, that the convolution over the plane sees at once
+ABOVE = 2  # layers that the released code counts between the encoder's last layer and the head
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,8 +33,10 @@ class CoreParameters(TransformerParameters):
     learning_rate: PositiveFloat = 5e-5
     layer_decay: Annotated[float, Field(gt=0, le=1)] = 0.8  # learning rate of each layer relative to the one above
     optimiser: Literal["adam", "adamw"] = "adamw"
-    weight_decay: NonNegativeFloat = 0.01
-    warmup: Annotated[float, Field(ge=0, lt=1)] = 0.1
+    weight_decay: NonNegativeFloat = 0.01  # not of biases and normalisation
+    epsilon: PositiveFloat = 1e-6
+    clip: NonNegativeFloat = 1.0
+    warmup: Annotated[float, Field(ge=0, lt=1)] | None = 0.1
 
 
 class CoreNetwork(LabelTokens):
@@ -73,6 +76,29 @@ class CoreNetwork(LabelTokens):
         document = (weights[:, None] @ unit(states.text))[:, 0]  # (n,d)
         logits: Tensor = self.head(F.dropout(document, self.dropout, self.training))
         return logits
+
+    def groups(self, parameters: Any) -> list[dict[str, Any]]:
+        """Return the parameter groups with the learning rates and weight decay of the released code.
+
+        Layer d of D has the rate lr · decay^(D + 2 − d), embeddings count as layer 0, and the rest has lr. The table of
+        word vectors has lr too, because it contains those of the labels, which nothing has trained before.
+        """
+        p, table = parameters, cast(nn.Embedding, self.encoder.model.get_input_embeddings()).weight
+        rate, depths = p.encoder_rate(self.encoder), self.encoder.layers + ABOVE
+        found: dict[tuple[float, bool], list[nn.Parameter]] = {}
+        for name, weight in self.named_parameters():
+            own = p.head_learning_rate or p.learning_rate
+            if name.startswith("encoder.") and weight is not table:
+                layer = LAYER.search(name)
+                own = rate * p.layer_decay ** (depths - (int(layer[1]) + 1 if layer else 0))
+            elif weight is table:
+                own = rate
+            if weight.requires_grad:
+                found.setdefault((own, weight.ndim > 1), []).append(weight)
+        return [
+            {"params": weights, "lr": own, "weight_decay": p.weight_decay if decays else 0.0}
+            for (own, decays), weights in found.items()
+        ]
 
     def loss(self, batch: Batch) -> Tensor:
         """Return binary cross-entropy, summed over labels, as the mean over texts."""

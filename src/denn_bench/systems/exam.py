@@ -3,26 +3,24 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
 
 import torch
-from pydantic import NonNegativeInt, PositiveInt
+from pydantic import PositiveInt
 from torch import Tensor, nn
 
 from denn.encoders.layout import Layout
 from denn.training.bounds import Layers
-from denn.training.network import Network
 from denn.training.neural import Neural
-from denn_bench.core.label_attention import interact
+from denn_bench.core.label_attention import at_the_end, interact
 from denn_bench.encoders.recurrent import Recurrent
 from denn_bench.encoders.words import WordEncoder
-from denn_bench.systems.word_parameters import WordParameters
+from denn_bench.systems.word_network import PerLabelNetwork, PerLabelParameters
 
 AT_ONCE = 2**30  # maximum size of a tensor with a row per text and label; more texts are processed in parts
 
 
 @dataclass(frozen=True, kw_only=True)
-class ExamParameters(WordParameters):
+class ExamParameters(PerLabelParameters):
     """The settings of the authors' script for multi-label corpora, with 320 positions instead of 30."""
 
     word_width: PositiveInt = 256
@@ -30,14 +28,12 @@ class ExamParameters(WordParameters):
     layers: Layers = 2
     hidden: PositiveInt = 60  # hidden width of the network that judges a label's row
     batch_size: PositiveInt = 128
-    epochs: NonNegativeInt = 10
-    schedule: Literal["constant", "linear"] = "constant"
 
 
-class ExamNetwork(Network):
+class ExamNetwork(PerLabelNetwork):
     """Judge the products I_l = (e_l · h_1, …, e_l · h_W) of a label with W positions by one network for all labels.
 
-    logit_l = v · relu(W I_l + b) + c; positions after a text are 0.
+    logit_l = v · relu(W I_l + b) + c; a text takes the last positions, and those before it are 0.
     """
 
     encoder: WordEncoder
@@ -52,10 +48,16 @@ class ExamNetwork(Network):
         self.head = nn.Linear(p.hidden, 1)
         self.at_once = max(1, AT_ONCE // (labels * p.hidden))
 
+    @property
+    def bias(self) -> Tensor:
+        """The bias that all labels share."""
+        return self.head.bias
+
     def forward(self, ids: Tensor, layout: Layout, seeds: Tensor | None = None) -> Tensor:
         """Return the (n,L) logits of packed texts."""
-        vectors, _ = self.encoder(ids, layout)
-        states, _ = self.layers(vectors, layout)  # (n,T,h)
+        vectors, real = self.encoder(ids, layout)
+        states, _ = self.layers(vectors, layout)
+        states = at_the_end(states, real)  # (n,T,h)
         return torch.cat([self.judge(some) for some in torch.split(states, self.at_once)])
 
     def judge(self, states: Tensor) -> Tensor:

@@ -1,8 +1,8 @@
 """kNN: a classifier and the nearest documents with equal weight, trained with a contrast of dynamic coefficients.
 
-Su, Wang and Dai, ACL 2022. One difference: they compare embeddings at their original length; here all are scaled
-to one length r for the distances, d = r √(2 − 2 cos), so that the datastore, which searches by cosine similarity,
-finds the nearest by Euclidean distance.
+Su, Wang and Dai, ACL 2022. One difference: the votes compare embeddings scaled to one length r, d = r √(2 − 2 cos), so
+that the datastore, which searches by cosine similarity, finds the nearest by Euclidean distance. The contrast compares
+embeddings as they are.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from denn.methods.neighbours import WithNeighbours
 from denn.prediction_types import Neighbours, Scores
 from denn.training.bounds import Neighbourhood
 from denn.training.network import Batch
-from denn_bench.core.label_contrast import euclidean, shared_labels, weighted_contrast
+from denn_bench.core.label_contrast import distances, euclidean, shared_labels, weighted_contrast
 
 
 @dataclass(frozen=True, kw_only=True)
 class KnnParameters(ClassifierParameters):
     """Parameters, named as in DENN, with the symbols of Su et al. in comments."""
 
-    embedding_norm: PositiveFloat = 15.0  # mean length of h at the start, and r, the length for all distances
+    embedding_norm: PositiveFloat = 15.0  # mean length of h at the start, and r, the length for the votes
     alpha: NonNegativeFloat = 0.1  # γ: weight of the contrastive loss
     temperature: PositiveFloat = 10.0  # τ', of the contrastive loss
     vote_temperature: PositiveFloat = 10.0  # τ, of the neighbours' votes
@@ -51,9 +51,8 @@ class KnnNetwork(Classifier):
         embeddings = self.scaled_embeddings(batch.ids, batch.layout, batch.seeds)[: len(labels)]
         logits = self.classify(embeddings)
         bce = F.binary_cross_entropy_with_logits(logits, labels.to(logits.dtype))
-        unit = F.normalize(embeddings, dim=1)
-        distance = euclidean(unit @ unit.T, p.embedding_norm)  # (N,N)
-        return bce + p.alpha * weighted_contrast(-distance / p.temperature, shared_labels(labels)).mean()
+        near = -distances(embeddings) / p.temperature  # (N,N)
+        return bce + p.alpha * weighted_contrast(near, shared_labels(labels)).mean()
 
 
 class KNN(WithNeighbours):

@@ -49,6 +49,13 @@ class LabelTokens(Network):
         if len(reserved) < count:
             reserved += _add_tokens(self.encoder.model, count - len(reserved))
         self.label_ids.copy_(torch.tensor(reserved[:count]))
+        self.tell_apart()
+
+    @torch.no_grad()
+    def tell_apart(self) -> None:
+        """Draw the labels' vectors: those of unused tokens are nearly the same (mean cosine 0.74 in MPNet)."""
+        table = cast(nn.Embedding, self.encoder.model.get_input_embeddings()).weight
+        table[self.label_ids] = torch.randn(len(self.label_ids), table.shape[1]) * float(table.std())
 
     def is_sound(self) -> bool:
         """Check whether every label has a token."""

@@ -25,7 +25,7 @@ from denn_bench.systems.core_network import CoreNetwork, CoreParameters, summed_
 class PairParameters(CoreParameters):
     """CORE with one pair of labels per document in each step."""
 
-    pair_weight: NonNegativeFloat = 1.0  # of the second task's loss
+    pair_weight: NonNegativeFloat = 2.0  # of the second task's loss; the code adds the losses of two logits
     positive_share: Annotated[float, Field(ge=0, le=1)] = 0.5  # of pairs whose labels both belong to the document
 
 
@@ -61,7 +61,8 @@ class PairNetwork(CoreNetwork):
     def pair_loss(self, states: Tensor, first: Tensor, second: Tensor, both: Tensor, drawn: Tensor) -> Tensor:
         """Return the mean binary cross-entropy of the drawn pairs, 0 if there are none, from (n,C,d) states."""
         chosen = [states.take_along_dim(columns[:, None, None], 1)[:, 0] for columns in (first, second)]
-        logits = self.pair(torch.cat(chosen, 1))[:, 0]  # (n,)
+        both_states = F.dropout(torch.cat(chosen, 1), self.dropout, self.training)
+        logits = self.pair(both_states)[:, 0]  # (n,)
         return mean_loss(logits, both, drawn)
 
 

@@ -3,30 +3,34 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Annotated, Any
 
 import torch
 import torch.nn.functional as F
-from pydantic import Field, NonNegativeInt, PositiveInt
+from pydantic import Field, PositiveInt
 from torch import Tensor, nn
 
 from denn.encoders.layout import Layout
+from denn.encoders.tokens import Tokens
 from denn.errors import ConfigError
+from denn.protocols import Progress
 from denn.training.bounds import Length
-from denn.training.network import Network
 from denn.training.neural import Neural
 from denn.types import Corpus
+from denn_bench.arxiv import readable_names
 from denn_bench.core.label_attention import attend
 from denn_bench.core.label_graph import co_occurrence, propagate
 from denn_bench.encoders.recurrent import Recurrent
 from denn_bench.encoders.words import WordEncoder, name_vectors
-from denn_bench.systems.word_parameters import WordParameters
+from denn_bench.systems.word_network import PerLabelNetwork, PerLabelParameters
 
+STARTED = 8  # texts whose scores set the initial scale
+SMALLEST = 1e-6  # standard deviation of scores that are taken as different
 MOST_BYTES = 8_000_000_000  # maximum size of a batch's graphs; training holds a few such tensors
 
 
 @dataclass(frozen=True, kw_only=True)
-class LdgnParameters(WordParameters):
+class LdgnParameters(PerLabelParameters):
     """Parameters; the authors' code is not known, so the BiLSTM has LSAN's sizes, and those of the graphs are ours."""
 
     max_length: Length = 500
@@ -34,17 +38,14 @@ class LdgnParameters(WordParameters):
     graph_width: PositiveInt = (
         512  # width of a label's features after each convolution, and of the products for the edges
     )
-    batch_size: PositiveInt = 64
-    epochs: NonNegativeInt = 10
-    schedule: Literal["constant", "linear"] = "constant"
 
 
-class LdgnNetwork(Network):
+class LdgnNetwork(PerLabelNetwork):
     """Attend with each label to the states of a BiLSTM, and propagate the result along two graphs.
 
     u_l = Σ_t softmax_t(c_l · h_t) h_t,  V = f(Â U W₁),  V' = f(B̂ V W₂),  logit_l = w_l · [v_l; v'_l] + b_l, where
-    A_ij = P(i | j) in the training split, B = sigmoid((U W_a)(U W_b)ᵀ), and a hat adds each label's
-    edge to itself and scales by the degrees: D^-½ (A + I) D^-½.
+    A_ij = P(i | j) in the training split, B = sigmoid((U W_a)(U W_b)ᵀ), and a hat adds each label's edge to itself, as
+    strong as all its others, and scales by the degrees (`propagate`).
     """
 
     encoder: WordEncoder
@@ -67,15 +68,44 @@ class LdgnNetwork(Network):
 
     def prepare(self, corpus: Corpus) -> None:
         """Initialise every label with the words in its name, for both directions, and count co-occurring labels."""
-        vectors = name_vectors(self.encoder, corpus.labels.names, self.settings.word_vectors)
+        vectors = name_vectors(self.encoder, readable_names(corpus), self.settings.word_vectors)
         with torch.no_grad():
             self.label_vectors.copy_(vectors.repeat(1, 2))
         self.adjacency.copy_(co_occurrence(corpus.labels.matrix(corpus.train)))
 
+    @property
+    def bias(self) -> Tensor:
+        """The bias of each label."""
+        return self.head.bias
+
+    def start(self, tokens: Tokens, labels: Tensor, parameters: Any, progress: Progress, sampled: int) -> None:
+        """Scale label vectors, W_a and W_b so that attention and edges of some texts differ from the start.
+
+        As drawn, their products are so small that every word and every edge has the same weight.
+        """
+        super().start(tokens, labels, parameters, progress, sampled)
+        some = tokens.first(STARTED)
+        self.eval()
+        with torch.no_grad():
+            states, real = self.read(*some.to(self.device).pack(torch.arange(len(some))))
+            scores = (states @ self.label_vectors.T)[real]  # (words,L)
+            if scores.numel() > 1:  # one score has no standard deviation
+                self.label_vectors.div_(scores.std().clamp(min=SMALLEST))
+            found = attend(states @ self.label_vectors.T, real, states)
+            products = self.source(found) @ self.target(found).transpose(1, 2)  # (n,L,L)
+            size = products.square().mean().sqrt().clamp(min=SMALLEST)
+            for weight in (self.source.weight, self.target.weight):
+                weight.div_(size.sqrt())
+
+    def read(self, ids: Tensor, layout: Layout) -> tuple[Tensor, Tensor]:
+        """Return the (n,T,2h) states of packed texts and the (n,T) mask of real words."""
+        vectors, real = self.encoder(ids, layout)
+        states, _ = self.layers(F.dropout(vectors, self.settings.dropout, self.training), layout)
+        return states, real
+
     def forward(self, ids: Tensor, layout: Layout, seeds: Tensor | None = None) -> Tensor:
         """Return the (n,L) logits of packed texts."""
-        vectors, real = self.encoder(ids, layout)
-        states, _ = self.layers(F.dropout(vectors, self.settings.dropout, self.training), layout)  # (n,T,2h)
+        states, real = self.read(ids, layout)
         pieces = zip(torch.split(states, self.at_once), torch.split(real, self.at_once), strict=True)
         return torch.cat([self.classify(attend(some @ self.label_vectors.T, r, some)) for some, r in pieces])
 

@@ -7,24 +7,26 @@ from typing import Annotated, Literal
 
 import torch
 import torch.nn.functional as F
-from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveInt
+from pydantic import Field, NonNegativeFloat, PositiveInt
 from torch import Tensor, nn
 
 from denn.encoders.layout import Layout
 from denn.errors import ConfigError
-from denn.training.network import Batch, Network
+from denn.training.network import Batch
 from denn.training.neural import Neural
 from denn.types import Corpus
+from denn_bench.arxiv import readable_names
 from denn_bench.core.label_attention import attend
 from denn_bench.encoders.words import WordEncoder, name_vectors
-from denn_bench.systems.word_parameters import WordParameters
+from denn_bench.systems.core_network import summed_loss
+from denn_bench.systems.word_network import PerLabelNetwork, PerLabelParameters
 
 AT_ONCE = 2**30  # maximum size of a tensor with a row per text and label; more texts are processed in parts
 MOST_WEIGHTS = 200_000_000  # of the convolution from labels to labels
 
 
 @dataclass(frozen=True, kw_only=True)
-class LeamParameters(WordParameters):
+class LeamParameters(PerLabelParameters):
     """Two networks have this name: the paper's, joint, and that of the authors' script for multi-label corpora.
 
     The default is the latter, per_label: it was written for this task and takes any number of labels.
@@ -36,12 +38,9 @@ class LeamParameters(WordParameters):
     hidden: PositiveInt = 300  # joint
     dropout: Annotated[float, Field(ge=0, lt=1)] = 0.5  # before each linear map
     label_weight: NonNegativeFloat = 1.0  # weight of the loss that classifies each label as itself; joint
-    batch_size: PositiveInt = 64
-    epochs: NonNegativeInt = 10
-    schedule: Literal["constant", "linear"] = "constant"
 
 
-class PerLabelNetwork(Network):
+class ByLabelNetwork(PerLabelNetwork):
     """Attend with each label to words in their windows, h = relu(conv x), and score it with its own linear map.
 
     a_l = softmax over words of e_l · h_t,  m_l = Σ_t a_lt h_t,  logit_l = w_l · m_l + b_l
@@ -61,6 +60,11 @@ class PerLabelNetwork(Network):
         """Initialise every label with the mean vector of the words in its name."""
         _start_labels(self.label_vectors, self.encoder, corpus, self.settings)
 
+    @property
+    def bias(self) -> Tensor:
+        """The bias of each label."""
+        return self.head.bias
+
     def forward(self, ids: Tensor, layout: Layout, seeds: Tensor | None = None) -> Tensor:
         """Return the (n,L) logits of packed texts."""
         vectors, real = self.encoder(ids, layout)
@@ -75,7 +79,7 @@ class PerLabelNetwork(Network):
         return torch.einsum("nld,ld->nl", seen, self.head.weight) + self.head.bias
 
 
-class JointNetwork(Network):
+class JointNetwork(PerLabelNetwork):
     """Weight each word by its nearest label, and classify the weighted sum of the word vectors.
 
     G = cosine of labels and words,  u = relu(conv G),  β = softmax over words of max_l u_l,  z = Σ_t β_t x_t
@@ -102,6 +106,11 @@ class JointNetwork(Network):
         """Initialise every label with the mean vector of the words in its name."""
         _start_labels(self.label_vectors, self.encoder, corpus, self.settings)
 
+    @property
+    def bias(self) -> Tensor:
+        """The bias of each label."""
+        return self.head.bias
+
     def forward(self, ids: Tensor, layout: Layout, seeds: Tensor | None = None) -> Tensor:
         """Return the (n,L) logits of packed texts."""
         vectors, real = self.encoder(ids, layout)
@@ -116,11 +125,10 @@ class JointNetwork(Network):
         return logits
 
     def loss(self, batch: Batch) -> Tensor:
-        """Return the texts' mean binary cross-entropy plus that of the label vectors, each of its own label."""
-        loss = super().loss(batch)
+        """Return the texts' binary cross-entropy plus that of the label vectors, each of its own label."""
         logits = self.classify(self.label_vectors).float()  # (L,L)
-        own = torch.eye(len(logits), device=logits.device)
-        return loss + self.settings.label_weight * F.binary_cross_entropy_with_logits(logits, own)
+        own = torch.eye(len(logits), dtype=torch.bool, device=logits.device)
+        return super().loss(batch) + self.settings.label_weight * summed_loss(logits, own)
 
 
 class Leam(Neural):
@@ -129,9 +137,9 @@ class Leam(Neural):
     Parameters = LeamParameters
     parameters: LeamParameters
 
-    def make(self, encoder: WordEncoder, labels: int) -> PerLabelNetwork | JointNetwork:
+    def make(self, encoder: WordEncoder, labels: int) -> ByLabelNetwork | JointNetwork:
         """Create the variant's network."""
-        kind = JointNetwork if self.parameters.variant == "joint" else PerLabelNetwork
+        kind = JointNetwork if self.parameters.variant == "joint" else ByLabelNetwork
         return kind(encoder, labels, self.parameters)
 
 
@@ -144,4 +152,4 @@ def _same(convolution: nn.Conv1d, values: Tensor) -> Tensor:
 
 def _start_labels(label_vectors: nn.Parameter, encoder: WordEncoder, corpus: Corpus, settings: LeamParameters) -> None:
     with torch.no_grad():
-        label_vectors.copy_(name_vectors(encoder, corpus.labels.names, settings.word_vectors))
+        label_vectors.copy_(name_vectors(encoder, readable_names(corpus), settings.word_vectors))

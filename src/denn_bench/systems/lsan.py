@@ -3,29 +3,29 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, cast
 
 import torch
 import torch.nn.functional as F
-from pydantic import Field, NonNegativeInt, PositiveInt
+from pydantic import Field, PositiveInt
 from torch import Tensor, nn
 
 from denn.encoders.layout import Layout
 from denn.training.bounds import Length
-from denn.training.network import Network
 from denn.training.neural import Neural
 from denn.types import Corpus
+from denn_bench.arxiv import readable_names
 from denn_bench.core.label_attention import attend, attend_plainly
 from denn_bench.encoders.recurrent import Recurrent
 from denn_bench.encoders.words import WordEncoder, name_vectors
-from denn_bench.systems.word_parameters import WordParameters
+from denn_bench.systems.word_network import PerLabelNetwork, PerLabelParameters
 
 AT_ONCE = 2**30  # maximum size of a tensor with a row per text and label; more texts are processed in parts
 BETAS = (0.9, 0.99)  # of Adam, in the authors' code
 
 
 @dataclass(frozen=True, kw_only=True)
-class LsanParameters(WordParameters):
+class LsanParameters(PerLabelParameters):
     """The authors' settings; each direction of the LSTM is as wide as word and label vectors."""
 
     max_length: Length = 500
@@ -35,12 +35,9 @@ class LsanParameters(WordParameters):
         "per_label"  # the paper's, applied to every label; or the code's, applied to their mean
     )
     scorer_width: PositiveInt = 256  # of the paper's
-    batch_size: PositiveInt = 64
-    epochs: NonNegativeInt = 10
-    schedule: Literal["constant", "linear"] = "constant"
 
 
-class LsanNetwork(Network):
+class LsanNetwork(PerLabelNetwork):
     """Score labels by two (n,L,2h) views of the states H of a BiLSTM, mixed with one weight per label.
 
     By self-attention: softmax over words of W₂ tanh(W₁ H). By the frozen vectors E of the labels' words: (E Hᵀ) H, for
@@ -67,11 +64,17 @@ class LsanNetwork(Network):
 
     def prepare(self, corpus: Corpus) -> None:
         """Assign to every label the mean vector of the words in its name."""
-        self.label_vectors.copy_(name_vectors(self.encoder, corpus.labels.names, self.settings.word_vectors))
+        self.label_vectors.copy_(name_vectors(self.encoder, readable_names(corpus), self.settings.word_vectors))
 
     def groups(self, parameters: Any) -> list[dict[str, Any]]:
         """Use Adam's betas from the authors' code."""
         return [group | {"betas": BETAS} for group in super().groups(parameters)]
+
+    @property
+    def bias(self) -> Tensor:
+        """The bias of each label, or the one that all labels share."""
+        last = self.head[-1] if isinstance(self.head, nn.Sequential) else self.head
+        return cast(nn.Linear, last).bias
 
     def forward(self, ids: Tensor, layout: Layout, seeds: Tensor | None = None) -> Tensor:
         """Return the (n,L) logits of packed texts."""

@@ -22,10 +22,10 @@ from denn.training.bounds import Beam, Layers
 from denn.training.network import Batch
 from denn.training.neural import Neural
 from denn_bench.core.beam import Beams, beam_search, best_labels, label_marginals
-from denn_bench.core.sets import live, optimal_completion_loss
+from denn_bench.core.sets import optimal_completion_loss
 from denn_bench.encoders.words import WordEncoder
 from denn_bench.systems.rollout import write
-from denn_bench.systems.sequences import MARGIN, DotAttention, Memory, SequenceNetwork, SequenceParameters
+from denn_bench.systems.sequences import MARGIN, DotAttention, Memory, SequenceNetwork, SequenceParameters, Share
 
 Decoding = Literal["beam", "rescoring", "joint"]
 
@@ -34,6 +34,10 @@ Decoding = Literal["beam", "rescoring", "joint"]
 class OcdParameters(SequenceParameters):
     """The authors' settings on AAPD; the order of labels has no effect."""
 
+    label_width: PositiveInt | None = 512
+    label_dropout: Share = 0.5
+    head_dropout: Share | None = 0.0
+    roll_in: Literal["sampled", "correct_first"] = "sampled"  # correct_first: the decoder emits its own labels first
     logistic_weight: NonNegativeFloat = 1.0  # weight of the logistic decoder's loss; 0: no such decoder, as released
     logistic_layers: Annotated[int, Field(ge=0, le=100)] = 3
     logistic_width: PositiveInt = 512
@@ -99,7 +103,7 @@ class OcdNetwork(SequenceNetwork):
     p: OcdParameters
 
     def __init__(self, encoder: WordEncoder, labels: int, p: OcdParameters) -> None:
-        super().__init__(encoder, labels, p, "lstm", DotAttention(2 * p.hidden, 2 * p.hidden))
+        super().__init__(encoder, labels, p, "lstm", DotAttention(2 * p.hidden, 2 * p.hidden), feeds_context=False)
         self.logistic = LogisticDecoder(labels, p) if p.logistic_weight else None
 
     @property
@@ -113,6 +117,7 @@ class OcdNetwork(SequenceNetwork):
         tokens, logits = write(
             lambda last, now: self.step(last, now, memory), state,
             limit=self.limit, start=self.start_token, end=self.end,
+            first=batch.labels if self.p.roll_in == "correct_first" else None,
         )  # fmt: skip
         loss = optimal_completion_loss(logits, tokens, batch.labels)
         if self.logistic is None:
@@ -130,7 +135,7 @@ class OcdNetwork(SequenceNetwork):
             limit=self.limit, start=self.start_token, end=self.end, fusion=fusion, normalise=self.p.length_normalised,
         )  # fmt: skip
         if odds is not None and self.p.decoding == "rescoring":
-            beams = rescored(beams, odds, self.p.length_normalised)
+            beams = rescored(beams, odds)
         parts = {"final": label_marginals(beams, self.labels), "sequence": best_labels(beams, self.labels)}
         return parts if odds is None else {**parts, "logistic": torch.sigmoid(odds)}
 
@@ -151,17 +156,14 @@ class Ocd(Neural):
         return OcdNetwork(encoder, labels, p)
 
 
-def rescored(beams: Beams, odds: Tensor, normalise: bool = False) -> Beams:
-    """Return beams with log p(y) + Σ_{l in y} o_l of (n,L) log-odds o, in their new order.
+def rescored(beams: Beams, odds: Tensor) -> Beams:
+    """Return beams with the score Σ_{l in y} o_l of (n,L) log-odds o, in their new order.
 
-    Π_{l in y} p_l/(1 − p_l) is the logistic decoder's probability of the set y, up to a constant. So beams are ranked
-    by the product of both decoders' probabilities, as joint decoding does during the search.
+    Π_{l in y} p_l/(1 − p_l) is the logistic decoder's probability of the set y, up to a constant. As in the authors'
+    code, it alone chooses among the beams that the sequence decoder found.
     """
-    end = odds.shape[1]
-    counted = live(beams.tokens.flatten(0, 1), end).view_as(beams.tokens)  # (n,width,S)
     gains = F.pad(odds, (0, 1)).gather(1, beams.tokens.flatten(1)).view(beams.tokens.shape)  # 0 at ends
-    logs = beams.logs + gains.sum(2)
-    ranks = logs / counted.sum(2) if normalise else logs
-    scores, order = ranks.sort(dim=1, descending=True, stable=True)
+    logs = gains.sum(2).masked_fill(beams.logs.isinf(), -torch.inf)
+    scores, order = logs.sort(dim=1, descending=True, stable=True)
     tokens = beams.tokens.gather(1, order[:, :, None].expand_as(beams.tokens))
-    return Beams(tokens, scores, logs.gather(1, order))
+    return Beams(tokens, scores, scores)

@@ -1,17 +1,17 @@
 """SCL and JSCL: the plain classifier with an additional supervised contrastive loss (Lin et al., 2023).
 
-The loss is BCE + α · contrast; α includes the factor τ/0.07 that the released code takes from SupCon.
+The loss is (1 − α) · BCE + α · contrast; α includes the factor τ/0.07 that the released code takes from SupCon.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import torch
 import torch.nn.functional as F
-from pydantic import NonNegativeFloat, PositiveFloat
+from pydantic import Field, PositiveFloat
 from torch import Tensor, nn
 
 from denn.encoders.layout import Layout
@@ -40,7 +40,7 @@ Contrast = Callable[[Tensor, Tensor], Tensor]  # (N,N) similarity over τ, (N,L)
 class SclParameters(ClassifierParameters):
     """The plain classifier with a contrast between the texts of a batch."""
 
-    alpha: NonNegativeFloat = 0.1  # α: weight of the contrastive loss
+    alpha: Annotated[float, Field(ge=0, le=1)] = 0.1  # α: share of the contrastive loss
     temperature: PositiveFloat = 0.5  # τ
     similarity: Literal["cosine", "dot"] = "cosine"  # dot: dot products of unscaled vectors, as in the original
 
@@ -54,7 +54,7 @@ class JsclParameters(SclParameters):
 
 
 class ContrastNetwork(Classifier):
-    """The plain classifier, trained on BCE + α · the mean contrast between the texts of a batch."""
+    """The plain classifier, trained on (1 − α) · BCE + α · the mean contrast between the texts of a batch."""
 
     def __init__(
         self, encoder: TransformerEncoder, labels: int, parameters: SclParameters, contrast: Contrast,
@@ -64,13 +64,13 @@ class ContrastNetwork(Classifier):
         self.settings, self.contrast, self.of_scores = parameters, contrast, of_scores
 
     def loss(self, batch: Batch) -> Tensor:
-        """Return BCE + α · the contrast of embeddings, or of logits, both as means."""
+        """Return (1 − α) · BCE + α · the contrast of embeddings, or of logits, both as means."""
         p, labels = self.settings, batch.labels
         embeddings = self.scaled_embeddings(batch.ids, batch.layout, batch.seeds)[: len(labels)]
         logits = self.classify(embeddings)
         bce = F.binary_cross_entropy_with_logits(logits, labels.to(logits.dtype))
         near = similarities(logits if self.of_scores else embeddings, p)
-        return bce + p.alpha * self.contrast(near, labels).mean()
+        return (1 - p.alpha) * bce + p.alpha * self.contrast(near, labels).mean()
 
 
 class InstanceNetwork(LabelTokens):
@@ -101,13 +101,13 @@ class InstanceNetwork(LabelTokens):
         return states.text.sum(1) / states.real.sum(1, keepdim=True)
 
     def loss(self, batch: Batch) -> Tensor:
-        """Return BCE + α · the contrast between the labels of each text, both as means."""
+        """Return (1 − α) · BCE + α · the contrast between the labels of each text, both as means."""
         p, labels = self.settings, batch.labels
         states = self.read(batch.ids, batch.layout, batch.seeds, len(labels))
         logits = self.classify(states)
         bce = F.binary_cross_entropy_with_logits(logits, labels.to(logits.dtype))
         contrast = weighted_contrast(similarities(states.labels, p), same_targets(labels))  # (n,L)
-        return bce + p.alpha * contrast.mean()
+        return (1 - p.alpha) * bce + p.alpha * contrast.mean()
 
     @torch.inference_mode()
     def start(self, tokens: Tokens, labels: Tensor, parameters: Any, progress: Progress, sampled: int) -> None:

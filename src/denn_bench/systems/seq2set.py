@@ -24,6 +24,7 @@ from denn.training import checkpoint
 from denn.training.bounds import Beam, Layers
 from denn.training.network import Batch
 from denn.training.neural import Neural
+from denn.training.plan import Schedule
 from denn.training.session import Training
 from denn.types import Corpus
 from denn_bench.core.beam import Beams, State, Step, beam_search
@@ -37,6 +38,7 @@ from denn_bench.systems.sequences import (
     Memory,
     SequenceNetwork,
     SequenceParameters,
+    Share,
     sequence_loss,
     target_sequences,
 )
@@ -52,18 +54,19 @@ class Seq2SetParameters(SequenceParameters):
     form: Literal["simple", "full"] = "simple"
     set_weight: Annotated[float, Field(ge=0, le=1)] = 0.8  # λ: the set decoder's share of the loss of the full form
     decoder_layers: Layers = 2
+    head_dropout: Share | None = 0.0
     beam: Beam = 10
     clip: NonNegativeFloat = 8.0
     reinforced_epochs: NonNegativeInt = 10  # of the policy-gradient stage
     reinforced_learning_rate: PositiveFloat = 1e-5
-    reinforced_schedule: Literal["constant", "linear"] = "linear"  # the released code: cosine
+    reinforced_schedule: Schedule = "cosine"
 
 
 class SetNetwork(SequenceNetwork):
     """One decoder: first maximum likelihood of the labels in order, then a reward for its own sequences.
 
-    The second loss is L = −(r(y) − r(ŷ)) Σ_t log p(y_t | y_<t), with y sampled from the decoder, ŷ its greedy choice
-    without dropout, and r the F1 of the set against the document's.
+    The second loss is L = −(r(y) − r(ŷ)) Σ_t log p(y_t | y_<t), with y sampled from the decoder, ŷ its greedy choice,
+    both with dropout, and r the F1 of the set against the document's.
     """
 
     reinforced = False
@@ -103,12 +106,9 @@ class SetNetwork(SequenceNetwork):
 
     @torch.no_grad()
     def baseline(self, batch: Batch) -> Tensor:
-        """Return the (n,) reward of the greedy choice without dropout."""
-        was_training = self.training
-        self.eval()
+        """Return the (n,) reward of the greedy choice, with dropout as in the released code."""
         step, state = self.decoder(*self.read(batch.ids, batch.layout))
         tokens, _ = self.write(step, state, greedy=True)
-        self.train(was_training)
         torch.clear_autocast_cache()  # casts of weights without gradients, which older versions of torch would reuse
         return self.reward(tokens, batch.labels)
 
@@ -131,7 +131,7 @@ class SetDecoder(nn.Module):
     def __init__(self, width: int, labels: int, p: Seq2SetParameters) -> None:
         super().__init__()
         wide = 2 * p.hidden
-        self.dropout = p.dropout
+        self.dropout = p.dropout if p.head_dropout is None else p.head_dropout
         self.cells = Cells("lstm", width + 2 * wide, wide, p.decoder_layers, p.dropout)
         self.words, self.draft = DotAttention(wide, wide), DotAttention(wide, wide)
         self.joined = nn.Linear(3 * wide, wide)
@@ -165,7 +165,7 @@ class FullSetNetwork(SetNetwork):
 
     def __init__(self, encoder: WordEncoder, labels: int, p: Seq2SetParameters) -> None:
         super().__init__(encoder, labels, p)
-        self.set_weight, self.second = p.set_weight, SetDecoder(encoder.width, labels, p)
+        self.set_weight, self.second = p.set_weight, SetDecoder(self.label_vectors.embedding_dim, labels, p)
 
     def loss(self, batch: Batch) -> Tensor:
         """Return the weighted losses of both decoders."""
@@ -270,8 +270,9 @@ def taught(step: Step, state: State, targets: Tensor, start: int) -> Tensor:
 
 def _second_stage(p: Any) -> Any:
     return replace(
-        p, epochs=p.reinforced_epochs, learning_rate=p.reinforced_learning_rate, schedule=p.reinforced_schedule
-    )
+        p, epochs=p.reinforced_epochs, learning_rate=p.reinforced_learning_rate, schedule=p.reinforced_schedule,
+        warmup=None,
+    )  # fmt: skip
 
 
 def _best(facts: Any) -> float:

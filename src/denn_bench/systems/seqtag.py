@@ -37,7 +37,9 @@ class SeqTagParameters(TransformerParameters):
 
 
 class SeqTagNetwork(LabelTokens):
-    """Tag the sequence of labels, 1 for those that belong to the text; a label's score is the marginal of tag 1."""
+    """Tag the sequence of labels, 1 for those that belong to the text; the best sequence of tags decides."""
+
+    watched = "marginals"
 
     def __init__(self, encoder: TransformerEncoder, labels: int, hidden: int, dropout: float) -> None:
         super().__init__(encoder, labels)
@@ -61,12 +63,12 @@ class SeqTagNetwork(LabelTokens):
         return (crf.log_partition(emissions, *field) - crf.path_score(emissions, batch.labels.long(), *field)).mean()
 
     def infer(self, ids: Tensor, layout: Layout) -> dict[str, Tensor]:
-        """Return the marginals of tag 1, and the tags of the best sequence."""
+        """Return the tags of the best sequence, which decide, and the marginals of tag 1."""
         emissions = self.emissions(ids, layout)
         field = (self.transitions, self.start_scores, self.end_scores)
         return {
-            "final": crf.marginals(emissions, *field)[:, :, 1],
-            "viterbi": crf.viterbi(emissions, *field).float(),
+            "final": crf.viterbi(emissions, *field).float(),
+            "marginals": crf.marginals(emissions, *field)[:, :, 1],
         }
 
 

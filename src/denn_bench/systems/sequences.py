@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from denn.encoders.layout import Layout
 from denn.training.bounds import Beam, Layers
 from denn.training.network import Batch, Network
+from denn.training.plan import Schedule
 from denn.types import Corpus
 from denn_bench.core.beam import Beams, State, beam_search, best_labels, label_marginals
 from denn_bench.encoders.recurrent import Recurrent
@@ -24,6 +25,7 @@ NOTHING = -100  # target after a sequence's end, ignored by every loss
 AT_ONCE = 2**28  # maximum number of scores of beams × labels in an inference pass
 MARGIN = 2  # labels that a text may get beyond the largest label set in training
 
+Share = Annotated[float, Field(ge=0, lt=1)]
 Order = Literal["frequent_first", "rare_first"]
 
 
@@ -31,14 +33,15 @@ Order = Literal["frequent_first", "rare_first"]
 class SequenceParameters(WordParameters):
     """Parameters, with the sizes of SGM and its successors on AAPD."""
 
-    word_width: PositiveInt = 256  # also of label vectors
+    word_width: PositiveInt = 256
     hidden: PositiveInt = 256  # hidden units per direction of the encoder; the decoder has twice as many
     encoder_layers: Layers = 2
     decoder_layers: Layers = 1
-    dropout: Annotated[float, Field(ge=0, lt=1)] = 0.5  # between layers, before the head
-    word_dropout: Annotated[float, Field(ge=0, lt=1)] | None = (
-        None  # dropout of word vectors; None: the same as dropout
-    )
+    dropout: Share = 0.5  # between layers
+    word_dropout: Share | None = None  # of word vectors; None: the same as dropout
+    head_dropout: Share | None = None  # before the head; None: the same as dropout
+    label_dropout: Share = 0.0  # of label vectors
+    label_width: PositiveInt | None = None  # of label vectors; None: the same as word_width
     order: Order = "frequent_first"  # order of a document's labels, by training frequency
     beam: Beam = 5  # number of beams
     length_normalised: bool = False  # rank beams by their log-probability per token
@@ -47,7 +50,7 @@ class SequenceParameters(WordParameters):
     )
     batch_size: PositiveInt = 64
     epochs: NonNegativeInt = 20
-    schedule: Literal["constant", "linear"] = "constant"
+    schedule: Schedule = "constant"
     learning_rate: PositiveFloat = 1e-3
     clip: NonNegativeFloat = 10.0
 
@@ -82,11 +85,11 @@ class AdditiveAttention(nn.Module):
 
 
 class DotAttention(nn.Module):
-    """Luong's attention, bounded: c = Σ_i α_i h_i with α = softmax_i(tanh(W q)ᵀ h_i) over the real words."""
+    """Luong's attention: c = Σ_i α_i h_i with α = softmax_i((W q)ᵀ h_i) over the real words; tanh(W q) if bounded."""
 
-    def __init__(self, query: int, memory: int) -> None:
+    def __init__(self, query: int, memory: int, *, bounded: bool = True) -> None:
         super().__init__()
-        self.query = nn.Linear(query, memory)
+        self.query, self.bounded = nn.Linear(query, memory), bounded
 
     def keys(self, states: Tensor) -> Tensor:
         """Return the states themselves."""
@@ -94,7 +97,8 @@ class DotAttention(nn.Module):
 
     def forward(self, query: Tensor, memory: Memory) -> Tensor:
         """Return (m,d) contexts of (m,q) queries; m = n·b, with the b queries of a text adjacent."""
-        asked = torch.tanh(self.query(query)).view(len(memory.states), -1, memory.keys.shape[2])  # (n,b,d)
+        asked = torch.tanh(self.query(query)) if self.bounded else self.query(query)
+        asked = asked.view(len(memory.states), -1, memory.keys.shape[2])  # (n,b,d)
         return _mix(torch.einsum("nbd,ntd->nbt", asked, memory.keys.to(asked.dtype)), memory)
 
 
@@ -134,25 +138,29 @@ class SequenceNetwork(Network):
     """Read words in both directions and generate labels, given the last label and the attended words.
 
     s_t = cells([g(y_{t−1}); c_{t−1}], s_{t−1}),   c_t = attention(s_t),   z_t = head(tanh(W [s_t; c_t]))
-    with g the last label's vector. Tokens are the labels 0 … L−1, then `end`, and `start`, which no step can choose.
+    with g the last label's vector; c_{t−1} is an input only with `feeds_context`. Tokens are the labels 0 … L−1, then
+    `end`, and `start`, which no step can choose.
     """
 
     encoder: WordEncoder
     longest: Tensor
     recordable = False  # recurrent layers stop at the end of each text
+    judged = "sequence"  # the originals validate what they generate
 
     def __init__(
         self, encoder: WordEncoder, labels: int, p: SequenceParameters, kind: Literal["lstm", "gru"],
-        attention: Attention | None = None,
+        attention: Attention | None = None, *, feeds_context: bool = True,
     ) -> None:  # fmt: skip
         super().__init__()
-        wide = 2 * p.hidden
+        wide, self.feeds_context = 2 * p.hidden, feeds_context
         self.encoder, self.labels, self.p = encoder, labels, p
+        self.head_dropout = p.dropout if p.head_dropout is None else p.head_dropout
         self.end, self.start_token = labels, labels + 1
         self.most_texts = max(1, AT_ONCE // (p.beam * (labels + 1)))
         self.reader = Recurrent(kind, encoder.width, p.hidden, layers=p.encoder_layers, dropout=p.dropout)
-        self.label_vectors = nn.Embedding(labels + 2, encoder.width)
-        self.cells = Cells(kind, encoder.width + wide, wide, p.decoder_layers, p.dropout)
+        self.label_vectors = nn.Embedding(labels + 2, p.label_width or encoder.width)
+        width = self.label_vectors.embedding_dim + (wide if feeds_context else 0)
+        self.cells = Cells(kind, width, wide, p.decoder_layers, p.dropout)
         self.attention = attention or AdditiveAttention(wide, wide, wide)
         self.joined = nn.Linear(2 * wide, wide)
         self.head = nn.Linear(wide, labels + 1)
@@ -175,29 +183,32 @@ class SequenceNetwork(Network):
             states = states.to(torch.get_autocast_dtype(kind))
         memory = Memory(states, real, self.attention.keys(states))
         state = tuple(part for kind in last for part in _start(kind, self.p.decoder_layers))
+        if not self.feeds_context:
+            return memory, state
         return memory, (*state, self.attention(state[self.p.decoder_layers - 1], memory))
 
     def look_up(self, last: Tensor, state: State) -> Tensor:
         """Return the (m,w) vectors g of the last tokens."""
-        vectors: Tensor = self.label_vectors(last)
-        return vectors
+        return F.dropout(self.label_vectors(last), self.p.label_dropout, self.training)
 
     def step(self, last: Tensor, state: State, memory: Memory) -> tuple[Tensor, State]:
         """Take one step of m sequences: (m,) last tokens → (m,L+1) float32 logits, nothing masked, and the new state.
 
-        The state consists of the cells' state and the context; a subclass may append to it.
+        The state consists of the cells' state and, if it is fed, the context; a subclass may append to it.
         """
         kept = self.cells.parts
-        inputs = torch.cat([self.look_up(last, state), state[kept].to(self.label_vectors.weight.dtype)], 1)
+        inputs = self.look_up(last, state)
+        if self.feeds_context:
+            inputs = torch.cat([inputs, state[kept].to(self.label_vectors.weight.dtype)], 1)
         output, state = self.cells(inputs, state[:kept])
         context = self.attention(output, memory)
         logits = self.classify(output, context)
-        return logits, (*state, context)
+        return logits, (*state, context) if self.feeds_context else state
 
     def classify(self, output: Tensor, context: Tensor) -> Tensor:
         """Return the (m,L+1) float32 logits of (m,h) outputs and contexts."""
         joined = torch.tanh(self.joined(torch.cat([output, context.to(output.dtype)], 1)))
-        logits: Tensor = self.head(F.dropout(joined, self.p.dropout, self.training)).float()
+        logits: Tensor = self.head(F.dropout(joined, self.head_dropout, self.training)).float()
         return logits
 
     def teach(self, targets: Tensor, memory: Memory, state: State) -> Tensor:

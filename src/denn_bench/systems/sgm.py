@@ -5,25 +5,30 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
-from pydantic import PositiveFloat
+from pydantic import NonNegativeInt, PositiveFloat
 from torch import Tensor, nn
 
 from denn.encoders.layout import Layout
-from denn.training.bounds import Beam
+from denn.training.bounds import Layers
 from denn.training.neural import Neural
+from denn.training.plan import Schedule
 from denn_bench.core.beam import State
 from denn_bench.encoders.words import WordEncoder
-from denn_bench.systems.sequences import Memory, SequenceNetwork, SequenceParameters
+from denn_bench.systems.sequences import DotAttention, Memory, SequenceNetwork, SequenceParameters, Share
 
 
 @dataclass(frozen=True, kw_only=True)
 class SgmParameters(SequenceParameters):
-    """SGM with global embedding, with the paper's settings on AAPD."""
+    """SGM with global embedding and the settings of its release of 2018; a later rewrite has others."""
 
     global_embedding: bool = True
     temperature: PositiveFloat = 1.0  # of the distribution for the global embedding; released code: 0.1
-    beam: Beam = 9
-    length_normalised: bool = True
+    decoder_layers: Layers = 2
+    word_dropout: Share | None = 0.0
+    word_spread: PositiveFloat = 1.0
+    epochs: NonNegativeInt = 50
+    schedule: Schedule = "cosine"
+    evaluate_every: NonNegativeInt = 100
 
 
 class SgmNetwork(SequenceNetwork):
@@ -35,10 +40,10 @@ class SgmNetwork(SequenceNetwork):
     """
 
     def __init__(self, encoder: WordEncoder, labels: int, p: SgmParameters) -> None:
-        super().__init__(encoder, labels, p, "lstm")
-        self.temperature = p.temperature
-        self.gate_last = nn.Linear(encoder.width, encoder.width)
-        self.gate_mean = nn.Linear(encoder.width, encoder.width, bias=False)
+        super().__init__(encoder, labels, p, "lstm", general_attention(p), feeds_context=False)
+        self.temperature, width = p.temperature, self.label_vectors.embedding_dim
+        self.gate_last = nn.Linear(width, width)
+        self.gate_mean = nn.Linear(width, width, bias=False)
 
     def read(self, ids: Tensor, layout: Layout) -> tuple[Memory, State]:
         """Encode packed texts; the state ends with the logits before the first step, all zero."""
@@ -47,7 +52,7 @@ class SgmNetwork(SequenceNetwork):
 
     def look_up(self, last: Tensor, state: State) -> Tensor:
         """Return the (m,w) global embeddings g."""
-        vector = self.label_vectors(last)  # (m,w)
+        vector = super().look_up(last, state)  # (m,w)
         shares = torch.softmax(state[-1] / self.temperature, 1)  # (m,L+1)
         mean = shares @ self.label_vectors.weight[: self.labels + 1]
         gate = torch.sigmoid((self.gate_last(vector) + self.gate_mean(mean)).float())
@@ -69,4 +74,11 @@ class Sgm(Neural):
         """Add LSTM layers and an LSTM decoder to the words."""
         if self.parameters.global_embedding:
             return SgmNetwork(encoder, labels, self.parameters)
-        return SequenceNetwork(encoder, labels, self.parameters, "lstm")
+        return SequenceNetwork(
+            encoder, labels, self.parameters, "lstm", general_attention(self.parameters), feeds_context=False
+        )
+
+
+def general_attention(p: SgmParameters) -> DotAttention:
+    """Return Luong's attention as the release of 2018 has it: without tanh on the query."""
+    return DotAttention(2 * p.hidden, 2 * p.hidden, bounded=False)

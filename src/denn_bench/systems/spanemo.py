@@ -20,6 +20,7 @@ from denn.encoders.transformer import TransformerEncoder
 from denn.training.network import Batch, Network, TransformerParameters
 from denn.training.neural import Neural
 from denn.types import Corpus
+from denn_bench.arxiv import readable_names
 from denn_bench.systems.label_tokens import check_room, insert, pick, room
 
 
@@ -63,7 +64,7 @@ class SpanEmoNetwork(Network):
         tokenizer.no_padding()
         tokenizer.no_truncation()
         end = tokenizer.encode("").ids[-1]
-        pieces = [tokenizer.encode(name, add_special_tokens=False).ids or [end] for name in corpus.labels.names]
+        pieces = [tokenizer.encode(name, add_special_tokens=False).ids or [end] for name in readable_names(corpus)]
         run = torch.tensor([piece for name in pieces for piece in name])
         check_room(self.encoder, len(pieces), len(run))
         self.names[: len(run)] = run

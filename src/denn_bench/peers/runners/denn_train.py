@@ -6,6 +6,8 @@ import json
 import subprocess
 import sys
 from collections.abc import Sequence
+from functools import cache
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -27,14 +29,18 @@ def train(job: Job) -> Trained:
         ended = subprocess.run(command, stdout=subprocess.DEVNULL, stderr=file)
     if ended.returncode:
         raise RuntimeError((said.read_text(encoding="utf-8").strip().splitlines() or ["no message"])[-1])
-    import denn
-
     card = json.loads((out / "bundle.json").read_text(encoding="utf-8"))
-    model = denn.load(out)
     places = {name: column for column, name in enumerate(job.labels)}
     decided: list[npt.NDArray[np.bool_]] = []  # batches of the texts scored last
 
+    @cache
+    def load() -> Any:  # when it scores: the time to train ends with the model on disk
+        import denn
+
+        return denn.load(out)
+
     def score(texts: Sequence[str]) -> Matrix:
+        model = load()
         size, parts = model.batch(), []
         decided.clear()
         for begin in range(0, len(texts), size):
