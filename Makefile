@@ -67,6 +67,7 @@ test: lint types .venv/browser .venv/docs  ## run everything, with coverage
 	$(BIN)/coverage report --include='src/denn/core/*,src/denn_bench/core/*' --fail-under=100
 
 # Takes an hour and needs the demo's model and Caddy (apt-get install caddy); `make test` runs a small sample of each.
+soak: export PYTEST_ADDOPTS = --timeout=0
 soak: .venv/dev demo/model  ## run 1,000 kills, thousands of damaged files, the real Annif, ten minutes of load, ten of rolling restarts; figures go to results/
 	DENN_SOAK=$(CURDIR)/results DENN_KILLS=1000 DENN_MUTATIONS=2500 OMP_NUM_THREADS=1 \
 		$(BIN)/python -m pytest -q tests/stores/test_kill.py tests/stores/test_backup_kill.py tests/fuzz tests/service/test_annif_backend.py tests/service/test_schema.py

@@ -23,22 +23,45 @@ from denn.training.share import Share
 pytestmark = pytest.mark.slow
 KILLS = int(os.environ.get("DENN_KILLS", "2"))
 LOST = "Another process of this training run has ended"
+# Threads of a process group that are left when Python exits may abort the process.
+WRITES_THREADS_AT_EXIT = """
+import atexit, os
+from pathlib import Path
+
+@atexit.register
+def write():
+    if "RANK" in os.environ:
+        names = [path.read_text() for path in Path("/proc/self/task").glob("*/comm")]
+        Path(f"{os.environ['DENN_THREADS']}-{os.environ['RANK']}").write_text("".join(names))
+"""
 
 
 class Processes:
     """Starts commands that train together, each in a fork of one process that has imported torch."""
 
     def __init__(self, folder: Path, model: Path) -> None:
-        self.folder, self.logs = folder, folder / "logs"
+        self.logs, self.model = folder / "logs", model
         self.logs.mkdir()
-        command = [sys.executable, Path(__file__).with_name("processes_worker.py"), model]
-        self.worker = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        self._begin()
+
+    def _begin(self) -> None:
+        command = [sys.executable, Path(__file__).with_name("processes_worker.py"), self.model]
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+        self.worker = subprocess.Popen(command, **pipes, text=True, start_new_session=True)
+        self.are_running = False
 
     def close(self) -> None:
         """End the process that starts others."""
         with self.worker:
             self.worker.stdin.close()
         assert self.worker.returncode == 0
+
+    def end_what_a_failed_test_left(self) -> None:
+        """Kill processes that still run, with the one that started them, and start that one again."""
+        if self.are_running:
+            os.killpg(self.worker.pid, signal.SIGKILL)
+            with self.worker:
+                self._begin()
 
     def start(self, *each: list[object]) -> list[int]:
         """Start one process for each list of arguments; return their ids."""
@@ -49,16 +72,26 @@ class Processes:
             free.bind(("127.0.0.1", 0))
             port = free.getsockname()[1]
         print(json.dumps([port, self.logs, each], default=str), file=self.worker.stdin, flush=True)
+        self.are_running = True
         return json.loads(self.worker.stdout.readline())
 
     def wait(self) -> list[int]:
         """Return the exit codes of the processes."""
-        return json.loads(self.worker.stdout.readline())
+        codes = json.loads(self.worker.stdout.readline())
+        self.are_running = False
+        return codes
 
     def run(self, *each: list[object]) -> list[int]:
         """Start processes, wait for them, and return their exit codes."""
         self.start(*each)
         return self.wait()
+
+    def wait_for(self, *sentences: str) -> None:
+        """Wait until the first process has written one of these."""
+        end = time.monotonic() + 60
+        while not any(sentence in self.said(0) for sentence in sentences):
+            assert time.monotonic() < end, f"not one of {sentences} in: {self.said(0)}"
+            time.sleep(0.01)
 
     def said(self, rank: int) -> str:
         """Return what a process wrote."""
@@ -75,10 +108,16 @@ def files(tmp_path_factory, tiny_corpus):
 
 
 @pytest.fixture(scope="module")
-def processes(files, tiny_model):
+def all_processes(files, tiny_model):
     made = Processes(files, tiny_model)
     yield made
     made.close()
+
+
+@pytest.fixture
+def processes(all_processes):
+    yield all_processes
+    all_processes.end_what_a_failed_test_left()
 
 
 @pytest.fixture
@@ -132,8 +171,7 @@ def test_a_run_resumes_after_a_kill_of_either_process(processes, arguments, tmp_
         killed = (kills + 1) % 2
         often = f"checkpoint_seconds={1000 * killed}"  # if another process is lost, the first one writes a checkpoint
         pids = processes.start([*arguments, often], elsewhere)
-        while "step 10:" not in processes.said(0) and "resuming" not in processes.said(0):
-            time.sleep(0.01)
+        processes.wait_for("step 10:", "resuming")
         time.sleep(chance.uniform(0, 0.05))
         with suppress(ProcessLookupError):
             os.kill(pids[killed], signal.SIGKILL)
@@ -158,14 +196,12 @@ def test_a_run_whose_other_process_is_stopped_can_be_interrupted(processes, argu
     """As if another host had lost its network: nothing tells the first process."""
     given = [*arguments, "--set", "epochs=1000000", "--set", "checkpoint_seconds=1000", "--out", tmp_path / "model"]
     pids = processes.start(given, given)
-    while "step 10:" not in processes.said(0):
-        time.sleep(0.01)
+    processes.wait_for("step 10:")
     os.kill(pids[1], signal.SIGSTOP)
     time.sleep(0.5)
     os.kill(pids[0], signal.SIGINT)
-    saved = tmp_path / "model.training" / "last.safetensors"
-    while not saved.exists() or "interrupted; run the same command again to resume" not in processes.said(0):
-        time.sleep(0.01)
+    processes.wait_for("interrupted; run the same command again to resume")
+    assert (tmp_path / "model.training" / "last.safetensors").exists()
     os.kill(pids[1], signal.SIGKILL)
     assert processes.wait() == [130, -signal.SIGKILL]
 
@@ -210,7 +246,10 @@ def test_torchrun_starts_the_processes_and_restarts_them(arguments, tmp_path):
     command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--max-restarts", str(kills)]
     command += ["-m", "denn", *map(str, arguments), "--set", f"epochs={1 + 100 * kills}", "--out", str(out)]
     log = tmp_path / "log"
-    with log.open("w") as said, subprocess.Popen([*command, "--set", "checkpoint_seconds=0"], stderr=said) as agent:
+    (tmp_path / "sitecustomize.py").write_text(WRITES_THREADS_AT_EXIT)
+    environment = os.environ | {"PYTHONPATH": str(tmp_path), "DENN_THREADS": str(tmp_path / "threads")}
+    command += ["--set", "checkpoint_seconds=0"]
+    with log.open("w") as said, subprocess.Popen(command, stderr=said, env=environment) as agent:
         for _ in range(kills):
             before = checkpoint.stat().st_mtime_ns if checkpoint.exists() else 0
             while not checkpoint.exists() or checkpoint.stat().st_mtime_ns == before:
@@ -222,6 +261,8 @@ def test_torchrun_starts_the_processes_and_restarts_them(arguments, tmp_path):
         assert agent.wait() == 0, log.read_text()
     assert log.read_text().count("The model is in") == 1
     assert log.read_text().count("resuming at step") == kills
+    threads = {name for rank in "01" for name in (tmp_path / f"threads-{rank}").read_text().split()}
+    assert "python" in threads and not {name for name in threads if "gloo" in name}, threads
     denn.load(out).close()
 
 

@@ -10,15 +10,21 @@ from __future__ import annotations
 import atexit
 import io
 import os
+import pickle
 import signal
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from datetime import timedelta
+from hashlib import sha256
 from typing import Any
 
 import torch
 import torch.distributed as dist
+
+# Functions of this module have the default group as a default argument. Imported while a group exists, which
+# torch._dynamo does, they would keep its threads alive; see `Team.channel`.
+import torch.distributed.nn.functional
 from torch import Tensor
 from torch.distributed import PrefixStore  # type: ignore[attr-defined]  # torch's __all__ leaves it out
 from torch.distributed.rendezvous import rendezvous
@@ -45,11 +51,22 @@ class Team:
         self.is_stepping = False  # whether the others wait for something else than an order
 
     def order(self, order: object = None) -> Any:
-        """Give an order to all other processes, or receive the one of the first process."""
-        orders = [order]
+        """Give an order to all other processes, or receive the one of the first process, however long it takes."""
+        content = torch.frombuffer(bytearray(pickle.dumps(order)), dtype=torch.uint8)
+        size = torch.tensor(len(content))
+        self._send(size)
+        if self.rank:
+            content = torch.empty(int(size), dtype=torch.uint8)
+        self._send(content)
+        return pickle.loads(content.numpy().tobytes()) if self.rank else order
+
+    def _send(self, values: Tensor) -> None:
+        """Send values to all other processes, or receive those of the first process."""
         with connected():
-            dist.broadcast_object_list(orders, src=0)
-        return orders[0]
+            if self.rank:
+                dist.broadcast(values, src=0)
+            else:
+                finish(dist.broadcast(values, src=0, async_op=True))
 
     def channel(self, device: torch.device) -> Group:
         """Return the group for tensors on these devices: NCCL if each process has its own GPU, otherwise None (gloo).
@@ -57,12 +74,14 @@ class Team:
         None stands for the default group. A reference to the group itself would keep its threads alive after `joined`,
         and a thread that releases a tensor while Python exits aborts the process.
         """
-        name = str(torch.cuda.get_device_properties(device).uuid) if device.type == "cuda" else None
-        names: list[str | None] = [None] * self.size
+        digests = torch.zeros(self.size, 32, dtype=torch.int64)  # of the names of all GPUs; zeros for a CPU
+        if device.type == "cuda":
+            name = str(torch.cuda.get_device_properties(device).uuid)
+            digests[self.rank] = torch.tensor(list(sha256(name.encode()).digest()))
+        summed(digests)
+        if not digests.any(dim=1).all() or len(digests.unique(dim=0)) < self.size:
+            return None
         with connected():
-            dist.all_gather_object(names, name)
-            if None in names or len(set(names)) < self.size:
-                return None
             return dist.new_group(backend="nccl")
 
     def share(self, steps: Steps) -> Callable[[Tensor], Tensor]:
