@@ -46,14 +46,26 @@ def draw(name: str, results: Sequence[Result], out: Path, folder: Path = Path("r
     """Draw a figure into the folder `out` as SVG, PNG and CSV, and return the files; `folder` contains the maps."""
     if name not in FIGURES:
         raise ConfigError(f"There is no figure {name!r}.{did_you_mean(name, FIGURES)} Available: {', '.join(FIGURES)}.")
-    try:
-        import matplotlib
-    except ImportError as error:
-        raise MissingExtraError("Drawing", "matplotlib", "bench") from error
+    need_matplotlib()
     plots = import_module("denn_bench.plots")
     maker: Callable[[Sequence[Any]], Any] = plots.embedding_map if name == "map" else getattr(plots, name)
+    return write(name, lambda: maker(read_maps(folder) if name == "map" else results), out)
+
+
+def need_matplotlib() -> None:
+    """Reject drawing without matplotlib."""
+    try:
+        import matplotlib  # noqa: F401
+    except ImportError as error:
+        raise MissingExtraError("Drawing", "matplotlib", "bench") from error
+
+
+def write(name: str, make: Callable[[], Any], out: Path) -> list[Path]:
+    """Make a drawing and write it into a folder as SVG, PNG and CSV; return the files."""
+    import matplotlib
+
     with matplotlib.rc_context(STYLE):
-        drawing = maker(read_maps(folder) if name == "map" else results)
+        drawing = make()
         pictures = {suffix: _picture(drawing.figure, suffix) for suffix in ("svg", "png")}
     table = write_table([drawing.columns, *([_plain(cell) for cell in row] for row in drawing.rows)])
     out.mkdir(parents=True, exist_ok=True)

@@ -58,11 +58,11 @@ def _sweep(results: Sequence[Result], name: str, label: str, printed_best: Mappi
         if (sweep := sweep_of(select(results, corpus, recipe), name))
     }
     names = list(dict.fromkeys(corpus for corpus, _ in curves))
-    figure, axes = _panels(names, len(METRICS), f"a sweep over {name}")
+    figure, axes = panels(names, len(METRICS), f"a sweep over {name}")
     rows: list[list[object]] = []
-    for panels, corpus in zip(axes, names, strict=True):
+    for row_of_panels, corpus in zip(axes, names, strict=True):
         mine = {recipe: sweep for (its, recipe), sweep in curves.items() if its == corpus}
-        for panel, (metric, unit) in zip(panels, METRICS.items(), strict=True):
+        for panel, (metric, unit) in zip(row_of_panels, METRICS.items(), strict=True):
             for recipe, sweep in mine.items():
                 _curve(panel, recipe, sweep, metric, 100 if name == "datastore" else 1)
                 for setting, values in sweep.items():
@@ -75,7 +75,7 @@ def _sweep(results: Sequence[Result], name: str, label: str, printed_best: Mappi
                 last = means(next(iter(mine.values())), metric)[1.0]
                 panel.plot([20, 100], [last - gain, last], **PAPER, label="the paper's gain")
             panel.set(xlabel=label, ylabel=unit, title=title(corpus))
-    _legend(figure, axes)
+    legend(figure, axes)
     return Drawing(figure, ["corpus", "recipe", name, "metric", "percent", "standard_deviation", "seeds"], rows)
 
 
@@ -102,14 +102,14 @@ def groups(results: Sequence[Result]) -> Drawing:
         for corpus in corpora(results, ["denn"])
         if select(results, corpus, "bert") and select(results, corpus, "denn")
     ]
-    figure, axes = _panels(names, 1, "both bert and denn")
+    figure, axes = panels(names, 1, "both bert and denn")
     rows: list[list[object]] = []
     for (panel,), corpus in zip(axes, names, strict=True):
         scores = {recipe: group_scores(select(results, corpus, recipe)) for recipe in ("bert", "denn")}
         sizes = {group["name"]: group["labels"] for group in groups_of(select(results, corpus, "denn")[0])}
         shown = list(sizes)
         for offset, (recipe, found) in zip((-0.2, 0.2), scores.items(), strict=True):
-            heights, spreads = [fmean(found[name]) for name in shown], [_sd(found[name]) for name in shown]
+            heights, spreads = [fmean(found[name]) for name in shown], [deviation_of(found[name]) for name in shown]
             at = [place + offset for place in range(len(shown))]
             errors = spreads if any(spreads) else None
             panel.bar(at, heights, 0.38, yerr=errors, color=COLOURS[recipe], label=NAMES[recipe], capsize=3)
@@ -121,13 +121,13 @@ def groups(results: Sequence[Result]) -> Drawing:
         for place, name in enumerate(shown):
             gain = f"{fmean(scores['denn'][name]) - fmean(scores['bert'][name]):+z.1f}"
             in_paper = f"\npaper {printed[name]:+.1f}" if name in printed else ""
-            top = max(fmean(found[name]) + _sd(found[name]) for found in scores.values())
+            top = max(fmean(found[name]) + deviation_of(found[name]) for found in scores.values())
             panel.text(place, top + 2, gain + in_paper, ha="center", va="bottom", fontsize=9)
         panel.set_xticks(range(len(shown)), [f"{_range(name)}\n{_count(sizes[name])}" for name in shown])
         panel.set(xlabel="training documents per label", ylabel="mean F1 of the labels, %", title=title(corpus))
         panel.set_ylim(0, min(118, panel.get_ylim()[1] + 16))
         panel.grid(visible=False, axis="x")
-    _legend(figure, axes)
+    legend(figure, axes)
     return Drawing(figure, ["corpus", "recipe", "group", "labels", "percent", "standard_deviation", "seeds"], rows)
 
 
@@ -143,7 +143,7 @@ def frequency(results: Sequence[Result]) -> Drawing:
     """Draw the F1 of each label in the test split against its training frequency, and the means of equal-sized bins."""
     recipes = ("bert", "denn")
     names = corpora(results, recipes)
-    figure, axes = _panels(names, 1, "bert or denn")
+    figure, axes = panels(names, 1, "bert or denn")
     rows: list[tuple[str, str, str, int, float]] = []
     for (panel,), corpus in zip(axes, names, strict=True):
         for recipe in recipes:
@@ -165,7 +165,7 @@ def frequency(results: Sequence[Result]) -> Drawing:
         panel.set_xticks(ticks, [f"{tick:,}" for tick in ticks])
         panel.set(xlabel="training documents per label", ylabel="F1 of the label, %", title=title(corpus))
         panel.set_ylim(-2, 102)
-    _legend(figure, axes)
+    legend(figure, axes)
     return Drawing(figure, ["corpus", "recipe", "label", "training_documents", "percent"], rows)
 
 
@@ -190,7 +190,7 @@ def label_points(runs: Sequence[Result]) -> list[tuple[str, int, float]]:
 def schedule(results: Sequence[Result]) -> Drawing:
     """Draw the classifier's validation micro-F1 at 0.5 over the training steps, one line per seed."""
     names = corpora(results, COLOURS)
-    figure, axes = _panels(names, 1, "a training history")
+    figure, axes = panels(names, 1, "a training history")
     rows: list[list[object]] = []
     for (panel,), corpus in zip(axes, names, strict=True):
         for recipe, colour in COLOURS.items():
@@ -205,7 +205,7 @@ def schedule(results: Sequence[Result]) -> Drawing:
         low = shown[len(shown) // 20] - 1  # a line that leaves the plot at the bottom is a collapsed run
         panel.set(xlabel="training steps", ylabel="micro-F1 on validation, %", title=title(corpus))
         panel.set(xlim=(0, None), ylim=(low, shown[-1] + 1))
-    _legend(figure, axes)
+    legend(figure, axes)
     return Drawing(figure, ["corpus", "recipe", "seed", "step", "percent"], rows)
 
 
@@ -237,16 +237,18 @@ def embedding_map(maps: Sequence[Mapping[str, Any]]) -> Drawing:
     return Drawing(figure, ["corpus", "part", "x", "y", "label_similarity"], rows)
 
 
-def _panels(names: Sequence[str], columns: int, needed: str) -> tuple[Figure, Sequence[Sequence[Axes]]]:
+def panels(
+    names: Sequence[str], columns: int, needed: str, command: str = "denn bench run"
+) -> tuple[Figure, Sequence[Sequence[Axes]]]:
     """Create a row of panels for each corpus."""
     if not names:
-        raise DataError(f"The results contain no run with {needed}. Run `denn bench run` first.")
+        raise DataError(f"The results contain no run with {needed}. Run `{command}` first.")
     figure = Figure(figsize=(WIDTH, HEIGHT * len(names) + 0.5))
     axes: Sequence[Sequence[Axes]] = figure.subplots(len(names), columns, squeeze=False).tolist()
     return figure, axes
 
 
-def _legend(figure: Figure, axes: Sequence[Sequence[Axes]]) -> None:
+def legend(figure: Figure, axes: Sequence[Sequence[Axes]]) -> None:
     """Add one legend below all panels, with each name once."""
     handles: dict[str, Any] = {}
     for panel in (panel for row in axes for panel in row):
@@ -255,5 +257,6 @@ def _legend(figure: Figure, axes: Sequence[Sequence[Axes]]) -> None:
     figure.legend(list(handles.values()), list(handles), loc="outside lower center", ncols=min(5, len(handles)))
 
 
-def _sd(values: Sequence[float]) -> float:
+def deviation_of(values: Sequence[float]) -> float:
+    """Return the standard deviation; 0 for one value."""
     return stdev(values) if len(values) > 1 else 0.0

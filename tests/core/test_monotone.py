@@ -2,6 +2,7 @@
 
 import math
 
+import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
@@ -66,6 +67,22 @@ def test_the_fit_is_an_optimum_within_its_bounds(seed):
     assert bool((theta[positive] >= 0).all())
     assert float(gradient[~at_bound].abs().amax()) < 0.02
     assert bool((gradient[at_bound] > -0.02).all())
+
+
+@pytest.mark.parametrize(("scale", "start"), [(1, 0), (1, 3), (10, 3)])
+def test_steps_that_overshoot_are_shortened(scale, start):
+    """Far from the optimum the curvature is almost zero; in float32, the last steps gain less than they round."""
+    ones, free, ridge = torch.ones(20).double(), torch.zeros(3).bool(), torch.full((3,), 0.1).double()
+    prior = torch.full((3,), float(start)).double()
+    for seed in range(40):
+        draw = torch.Generator().manual_seed(seed)
+        features = scale * torch.randn(20, 3, generator=draw, dtype=torch.float64)
+        target = (torch.rand(20, generator=draw) < 0.3).double()
+        exact = fit_logistic(features, target, ones, prior, ridge, free)
+        gradient = features.T @ (torch.sigmoid(features @ exact) - target) + ridge * (exact - prior)
+        assert float(gradient.abs().amax()) < 0.01 * scale
+        rounded = fit_logistic(features.float(), target, ones, prior, ridge, free)
+        torch.testing.assert_close(rounded, exact, rtol=0.01, atol=0.01)
 
 
 def test_without_data_the_fit_is_the_prior():

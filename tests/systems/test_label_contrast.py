@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from denn_bench.core.label_contrast import (
+    distances,
     euclidean,
     identical_sets,
     jaccard,
@@ -160,6 +161,12 @@ def test_distances_are_those_of_vectors_of_one_length():
     found = euclidean(unit @ unit.T, 15.0)
     expected = torch.cdist(15 * unit, 15 * unit).clamp(min=0.015)  # a text is this far from itself
     torch.testing.assert_close(found, expected, rtol=1e-6, atol=1e-6)
+
+
+def test_distances_of_vectors_of_any_length():
+    vectors = torch.randn(7, 5, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    expected = [[max(math.dist(a, b), 0.001) for b in vectors.tolist()] for a in vectors.tolist()]
+    torch.testing.assert_close(distances(vectors), torch.tensor(expected, dtype=torch.float64), rtol=1e-6, atol=1e-6)
 
 
 def test_copies_of_a_text_have_a_gradient():

@@ -28,6 +28,14 @@ def run(
         str, typer.Option(metavar="MINUTES[,MINUTES]", help="Time limits, from process start to the model on disk.")
     ] = "1,5,20",
     seeds: Annotated[str, typer.Option(metavar="SEED[,SEED]", help="Random seeds.")] = "0",
+    vary: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME=VALUE[,VALUE]",
+            help="Run on variations of each corpus: documents=N random documents, labels=N most frequent labels, "
+            "words=N first words of each text, flipped=SHARE of the labels replaced. Give it again for more.",
+        ),
+    ] = None,
     cores: Annotated[
         str, typer.Option(metavar="CORE[,CORE]", help="Numbers of the CPU cores to use; default: the first two.")
     ] = "",
@@ -71,34 +79,38 @@ def run(
     from denn.cli.sources import Reading, data_folder, open_corpus
     from denn.errors import DennError
     from denn_bench.peers.runs import append, perform, plan, read, settled, write_documents
+    from denn_bench.peers.variations import parse, varied
     from denn_bench.run import digest
 
     chosen = _chosen(peers, gpu=device == "cuda")
     limits, seed_numbers = _numbers(minutes, "--minutes"), [int(n) for n in _numbers(seeds, "--seeds")]
-    runs = plan(chosen, _names(corpora), limits, seed_numbers, _name_of(device))
+    variations = [one for given in vary or () for one in parse(given)] or [""]
+    runs = plan(chosen, _names(corpora), limits, seed_numbers, _name_of(device), variations)
     numbers = [int(number) for number in _numbers(cores, "--cores")] or _first_cores()
     folder = work or data_folder(None) / "peers" / "work"
     check_file(results, "--results")
     check_folder(folder, "--work")
     unread = 0
-    for name, members in groupby(runs, key=lambda one: one.corpus):
+    for name, of_corpus in groupby(runs, key=lambda one: one.corpus):
         try:
-            corpus = open_corpus(name, data_dir, Reading())
+            whole = open_corpus(name, data_dir, Reading())
         except DennError as error:
             complain(f"{name}: {error}")
             unread += 1
             continue
-        checksum = digest(corpus)
-        with tempfile.TemporaryDirectory() as scratch:
-            data = Path(scratch) / name
-            write_documents(corpus, data)
-            for one in members:
-                if settled(one, read(results), checksum, retry, busy):
-                    log.info(f"{one.name}: already done")
-                    continue
-                row = perform(one, corpus, data, checksum, numbers, folder, packages)
-                append(results, row)
-                log.info(f"{one.name}: {_summary(row)}")
+        for (variation, seed), members in groupby(of_corpus, key=lambda one: (one.variation, one.seed)):
+            corpus = varied(whole, variation, seed)
+            checksum = digest(corpus)
+            with tempfile.TemporaryDirectory() as scratch:
+                data = Path(scratch) / name
+                write_documents(corpus, data)
+                for one in members:
+                    if settled(one, read(results), checksum, retry, busy):
+                        log.info(f"{one.name}: already done")
+                        continue
+                    row = perform(one, corpus, data, checksum, numbers, folder, packages)
+                    append(results, row)
+                    log.info(f"{one.name}: {_summary(row)}")
     if unread:
         raise typer.Exit(2)
 
@@ -125,6 +137,30 @@ def table(
     filled = fill(page.read_text(encoding="utf-8"), rows)
     with writing(page) as file:
         file.write(filled.encode())
+
+
+@app.command()
+def curves(
+    variation: Annotated[str, typer.Argument(metavar="NAME", help="Variation: documents, labels, words or flipped.")],
+    out: Annotated[Path, typer.Option(metavar="DIR", help="Folder for the files.")] = Path("figures"),
+    results: Results = Path("results/variations.jsonl"),
+    quiet: Quiet = False,
+    verbose: Verbose = False,
+) -> None:
+    """Draw F1 against the values of a variation as SVG and PNG with its data, and print the paths of the files."""
+    from denn.cli.output import check_folder
+    from denn_bench.figures import need_matplotlib, write
+    from denn_bench.peers.runs import read
+    from denn_bench.peers.variations import check
+
+    check(variation)
+    check_folder(out, "--out")
+    need_matplotlib()
+    from denn_bench.peers.curves import curves as draw
+
+    rows = read(results)
+    for path in write(f"by-{variation}", lambda: draw(rows, variation), out):
+        typer.echo(path)
 
 
 @app.command()

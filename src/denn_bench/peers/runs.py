@@ -32,7 +32,7 @@ Row = dict[str, Any]
 
 @dataclass(frozen=True)
 class Run:
-    """One peer on one corpus with one time limit and one seed, on one machine."""
+    """One peer on one corpus, or a variation of it, with one time limit and one seed, on one machine."""
 
     peer: str
     corpus: str
@@ -40,11 +40,13 @@ class Run:
     seed: int
     device: str = CPU  # or the name of the GPU
     processor: str = ""  # name of the machine's CPU; times on different CPUs are not comparable
+    variation: str = ""  # such as documents=100; empty for the corpus itself
 
     @property
     def name(self) -> str:
         """Return its name for messages."""
-        return f"{self.peer} on {self.corpus}, {self.minutes:g} min, seed {self.seed}"
+        varied = f" with {self.variation}" if self.variation else ""
+        return f"{self.peer} on {self.corpus}{varied}, {self.minutes:g} min, seed {self.seed}"
 
 
 def plan(
@@ -53,15 +55,17 @@ def plan(
     minutes: Iterable[float],
     seeds: Sequence[int],
     device: str = CPU,
+    variations: Sequence[str] = ("",),
 ) -> list[Run]:
     """List the runs on this machine: corpus by corpus, short ones first."""
     peers, limits, cpu = list(peers), sorted(minutes), processor(machine())
     return [
-        Run(peer, corpus, limit, seed, device, cpu)
+        Run(peer, corpus, limit, seed, device, cpu, variation)
         for corpus in corpora
+        for variation in variations
+        for seed in seeds
         for limit in limits
         for peer in peers
-        for seed in seeds
     ]
 
 
@@ -79,8 +83,9 @@ def read(path: Path) -> list[Row]:
 
 def run_of(row: Mapping[str, Any]) -> Run:
     """Return the run that a row is about."""
-    device = row.get("device", CPU)  # older rows have none
-    return Run(row["peer"], row["corpus"], row["minutes"], row["seed"], device, processor(row["machine"]))
+    device, variation = row.get("device", CPU), row.get("variation", "")  # older rows have none
+    of_machine = device, processor(row["machine"])
+    return Run(row["peer"], row["corpus"], row["minutes"], row["seed"], *of_machine, variation)
 
 
 def processor(machine: Mapping[str, Any]) -> str:
@@ -148,6 +153,7 @@ def perform(
     """
     peer = PEERS[run.peer]
     options = ["--device cuda"] * (run.device != CPU) + [f"--packages {packages}"] * (packages is not None)
+    options += [f"--vary {run.variation}"] * bool(run.variation)
     row: Row = {
         **asdict(run),
         "title": peer.title,

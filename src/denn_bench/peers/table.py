@@ -18,7 +18,8 @@ MIB = 1 << 20
 
 
 def render(rows: Sequence[Row]) -> str:
-    """Return one table per machine, GPUs last."""
+    """Return one table per machine, GPUs last; variations of corpora are for figures."""
+    rows = [row for row in rows if not run_of(row).variation]
     if not rows:
         raise DataError("There are no runs of peers. Start with `denn bench peers run`.")
     machines: dict[tuple[str, str], list[Row]] = {}
