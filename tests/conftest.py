@@ -33,6 +33,22 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # ignored in background s
 
 gc.set_threshold(100_000)  # imported objects stay: scanning them repeatedly took a fifth of the collection time
 
+class NamesFailuresAtOnce:
+    """Writes the name of a test as soon as it fails, so that a run that is killed has named it."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        self.config = config
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        terminal = self.config.pluginmanager.get_plugin("terminalreporter")
+        if report.failed and terminal is not None:
+            terminal.write(f"\n{report.nodeid}: {report.when} failed\n")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.pluginmanager.register(NamesFailuresAtOnce(config))
+
+
 TRANSFORMERS = {"tiny_encoder", "tiny_roberta", "tiny_mpnet", "tiny_distilbert"}  # fixtures, below
 
 
