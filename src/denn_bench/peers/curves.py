@@ -27,7 +27,7 @@ Line = tuple[str, str]  # peer, device
 def curves(rows: Iterable[Row], name: str) -> Drawing:
     """Draw F1 against the values of a variation, as a mean over seeds; of several time limits, the longest."""
     lines: dict[tuple[str, Line], dict[float, list[Row]]] = {}
-    for row in _longest(rows, name):
+    for row in sorted(_longest(rows, name), key=lambda row: list(PEERS).index(row["peer"])):
         run = run_of(row)
         points = lines.setdefault((run.corpus, (run.peer, run.device)), {})
         points.setdefault(float(run.variation.partition("=")[2]), []).append(row)
@@ -41,7 +41,7 @@ def curves(rows: Iterable[Row], name: str) -> Drawing:
             for (of_corpus, line), points in lines.items():
                 if of_corpus == corpus:
                     _draw(panel, line, points, metric, colours[line[0]], 100 if name == "flipped" else 1)
-            panel.set(xlabel=AXES[name], ylabel=label, title=NAMES.get(corpus, corpus), ylim=(0, None))
+            panel.set(xlabel=AXES[name], ylabel=label, title=NAMES.get(corpus, corpus))
             if name != "flipped":
                 panel.set_xscale("log")
         for (of_corpus, (peer, device)), points in lines.items():
@@ -73,4 +73,5 @@ def _draw(panel: Axes, line: Line, points: dict[float, list[Row]], metric: str, 
     label = PEERS[peer].title if device == CPU else f"{PEERS[peer].title}, GPU"
     looks: dict[str, Any] = {"color": colour, "marker": "o", "markersize": 4, "label": label, "capsize": 2}
     dashed = "-" if device == CPU else "--"
-    panel.errorbar([scale * place for place in places], means, yerr=spread, linestyle=dashed, **looks)
+    bars = spread if any(spread) else None
+    panel.errorbar([scale * place for place in places], means, yerr=bars, linestyle=dashed, **looks)
