@@ -33,6 +33,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # ignored in background s
 
 gc.set_threshold(100_000)  # imported objects stay: scanning them repeatedly took a fifth of the collection time
 
+
 class NamesFailuresAtOnce:
     """Writes the name of a test as soon as it fails, so that a run that is killed has named it."""
 
