@@ -14,7 +14,8 @@ import pytest
 
 import denn
 from denn import upgrading
-from denn.backups import back_up, check, restore
+from denn.backup_checks import check
+from denn.backups import back_up, restore
 from denn.errors import DennError
 from denn.progress import Silent
 

@@ -22,7 +22,8 @@ import torch
 from backup_worker import STEPS
 
 from denn import upgrading
-from denn.backups import back_up, check, is_backup, read_manifest
+from denn.backup_checks import check, is_backup, read_manifest
+from denn.backups import back_up
 from denn.progress import Silent
 from denn.stores.embedded.store import EmbeddedStore
 from denn.types import Document

@@ -14,7 +14,8 @@ import torch
 from kinds import everything, vectors
 
 from denn import backups
-from denn.backups import back_up, check, is_backup, read_manifest, restore
+from denn.backup_checks import check, digest_of, is_backup, read_manifest
+from denn.backups import back_up, restore
 from denn.errors import ConflictError, StoreError
 from denn.progress import Silent
 from denn.stores.embedded import index_file, transfer
@@ -429,7 +430,7 @@ def test_a_backup_of_a_newer_format_is_not_restored(path):
     backup = back_up_here(path)
     sql(backup / "store.sqlite", "UPDATE meta SET value = 4 WHERE key = 'format'")
     manifest = json.loads((backup / "backup.json").read_text())
-    manifest["files"]["store.sqlite"] = backups._digest(backup / "store.sqlite")
+    manifest["files"]["store.sqlite"] = digest_of(backup / "store.sqlite")
     (backup / "backup.json").write_text(json.dumps(manifest))
     with EmbeddedStore.open(path) as store:
         store.add(*batch("later"))

@@ -50,7 +50,7 @@ def restore(
 
     Changes since the backup are lost. Stop services that use the datastore first.
     """
-    from denn.backups import read_manifest
+    from denn.backup_checks import read_manifest
     from denn.backups import restore as restore_backup
     from denn.cli.progress import watching
     from denn.cli.show import interruptible
@@ -78,7 +78,7 @@ def check(
     Reads everything: the model's files, and the structure, documents, vectors, history and index of its datastore.
     Exits with code 2 if anything is damaged.
     """
-    from denn.backups import check as check_all
+    from denn.backup_checks import check as check_all
     from denn.cli.progress import watching
     from denn.cli.show import complain
 

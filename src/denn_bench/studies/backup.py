@@ -19,7 +19,8 @@ from typing import Any
 
 import torch
 
-from denn.backups import back_up, check, restore
+from denn.backup_checks import check
+from denn.backups import back_up, restore
 from denn.progress import Silent
 from denn.stores.embedded.store import EmbeddedStore
 from denn.types import Document

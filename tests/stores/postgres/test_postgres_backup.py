@@ -8,7 +8,7 @@ import torch
 from kinds import everything
 from postgres_data import quoted, sql
 
-from denn.backups import check
+from denn.backup_checks import check
 from denn.errors import ConflictError
 from denn.progress import Silent
 from denn.stores.postgres import checking
