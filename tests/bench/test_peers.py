@@ -297,6 +297,14 @@ def test_the_table_shows_the_best_and_what_failed():
     assert "4 runs with seeds 0, 1 on 2 cores of a chip; 2026-11-17; other processes took 12 % of" in text
 
 
+def test_nothing_is_the_best_where_denn_was_not_measured():
+    run = Run("svm", "reuters21578", 5, 0, processor="a chip")
+    rows = [row_of(run, micro_f1=0.8), row_of(replace(run, peer="denn", minutes=1), micro_f1=0.7)]
+    assert "| - | 80.0 / 25.0 |" in render(rows)
+    failed = row_of(replace(run, peer="denn"), failure="out of memory")
+    assert "| - | **80.0** / 25.0 |" in render([*rows, failed])
+
+
 def test_every_machine_has_a_table_and_gpus_come_last():
     run = Run("denn", "reuters21578", 1, 0, processor="a chip")
     rows = [

@@ -120,7 +120,7 @@ class DennNetwork(Classifier):
         labels, count = batch.labels, 2 * len(batch.labels)  # the rest of the pass is padding
         embeddings = self.scaled_embeddings(batch.ids, batch.layout, batch.seeds)[:count]
         logits = self.classify(embeddings)
-        bce = F.binary_cross_entropy_with_logits(logits, labels.repeat_interleave(2, dim=0).to(logits.dtype))
+        bce = self.classification_loss(logits, labels.repeat_interleave(2, dim=0))
         both = F.normalize(torch.cat([embeddings[0::2], embeddings[1::2]]), dim=1)
         both = share.gather(both.view(2, len(labels), -1), dim=1).flatten(0, 1)  # (2N,d)
         losses = CONTRASTS[p.loss](both @ both.T, share.gather(labels), p.temperature)

@@ -121,9 +121,13 @@ class Network(nn.Module):
     recordable: ClassVar[bool] = True  # whether `loss` is pure device work that reads no values on the CPU
 
     def loss(self, batch: Batch) -> Tensor:
-        """Return the mean loss of a batch: by default binary cross-entropy, as the mean over texts and labels."""
-        logits = self(batch.ids, batch.layout, batch.seeds)[: len(batch.labels)]
-        return F.binary_cross_entropy_with_logits(logits.float(), batch.labels.float())
+        """Return the mean loss of a batch: by default that of its labels alone."""
+        return self.classification_loss(self(batch.ids, batch.layout, batch.seeds)[: len(batch.labels)], batch.labels)
+
+    def classification_loss(self, logits: Tensor, labels: Tensor) -> Tensor:
+        """Return the loss of (n,L) logits and bool labels: binary cross-entropy, as the mean over texts and labels."""
+        logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
+        return F.binary_cross_entropy_with_logits(logits, labels.to(logits.dtype))
 
     def infer(self, ids: Tensor, layout: Layout) -> dict[str, Tensor]:
         """Return (n,L) scores of packed texts in [0,1]: `final`, and other parts by name."""

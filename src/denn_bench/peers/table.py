@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Iterable, Sequence
 from statistics import fmean
@@ -30,7 +31,10 @@ def render(rows: Sequence[Row]) -> str:
 
 
 def _table(rows: Sequence[Row]) -> str:
-    """Return a table by corpus, with the best micro-F1 of each time limit in bold, and failures below it."""
+    """Return a table by corpus, with the best micro-F1 of each time limit in bold, and failures below it.
+
+    Nothing is bold where denn was not measured, but was with another time limit.
+    """
     limits = sorted({row["minutes"] for row in rows})
     f1 = [f"F1 after {limit:g} min" for limit in limits]
     head = ["Corpus", "System", *f1, "trained in s", "texts/s", "memory MiB", "disk MiB"]
@@ -61,8 +65,11 @@ def at(rows: Iterable[Row], limit: float) -> list[Row]:
 
 
 def _best(rows: Sequence[Row], limit: float) -> float:
-    of_peers = [at([row for row in rows if row["peer"] == peer], limit) for peer in {row["peer"] for row in rows}]
-    return max((_mean(found, "micro_f1") for found in map(_done, of_peers) if found), default=0.0)
+    """Return the best micro-F1 of a time limit; infinity, so that none is the best, if denn is missing there."""
+    of_peers = {peer: at([row for row in rows if row["peer"] == peer], limit) for peer in {row["peer"] for row in rows}}
+    if of_peers.get("denn") == []:
+        return math.inf
+    return max((_mean(found, "micro_f1") for found in map(_done, of_peers.values()) if found), default=0.0)
 
 
 def _done(rows: Iterable[Row]) -> list[Row]:

@@ -19,6 +19,7 @@ import json
 import statistics
 import tempfile
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -46,12 +47,18 @@ KEY = ("corpus", "recipe", "encoder", "settings", "seed")
 
 
 def train(
-    corpus: Corpus, recipe: str | None, name: str, settings: dict[str, Any], neighbours: bool, kept: Path | None
+    corpus: Corpus,
+    recipe: str | None,
+    name: str,
+    settings: dict[str, Any],
+    neighbours: bool,
+    kept: Path | None,
+    kind: type[DENN] = DENN,
 ) -> dict[str, Any]:
     """Train once and return the result."""
     _, written = ("denn", {}) if recipe is None else read_recipe(RECIPES / name / f"{recipe}.toml")
     made = make_recipe("denn", {**written, "checkpoint_seconds": 1e9, **settings})
-    method, begun = DENN(made.parameters), time.monotonic()
+    method, begun = kind(made.parameters), time.monotonic()
     with tempfile.TemporaryDirectory() as folder:
         facts: Any = method.fit(corpus, Path(folder), Silent(), Clock()).facts
     seconds = time.monotonic() - begun
@@ -105,23 +112,24 @@ def votes_of(similarity: Tensor, rows: Tensor, stored: Tensor, temperature: floa
     return torch.cat([vote(one[None], stored[row][None].float(), temperature) for one, row in pairs])
 
 
-def run(a: argparse.Namespace) -> None:
-    """Train with every seed that has no line yet."""
+def run(a: argparse.Namespace, variant: Mapping[str, str] | None = None, kind: type[DENN] = DENN) -> None:
+    """Train with every seed that has no line yet; `variant` says in its line how `kind` differs from DENN."""
     corpus = lookup(CORPORA, a.corpus, "corpus")(a.data / FOLDERS.get(a.corpus, a.corpus))
     known = [json.loads(line) for line in a.out.read_text().splitlines()] if a.out.exists() else []
     encoder = {} if a.encoder is None else {"encoder": str(a.encoder)}
+    variant = variant or {}
     for seed in a.seeds:
         about = {"corpus": a.corpus, "recipe": a.recipe, "encoder": Path(a.encoder or "").name or None}
-        about |= {"settings": parse_settings(a.set), "seed": seed}
-        if any(all(line[key] == about[key] for key in KEY) for line in known):
+        about |= {"settings": parse_settings(a.set), "seed": seed, **variant}
+        if any(all(line.get(key) == about[key] for key in (*KEY, *variant)) for line in known):
             continue
         kept = a.scores and a.scores / f"{a.corpus}-{a.recipe or 'defaults'}-{about['encoder'] or 'own'}-{seed}"
         settings = {**encoder, **about["settings"], "seed": seed}
-        found = train(corpus, a.recipe, a.corpus, settings, a.neighbours, kept)
+        found = train(corpus, a.recipe, a.corpus, settings, a.neighbours, kept, kind)
         with a.out.open("a") as file:
             file.write(json.dumps({**about, **found, "machine": machine()}) + "\n")
         shown = {key: found[key] for key in ("steps", "collapses", "seconds", "systems")}
-        print(a.corpus, a.recipe, about["encoder"], about["settings"], seed, shown, flush=True)
+        print(*about.values(), shown, flush=True)
         if torch.cuda.is_available():
             torch.cuda.empty_cache()
 

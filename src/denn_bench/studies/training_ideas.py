@@ -1,0 +1,142 @@
+r"""Ideas for training the classifier, one at a time, outside the product.
+
+    python -m denn_bench.studies.training_ideas DATA --corpus eurlex57k --recipe denn-tuned --encoder minilm \
+        --set alpha=0 --set epochs=8 --ideas zlpr names --scores SCORES --out results/training-ideas.jsonl
+
+Trains DENN's network as `denn_bench.studies.stability` does, with each idea and without any (`none`), and writes a line
+for each run. `--scores` saves the scores of each run in SCORES/IDEA for `denn bench combine`.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from denn.encoders.tokens import Tokens
+from denn.encoders.transformer import TransformerEncoder
+from denn.methods.contrastive import DennNetwork
+from denn.methods.denn import DENN
+from denn.protocols import Progress
+from denn.registry import CORPORA
+from denn.types import Corpus
+from denn_bench.studies.stability import run
+
+CHARACTERS = 7  # per token, as most texts have
+
+
+class Zlpr(DennNetwork):
+    """ZLPR (Su et al., 2022): every given label above zero, every other one below."""
+
+    def classification_loss(self, logits: Tensor, labels: Tensor) -> Tensor:
+        """Return the mean of log(1 + Σ_{l∉Y} exp(s_l)) + log(1 + Σ_{l∈Y} exp(−s_l)), over the number of labels."""
+        return zlpr(logits.float(), labels).mean() / labels.shape[1]
+
+
+class Asymmetric(DennNetwork):
+    """The asymmetric loss (Ben-Baruch et al., 2021): easy absent labels count less."""
+
+    def classification_loss(self, logits: Tensor, labels: Tensor) -> Tensor:
+        """Return the mean over texts and labels."""
+        return asymmetric(logits.float(), labels).mean() / labels.shape[1]
+
+
+class NameStart(DennNetwork):
+    """The head starts at the embeddings of the labels' names."""
+
+    names: Sequence[str] = ()
+
+    def prepare(self, corpus: Corpus) -> None:
+        """Remember the names."""
+        self.names = corpus.labels.names
+
+    @torch.no_grad()
+    def start(self, tokens: Tokens, labels: Tensor, parameters: Any, progress: Progress, sampled: int) -> None:
+        """Turn each label's weights towards its name, as long as before, and keep the mean score of the documents."""
+        with torch.enable_grad():
+            super().start(tokens, labels, parameters, progress, sampled)
+        encode = self.encoder.encode
+        names = encode(self.tokenize([name.replace("_", " ") for name in self.names]))
+        rows = F.normalize(names - names.mean(0), dim=1) * self.head.weight.norm(dim=1).mean().cpu()
+        centre = float(self.scale) * encode(tokens.first(sampled)).mean(0)
+        self.head.weight.copy_(rows)
+        self.head.bias -= (rows @ centre).to(self.head.bias.device)
+
+
+class BothEnds(DennNetwork):
+    """Longer texts are cut in the middle instead of at the end."""
+
+    def tokenize(self, texts: Sequence[str]) -> Tokens:
+        """Replace the second half of a text that was cut by its last tokens."""
+        found, encoder = super().tokenize(texts), self.encoder
+        encoder.tokenizer.no_truncation()
+        for row in (found.lengths == encoder.max_length).nonzero().flatten().tolist():
+            ending = encoder.tokenizer.encode(texts[row][-encoder.max_length * CHARACTERS :]).ids[1:]
+            last, end = ending[-(encoder.max_length // 2) :], int(found.offsets[row + 1])
+            found.flat[end - len(last) : end] = torch.tensor(last, dtype=found.flat.dtype)
+        return found
+
+
+IDEAS: dict[str, type[DennNetwork]] = {
+    "none": DennNetwork,
+    "zlpr": Zlpr,
+    "asymmetric": Asymmetric,
+    "names": NameStart,
+    "both-ends": BothEnds,
+}
+
+
+def method(idea: str) -> type[DENN]:
+    """Return DENN with the network of an idea."""
+
+    class WithIdea(DENN):
+        def make(self, encoder: TransformerEncoder, labels: int) -> DennNetwork:
+            return IDEAS[idea](encoder, labels, self.parameters)
+
+    return WithIdea
+
+
+def zlpr(logits: Tensor, labels: Tensor) -> Tensor:
+    """Return the (n,) ZLPR losses of (n,L) logits and bool labels."""
+
+    def log_of_one_and(values: Tensor) -> Tensor:
+        return F.pad(values, (1, 0)).logsumexp(1)
+
+    others = log_of_one_and(logits.masked_fill(labels, -torch.inf))
+    return others + log_of_one_and((-logits).masked_fill(~labels, -torch.inf))
+
+
+def asymmetric(logits: Tensor, labels: Tensor, focus: float = 4.0, margin: float = 0.05) -> Tensor:
+    """Return the (n,) asymmetric losses of (n,L) logits and bool labels.
+
+    −Σ_{l∈Y} log p_l − Σ_{l∉Y} q_l^γ log(1 − q_l), q_l = max(p_l − m, 0)
+    """
+    shifted = (torch.sigmoid(logits) - margin).clamp(min=0)
+    return torch.where(labels, F.softplus(-logits), -(shifted**focus) * torch.log1p(-shifted)).sum(1)
+
+
+def main() -> None:
+    """Train with every idea."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("data", type=Path, help="folder with all corpora")
+    parser.add_argument("--corpus", choices=sorted(CORPORA), required=True)
+    parser.add_argument("--recipe", help="recipe of the corpus; default: the method's defaults")
+    parser.add_argument("--encoder", help="name or folder; default: the recipe's, or the method's default")
+    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="parameter of the method")
+    parser.add_argument("--ideas", nargs="+", choices=IDEAS, default=list(IDEAS))
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0])
+    parser.add_argument("--scores", type=Path, metavar="FOLDER", help="folder to save the scores of every text in")
+    parser.add_argument("--out", type=Path, required=True)
+    a = parser.parse_args()
+    for idea in a.ideas:
+        given = {**vars(a), "neighbours": True, "scores": a.scores and a.scores / idea}
+        run(argparse.Namespace(**given), {"idea": idea}, method(idea))
+
+
+if __name__ == "__main__":
+    main()
