@@ -297,7 +297,7 @@ def test_the_table_shows_the_best_and_what_failed():
     assert "4 runs with seeds 0, 1 on 2 cores of a chip; 2026-11-17; other processes took 12 % of" in text
 
 
-def test_nothing_is_the_best_where_denn_was_not_measured():
+def test_nothing_is_bold_at_a_limit_that_denn_lacks():
     run = Run("svm", "reuters21578", 5, 0, processor="a chip")
     rows = [row_of(run, micro_f1=0.8), row_of(replace(run, peer="denn", minutes=1), micro_f1=0.7)]
     assert "| - | 80.0 / 25.0 |" in render(rows)

@@ -8,6 +8,8 @@ import pytest
 import torch
 
 from denn import registry
+from denn.config import make_recipe
+from denn.progress import Silent
 from denn_bench.studies import training_ideas
 from denn_bench.studies.training_ideas import IDEAS, asymmetric, zlpr
 
@@ -39,6 +41,42 @@ def test_the_asymmetric_loss_is_its_definition(logits, labels):
         assert float(found) == pytest.approx(expected)
 
 
+@pytest.fixture
+def network(tiny_encoder, tiny_corpus):
+    """Make the network of an idea for the tiny corpus."""
+    settings = {"encoder": str(tiny_encoder), "max_length": 8, "alpha": 0, "precision": "float32", "device": "cpu"}
+    parameters = make_recipe("denn", settings).parameters
+
+    def make(idea):
+        made = IDEAS[idea](parameters.new_encoder(tiny_corpus), len(tiny_corpus.labels), parameters)
+        made.prepare(tiny_corpus)
+        return made
+
+    return make
+
+
+def test_both_ends_keeps_the_last_tokens_of_long_texts(network):
+    both, texts = network("both-ends"), ["match goal team vote law tax bank stock", "goal"]
+    both.encoder.tokenizer.no_truncation()
+    whole = [both.encoder.tokenizer.encode(text).ids for text in texts]
+    long, short = (part.tolist() for part in torch.split(both.tokenize(texts).flat, [8, len(whole[1])]))
+    assert len(whole[0]) > 8 and long == whole[0][:4] + whole[0][-4:]
+    assert short == whole[1]
+
+
+def test_the_head_starts_at_the_label_names(network, tiny_corpus):
+    made = network("names")
+    tokens = made.tokenize([document.text for document in tiny_corpus.train])
+    labels = tiny_corpus.labels.matrix(tiny_corpus.train)
+    made.start(tokens, labels, made.settings, Silent(), len(tokens))
+    names = made.encoder.encode(made.tokenize(list(tiny_corpus.labels.names)))
+    centred = names - names.mean(0)
+    assert torch.cosine_similarity(made.head.weight, centred).min() > 0.999
+    mean = made.scale * made.encoder.encode(tokens).mean(0)
+    shares = labels.float().mean(0).clamp(min=0.5 / len(labels))
+    assert made.head(mean).allclose(torch.logit(shares), atol=1e-4)
+
+
 def test_every_idea_trains(tiny_corpus, tiny_encoder, tmp_path, monkeypatch):
     monkeypatch.setitem(registry.CORPORA.own, "tiny", f"{__name__}:load")
     monkeypatch.setattr(sys.modules[__name__], "load", lambda folder: tiny_corpus, raising=False)
@@ -54,4 +92,4 @@ def test_every_idea_trains(tiny_corpus, tiny_encoder, tmp_path, monkeypatch):
     assert [row["idea"] for row in rows] == list(IDEAS)
     without, *others = [row["systems"] for row in rows]
     assert all(other != without for other in others)
-    assert (tmp_path / "scores" / "zlpr" / f"tiny-defaults-{tiny_encoder.name}-0" / "valid.npz").exists()
+    assert (tmp_path / "scores" / f"tiny-defaults-{tiny_encoder.name}-zlpr-0" / "valid.npz").exists()

@@ -120,11 +120,11 @@ class DennNetwork(Classifier):
         labels, count = batch.labels, 2 * len(batch.labels)  # the rest of the pass is padding
         embeddings = self.scaled_embeddings(batch.ids, batch.layout, batch.seeds)[:count]
         logits = self.classify(embeddings)
-        bce = self.classification_loss(logits, labels.repeat_interleave(2, dim=0))
+        classified = self.classification_loss(logits, labels.repeat_interleave(2, dim=0))
         both = F.normalize(torch.cat([embeddings[0::2], embeddings[1::2]]), dim=1)
         both = share.gather(both.view(2, len(labels), -1), dim=1).flatten(0, 1)  # (2N,d)
         losses = CONTRASTS[p.loss](both @ both.T, share.gather(labels), p.temperature)
-        loss = bce + p.alpha * share.own(losses.view(2, -1), dim=1).mean()
+        loss = classified + p.alpha * share.own(losses.view(2, -1), dim=1).mean()
         if p.consistency:
             loss = loss + p.consistency * disagreement(logits[0::2], logits[1::2])
         return loss

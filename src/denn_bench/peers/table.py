@@ -33,7 +33,7 @@ def render(rows: Sequence[Row]) -> str:
 def _table(rows: Sequence[Row]) -> str:
     """Return a table by corpus, with the best micro-F1 of each time limit in bold, and failures below it.
 
-    Nothing is bold where denn was not measured, but was with another time limit.
+    If denn was measured with other time limits only, nothing is bold.
     """
     limits = sorted({row["minutes"] for row in rows})
     f1 = [f"F1 after {limit:g} min" for limit in limits]
@@ -65,7 +65,7 @@ def at(rows: Iterable[Row], limit: float) -> list[Row]:
 
 
 def _best(rows: Sequence[Row], limit: float) -> float:
-    """Return the best micro-F1 of a time limit; infinity, so that none is the best, if denn is missing there."""
+    """Return the best micro-F1 of a time limit; infinity, so that nothing is bold, if denn has other limits only."""
     of_peers = {peer: at([row for row in rows if row["peer"] == peer], limit) for peer in {row["peer"] for row in rows}}
     if of_peers.get("denn") == []:
         return math.inf

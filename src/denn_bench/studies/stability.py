@@ -19,7 +19,6 @@ import json
 import statistics
 import tempfile
 import time
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -43,7 +42,7 @@ from denn_bench.witness_scores import WitnessScores
 RECIPES = Path(__file__).parents[3] / "recipes"
 FOLDERS = {"aapd": "aapd_recon", "aapd-extra": "aapd_recon", "amazon531": "amazon531_subset"}  # others: their own name
 METRICS = ("micro_f1", "macro_f1")
-KEY = ("corpus", "recipe", "encoder", "settings", "seed")
+KEY = ("corpus", "recipe", "encoder", "settings", "seed", "idea")
 
 
 def train(
@@ -112,18 +111,18 @@ def votes_of(similarity: Tensor, rows: Tensor, stored: Tensor, temperature: floa
     return torch.cat([vote(one[None], stored[row][None].float(), temperature) for one, row in pairs])
 
 
-def run(a: argparse.Namespace, variant: Mapping[str, str] | None = None, kind: type[DENN] = DENN) -> None:
-    """Train with every seed that has no line yet; `variant` says in its line how `kind` differs from DENN."""
+def run(a: argparse.Namespace, idea: str | None = None, kind: type[DENN] = DENN) -> None:
+    """Train with every seed that has no line yet; `idea` says how `kind` differs from DENN."""
     corpus = lookup(CORPORA, a.corpus, "corpus")(a.data / FOLDERS.get(a.corpus, a.corpus))
     known = [json.loads(line) for line in a.out.read_text().splitlines()] if a.out.exists() else []
     encoder = {} if a.encoder is None else {"encoder": str(a.encoder)}
-    variant = variant or {}
     for seed in a.seeds:
         about = {"corpus": a.corpus, "recipe": a.recipe, "encoder": Path(a.encoder or "").name or None}
-        about |= {"settings": parse_settings(a.set), "seed": seed, **variant}
-        if any(all(line.get(key) == about[key] for key in (*KEY, *variant)) for line in known):
+        about |= {"settings": parse_settings(a.set), "seed": seed, **({"idea": idea} if idea else {})}
+        if any(all(line.get(key) == about.get(key) for key in KEY) for line in known):
             continue
-        kept = a.scores and a.scores / f"{a.corpus}-{a.recipe or 'defaults'}-{about['encoder'] or 'own'}-{seed}"
+        name = [a.corpus, a.recipe or "defaults", about["encoder"] or "own", *([idea] if idea else []), str(seed)]
+        kept = a.scores and a.scores / "-".join(name)
         settings = {**encoder, **about["settings"], "seed": seed}
         found = train(corpus, a.recipe, a.corpus, settings, a.neighbours, kept, kind)
         with a.out.open("a") as file:
@@ -140,6 +139,7 @@ def table(path: Path) -> None:
     for line in path.read_text().splitlines():
         one = json.loads(line)
         settings = ", ".join(f"{key} {value}" for key, value in one["settings"].items())
+        settings += f", idea: {one['idea']}" if "idea" in one else ""
         for system in one["systems"]:
             key = (one["corpus"], one["recipe"] or "defaults", one["parameters"]["encoder"], settings, system)
             groups.setdefault(key, []).append(one)

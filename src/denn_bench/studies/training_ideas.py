@@ -4,7 +4,7 @@ r"""Ideas for training the classifier, one at a time, outside the product.
         --set alpha=0 --set epochs=8 --ideas zlpr names --scores SCORES --out results/training-ideas.jsonl
 
 Trains DENN's network as `denn_bench.studies.stability` does, with each idea and without any (`none`), and writes a line
-for each run. `--scores` saves the scores of each run in SCORES/IDEA for `denn bench combine`.
+for each run. `--scores` saves the scores of every run for `denn bench combine`.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from denn.registry import CORPORA
 from denn.types import Corpus
 from denn_bench.studies.stability import run
 
-CHARACTERS = 7  # per token, as most texts have
+CHARACTERS = 7  # per token; most texts have fewer
 
 
 class Zlpr(DennNetwork):
@@ -57,7 +57,7 @@ class NameStart(DennNetwork):
 
     @torch.no_grad()
     def start(self, tokens: Tokens, labels: Tensor, parameters: Any, progress: Progress, sampled: int) -> None:
-        """Turn each label's weights towards its name, as long as before, and keep the mean score of the documents."""
+        """Point each label's weights at its name, with their former mean length; the mean document scores the bias."""
         with torch.enable_grad():
             super().start(tokens, labels, parameters, progress, sampled)
         encode = self.encoder.encode
@@ -134,8 +134,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True)
     a = parser.parse_args()
     for idea in a.ideas:
-        given = {**vars(a), "neighbours": True, "scores": a.scores and a.scores / idea}
-        run(argparse.Namespace(**given), {"idea": idea}, method(idea))
+        run(argparse.Namespace(**vars(a), neighbours=True), idea, method(idea))
 
 
 if __name__ == "__main__":
