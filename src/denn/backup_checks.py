@@ -67,20 +67,19 @@ def _damage_of(model: Path) -> list[str]:
 
 
 def _check_store(address: str | Path, progress: Progress, model: Path | None = None) -> Findings:
-    found = address
-    kind = kind_of(found)
+    kind = kind_of(address)
     if kind == "postgres":
         from denn.stores.postgres.checking import check as check_tables
 
-        findings = check_tables(str(found))
+        findings = check_tables(str(address))
     elif kind == "embedded":
-        if not Path(found).is_file():
-            raise StoreError(f"there is neither a datastore nor a backup at {found}. Check the path.")
-        findings = checked(Path(found), progress)
-        if model is not None and not findings.problems and not has_labels_of(model, Path(found)):
+        if not Path(address).is_file():
+            raise StoreError(f"there is neither a datastore nor a backup at {address}. Check the path.")
+        findings = checked(Path(address), progress)
+        if model is not None and not findings.problems and not has_labels_of(model, Path(address)):
             findings.problem(f"the labels of the datastore do not match those of {model}")
     else:
-        raise StoreError(f"denn cannot check the datastore {found}, only files and PostgreSQL databases.")
+        raise StoreError(f"denn cannot check the datastore {address}, only files and PostgreSQL databases.")
     return findings
 
 

@@ -54,7 +54,7 @@ def attempt(work: Work, number: int, partition: Any) -> Done:
             if not isinstance(error, UnavailableError) and not isinstance(error.__cause__, OSError):
                 return Done(number, error=str(error))
             sentence = str(error)
-        except Exception as error:
+        except Exception as error:  # of a model, a reader or the file system; the partition fails, not the run
             log.debug("a partition failed", exc_info=True)
             sentence = f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else 'no message'}"
         if tries_left:

@@ -18,7 +18,7 @@ def main(count: int, folder: Path, created: str, address: str) -> None:
         check_served(folder, created, address)
         with load(folder) as model:
             lines.say(suspects=[as_row(one) for one in model.audit(count=count, progress=lines)])
-    except Exception as error:
+    except Exception as error:  # the service reports any error of this process
         lines.fail(error)
 
 

@@ -118,11 +118,11 @@ def run(a: argparse.Namespace, idea: str | None = None, kind: type[DENN] = DENN)
     encoder = {} if a.encoder is None else {"encoder": str(a.encoder)}
     for seed in a.seeds:
         about = {"corpus": a.corpus, "recipe": a.recipe, "encoder": Path(a.encoder or "").name or None}
-        about |= {"settings": parse_settings(a.set), "seed": seed, **({"idea": idea} if idea else {})}
-        if any(all(line.get(key) == about.get(key) for key in KEY) for line in known):
+        about |= {"settings": parse_settings(a.set), "seed": seed, "idea": idea}
+        if any(all(line.get(key) == about.get(key) for key in KEY) for line in known):  # older lines have no idea
             continue
-        name = [a.corpus, a.recipe or "defaults", about["encoder"] or "own", *([idea] if idea else []), str(seed)]
-        kept = a.scores and a.scores / "-".join(name)
+        name = (a.corpus, a.recipe or "defaults", about["encoder"] or "own", idea, str(seed))
+        kept = a.scores and a.scores / "-".join(filter(None, name))
         settings = {**encoder, **about["settings"], "seed": seed}
         found = train(corpus, a.recipe, a.corpus, settings, a.neighbours, kept, kind)
         with a.out.open("a") as file:
@@ -139,7 +139,7 @@ def table(path: Path) -> None:
     for line in path.read_text().splitlines():
         one = json.loads(line)
         settings = ", ".join(f"{key} {value}" for key, value in one["settings"].items())
-        settings += f", idea: {one['idea']}" if "idea" in one else ""
+        settings += f", idea: {one['idea']}" if one.get("idea") else ""
         for system in one["systems"]:
             key = (one["corpus"], one["recipe"] or "defaults", one["parameters"]["encoder"], settings, system)
             groups.setdefault(key, []).append(one)
@@ -159,20 +159,25 @@ def _spread(values: list[float]) -> str:
     return f"{statistics.mean(values):.1f}" + (f" ± {statistics.stdev(values):.1f}" if len(values) > 1 else "")
 
 
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options that say what to train and where to write."""
+    parser.add_argument("data", type=Path, help="folder with all corpora")
+    parser.add_argument("--corpus", choices=sorted(CORPORA), required=True)
+    parser.add_argument("--recipe", help="recipe of the corpus; default: the method's defaults")
+    parser.add_argument("--encoder", help="name or folder; default: the recipe's, or the method's default")
+    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="parameter of the method")
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0])
+    parser.add_argument("--scores", type=Path, metavar="FOLDER", help="folder to save the scores of every text in")
+    parser.add_argument("--out", type=Path, required=True)
+
+
 def main() -> None:
     """Run or show."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     commands = parser.add_subparsers(dest="command", required=True)
     running = commands.add_parser("run", help="train with some seeds")
-    running.add_argument("data", type=Path, help="folder with all corpora")
-    running.add_argument("--corpus", choices=sorted(CORPORA), required=True)
-    running.add_argument("--recipe", help="recipe of the corpus; default: the method's defaults")
-    running.add_argument("--encoder", help="name or folder; default: the recipe's, or the method's default")
-    running.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="parameter of the method")
-    running.add_argument("--seeds", type=int, nargs="+", default=[0])
+    add_options(running)
     running.add_argument("--neighbours", action="store_true", help="also score with neighbours, λ and the average")
-    running.add_argument("--scores", type=Path, metavar="FOLDER", help="folder to save the scores of every text in")
-    running.add_argument("--out", type=Path, required=True)
     showing = commands.add_parser("table", help="show the results of all runs")
     showing.add_argument("records", type=Path)
     a = parser.parse_args()

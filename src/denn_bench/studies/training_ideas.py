@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -23,9 +22,8 @@ from denn.encoders.transformer import TransformerEncoder
 from denn.methods.contrastive import DennNetwork
 from denn.methods.denn import DENN
 from denn.protocols import Progress
-from denn.registry import CORPORA
 from denn.types import Corpus
-from denn_bench.studies.stability import run
+from denn_bench.studies.stability import add_options, run
 
 CHARACTERS = 7  # per token; most texts have fewer
 
@@ -123,15 +121,8 @@ def asymmetric(logits: Tensor, labels: Tensor, focus: float = 4.0, margin: float
 def main() -> None:
     """Train with every idea."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("data", type=Path, help="folder with all corpora")
-    parser.add_argument("--corpus", choices=sorted(CORPORA), required=True)
-    parser.add_argument("--recipe", help="recipe of the corpus; default: the method's defaults")
-    parser.add_argument("--encoder", help="name or folder; default: the recipe's, or the method's default")
-    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="parameter of the method")
+    add_options(parser)
     parser.add_argument("--ideas", nargs="+", choices=IDEAS, default=list(IDEAS))
-    parser.add_argument("--seeds", type=int, nargs="+", default=[0])
-    parser.add_argument("--scores", type=Path, metavar="FOLDER", help="folder to save the scores of every text in")
-    parser.add_argument("--out", type=Path, required=True)
     a = parser.parse_args()
     for idea in a.ideas:
         run(argparse.Namespace(**vars(a), neighbours=True), idea, method(idea))
