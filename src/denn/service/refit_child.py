@@ -80,7 +80,7 @@ def main(folder: Path, force: bool, created: str, address: str) -> None:
         check_served(folder, created, address)
         outcome = refit_locked(folder, force=force, progress=lines)
         lines.say(taken=outcome.taken, facts=outcome.facts)
-    except Exception as error:
+    except Exception as error:  # the service reports any error of this process
         lines.fail(error)
 
 

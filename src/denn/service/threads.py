@@ -48,6 +48,6 @@ class BriefThreads:
 def _do(work: Callable[[], Result], found: Future[Result]) -> None:
     try:
         found.set_result(work())
-    except BaseException as error:
+    except BaseException as error:  # whoever waits for the result gets it
         found.set_exception(error)
         del work, found  # break the reference cycle with the error's frames

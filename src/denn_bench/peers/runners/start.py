@@ -38,7 +38,7 @@ def main() -> None:
     sys.path.append(str(Path(__file__).parents[1]))
     try:
         perform(asked, len(cores))
-    except Exception as error:
+    except Exception as error:  # another package may raise anything; the row of this run names it
         first = (str(error).strip().splitlines() or ["no message"])[0]
         (asked.out / "failure.txt").write_text(f"{type(error).__name__}: {first}", encoding="utf-8")
         traceback.print_exc()
