@@ -94,6 +94,17 @@ def test_gradients_are_those_of_the_model_itself(folder):
         torch.testing.assert_close(gradient, expected[name], rtol=1e-4, atol=1e-5, msg=lambda m, n=name: f"{n}: {m}")
 
 
+def test_new_weights_change_the_position_bias_in_place(tiny_mpnet):
+    """A step recorded as a CUDA graph reads the bias where it was, after a rollback too."""
+    encoder = load(tiny_mpnet)
+    bias = encoder._position_bias()
+    place, before = bias.data_ptr(), bias.clone()
+    encoder.model.load_state_dict({name: 2 * weight for name, weight in encoder.model.state_dict().items()})
+    again = encoder._position_bias()
+    assert again.data_ptr() == place
+    torch.testing.assert_close(again, 2 * before)
+
+
 @pytest.mark.parametrize("biased", [False, True])
 def test_the_padded_attention_of_accelerators_equals_that_by_length(biased):
     generator = torch.Generator().manual_seed(0)

@@ -53,7 +53,7 @@ class TransformerEncoder(nn.Module):
         self.frozen_layers: int | None = None  # lowest ones, with the embeddings; None: everything can be trained
         self._prepared: tuple[torch.dtype, list[Layer]] | None = None
         self._quantised: list[QuantisedLayer] | None = None
-        self._bias: tuple[object, Tensor] | None = None
+        self._bias: tuple[tuple[object, ...], Tensor] | None = None
         if model.config.model_type == "mpnet":
             if model.config.num_attention_heads * self.max_length**2 > MOST_BIAS:
                 raise EncoderError(f"{self.max_length} tokens are too many for MPNet. Set max_length=512.")
@@ -321,5 +321,8 @@ class TransformerEncoder(nn.Module):
             with torch.inference_mode(False), torch.no_grad():  # training uses it too
                 longest = torch.empty(1, self.max_length, 0, device=self.device)
                 bias = self.model.encoder.compute_position_bias(longest)[0]  # (heads, longest, longest)
-                kept = self._bias = made_of, packed.prepare_bias(bias, self.dtype, self.kernels)
+                prepared = packed.prepare_bias(bias, self.dtype, self.kernels)
+                if kept is not None and kept[0][1:] == made_of[1:]:
+                    prepared = kept[1].copy_(prepared)  # in place: recorded CUDA graphs read this memory
+                kept = self._bias = made_of, prepared
         return kept[1]
