@@ -86,6 +86,33 @@ def test_the_svm_keeps_many_labels_apart(tmp_path):
     assert scores.argmax(1).tolist() == list(range(300))
 
 
+@pytest.mark.parametrize(
+    ("seconds", "each", "overhead", "portions"),
+    [
+        (1000, 0.001, 1.0, [64, 256, 680]),  # time for all
+        (100, 0.1, 0.0, [64, 256, 544]),  # 68 s are left after 320; 80 % of them for the last portion
+        (10, 0.1, 2.0, [64, 9]),  # the first portion took 8.4 of 10 s
+        (5, 0.1, 0.0, [64]),  # even the first took too long
+    ],
+)
+def test_documents_are_added_in_growing_portions_while_time_lasts(
+    monkeypatch, tmp_path, seconds, each, overhead, portions
+):
+    now, sizes = [0.0], []
+    monkeypatch.setattr(contract.time, "time", lambda: now[0])
+    documents = [contract.Document(str(number), ()) for number in range(1000)]
+    job = contract.Job((), documents, [], [], seconds, 0.0, 0, 1, tmp_path, tmp_path)
+    added = []
+
+    def add(some):
+        now[0] += overhead + each * len(some)
+        sizes.append(len(some))
+        added.extend(some)
+
+    assert contract.add_in_portions(job, add) == sum(portions) == len(set(added))
+    assert sizes == portions
+
+
 def test_runners_see_no_test_labels(data, tiny_corpus):
     rows = [json.loads(line) for line in (data / "test.jsonl").read_text().splitlines()]
     assert [row for row in rows if "labels" in row] == [] and len(rows) == len(tiny_corpus.test)

@@ -2,40 +2,31 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from .contract import SAFETY, Document, Job, Matrix, Trained, spread
+from .contract import Document, Job, Matrix, Trained, add_in_portions, spread
 
 PACKAGES = ("torch==2.13.0", "adaptive-classifier==0.3.1", "transformers==4.57.6", "numpy==2.4.6")
-TRIALS = 16, 64  # documents; the difference in time is the cost of documents, the rest is training the head
 
 
 def train(job: Job) -> Trained:
-    """Add as many documents as the measured speed allows: two small samples to measure it, then the rest."""
+    """Add as many documents as the measured speed allows, in growing portions."""
     from adaptive_classifier import MultiLabelAdaptiveClassifier
 
     _limit_threads(job.cores)
     classifier = MultiLabelAdaptiveClassifier(str(job.encoder), seed=job.seed)
 
-    def add(documents: Sequence[Document]) -> float:
-        begun = time.time()
+    def add(documents: Sequence[Document]) -> None:
         classifier.add_examples(
             [document.text or " " for document in documents],
             [[str(column) for column in document.labels] for document in documents],
         )
-        return time.time() - begun
 
-    tried = job.sample(sum(TRIALS))
-    small, large = add(tried[: TRIALS[0]]), add(tried[TRIALS[0] :])
-    pace = max((large - small) / (TRIALS[1] - TRIALS[0]), 1e-4)
-    documents = job.sample(len(tried) + int(SAFETY * max(job.left() - small, 0) / pace))
-    if len(documents) > len(tried):
-        add(documents[len(tried) :])
+    added = add_in_portions(job, add)
     classifier.save(str(job.folder), include_onnx=False)
     columns = sorted(int(name) for name in classifier.label_to_id)
 
@@ -53,9 +44,8 @@ def train(job: Job) -> Trained:
         decided[empty, scores[empty].argmax(axis=1)] = True
         return decided
 
-    complete = len(documents) == len(job.train)
     packages = ["adaptive-classifier", "transformers", "torch"]
-    return Trained(score, len(documents), "fewer documents", complete, packages, own)
+    return Trained(score, added, "fewer documents", added == len(job.train), packages, own)
 
 
 def _limit_threads(cores: int) -> None:

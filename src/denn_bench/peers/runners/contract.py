@@ -17,6 +17,7 @@ Matrix = npt.NDArray[np.float32]  # (texts, labels)
 NEVER = -1e4  # score of a label that the peer did not learn, below every other score
 WARM_UP, TRIAL = 64, 10  # 1/64 of the documents for warm-up, 1/10 to measure the speed
 SAFETY = 0.8  # share of the remaining time that a plan may use
+PORTION, GROWTH = 64, 4  # documents of the first portion; every portion is this many times as large as the one before
 
 
 @dataclass(frozen=True)
@@ -113,3 +114,22 @@ def fitting_documents(job: Job, fit: Callable[[Sequence[Document]], object]) -> 
     fit(trial)
     pace = (time.time() - begun) / len(trial)
     return job.sample(int(SAFETY * max(job.left(), 0) / pace))
+
+
+def add_in_portions(job: Job, add: Callable[[Sequence[Document]], object]) -> int:
+    """Add documents in growing portions, as many as the time allows, and return their number.
+
+    Each portion measures the speed for the next one. The last one uses the remaining time.
+    """
+    documents, added, portion, growing = job.sample(len(job.train)), 0, PORTION, True
+    while portion > 0 and added < len(documents):
+        some = documents[added : added + portion]
+        begun = time.time()
+        add(some)
+        added += len(some)
+        if not growing:
+            break
+        affordable = int(SAFETY * max(job.left(), 0) * len(some) / max(time.time() - begun, 1e-6))
+        growing = affordable > GROWTH * portion
+        portion = GROWTH * portion if growing else affordable
+    return added
