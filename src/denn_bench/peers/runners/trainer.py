@@ -11,7 +11,7 @@ import numpy as np
 from .contract import SAFETY, Job, Matrix, Trained, gold
 
 PACKAGES = ("torch==2.13.0", "transformers[torch]==5.22.2")
-TRIAL = 4  # steps to measure the speed; the first one is not counted
+TRIAL, STEPS = 0.03, 4  # to measure the speed: this share of the time, but at least these steps without the first
 EPOCHS, SIZE = 3, 8  # TrainingArguments' own epochs and batch
 BATCH = 64  # texts scored at once
 
@@ -42,13 +42,13 @@ def train(job: Job) -> Trained:
 
     collate = DataCollatorWithPadding(tokenizer)
     begun = time.time()
-    ends = _train(job, fresh(), Rows(), collate, TRIAL)
+    ends = _train(job, fresh(), Rows(), collate, -1, TRIAL * job.seconds)
     pace = (ends[-1] - ends[0]) / max(len(ends) - 1, 1)
     left = job.left() - (ends[0] - begun)  # loading the model takes this long again
     fitting, whole = int(SAFETY * left / pace), EPOCHS * -(-len(job.train) // SIZE)
     set_seed(job.seed)
     model = fresh()
-    steps = _train(job, model, Rows(), collate, -1 if fitting >= whole else max(fitting, 1))
+    steps = _train(job, model, Rows(), collate, -1 if fitting >= whole else max(fitting, 1), job.seconds)
     model.save_pretrained(job.folder)
     tokenizer.save_pretrained(job.folder)
     model.eval()
@@ -70,8 +70,8 @@ def train(job: Job) -> Trained:
     )  # fmt: skip
 
 
-def _train(job: Job, model: Any, rows: Any, collate: Any, steps: int) -> list[float]:
-    """Train, and return the end time of each step."""
+def _train(job: Job, model: Any, rows: Any, collate: Any, steps: int, seconds: float) -> list[float]:
+    """Train this many steps (-1: all epochs) or seconds, and return the end time of each step."""
     from transformers import Trainer, TrainerCallback, TrainingArguments
 
     ends: list[float] = []
@@ -81,9 +81,9 @@ def _train(job: Job, model: Any, rows: Any, collate: Any, steps: int) -> list[fl
 
         def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
             ends.append(time.time())
-            control.should_training_stop = control.should_training_stop or job.left() < 3 + (ends[-1] - ends[0]) / len(
-                ends
-            )
+            taken = ends[-1] - ends[0]
+            ended = len(ends) > STEPS and taken > seconds
+            control.should_training_stop |= ended or job.left() < 3 + taken / len(ends)
 
     arguments = TrainingArguments(
         output_dir=str(job.folder.parent / "checkpoints"), max_steps=steps, seed=job.seed, save_strategy="no",
