@@ -8,6 +8,7 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
 import gc
 import json
+import logging
 import pty
 import random
 import shutil
@@ -48,6 +49,16 @@ class NamesFailuresAtOnce:
 
 def pytest_configure(config: pytest.Config) -> None:
     config.pluginmanager.register(NamesFailuresAtOnce(config))
+
+
+@pytest.fixture(autouse=True)
+def _logs_of_commands_end_with_the_test() -> Iterator[None]:
+    """Remove the handler that a command adds; later tests would write their log lines between the dots."""
+    logger = logging.getLogger("denn")
+    before = logger.handlers, logger.level
+    yield
+    logger.handlers, level = before
+    logger.setLevel(level)
 
 
 TRANSFORMERS = {"tiny_encoder", "tiny_roberta", "tiny_mpnet", "tiny_distilbert"}  # fixtures, below
@@ -134,9 +145,9 @@ def write_encoder(folder: Path, kind: str) -> Path:
     """Write a random transformer of a Hugging Face model type, 2 layers, 32 wide, 2 heads, with a mean-pooling file."""
     import torch
     from transformers import AutoConfig, AutoModel
-    from transformers.utils import logging
+    from transformers.utils.logging import disable_progress_bar
 
-    logging.disable_progress_bar()
+    disable_progress_bar()
     sizes = {
         "hidden_size": 32,
         "num_hidden_layers": 2,

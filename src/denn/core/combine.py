@@ -27,7 +27,7 @@ def vote_sparse(similarity: Tensor, offsets: Tensor, label_columns: Tensor, widt
     texts = torch.arange(n, device=similarity.device).repeat_interleave(per_text, output_size=entries)
     shares = _shares(similarity, temperature).flatten().repeat_interleave(per_neighbour, output_size=entries)
     votes = shares.new_zeros(n * width).index_add_(0, texts * width + label_columns, shares)
-    return votes.view(n, width).clamp(0, 1)
+    return votes.view(n, width).clamp_(0, 1)
 
 
 def less_rejected(votes: Tensor, rejecting: Tensor, weight: float) -> Tensor:
