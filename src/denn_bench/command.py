@@ -45,6 +45,9 @@ def run(
     recipes_dir: Annotated[
         Path, typer.Option("--recipes", metavar="DIR", help="Folder with <corpus>/<recipe>.toml files.")
     ] = Path("recipes"),
+    recipes_of: Annotated[
+        str | None, typer.Option(metavar="CORPUS", help="Use this corpus's recipes; default: each corpus has its own.")
+    ] = None,
     results: Results = Path("results"),
     work: Annotated[
         Path | None,
@@ -90,7 +93,8 @@ def run(
     from denn_bench.run import clear, on_share, plan
     from denn_bench.run_command import Options, do_all
 
-    runs = plan(recipes_dir, _names(corpora), _names(recipes), _seeds(seeds), parse_settings(settings or []))
+    given = parse_settings(settings or [])
+    runs = plan(recipes_dir, _names(corpora), _names(recipes), _seeds(seeds), given, recipes_of)
     runs = [on_share(one, share) for one in runs]
     folder = work or data_folder(None) / "bench"
     check_folder(results, "--results")

@@ -58,12 +58,16 @@ def plan(
     recipes: Sequence[str],
     seeds: Sequence[int],
     settings: Mapping[str, Any] | None = None,
+    recipes_of: str | None = None,
 ) -> list[Run]:
-    """Read `<folder>/<corpus>/<recipe>.toml` and list the runs: corpus by corpus, every recipe before the next seed."""
+    """Read `<folder>/<corpus>/<recipe>.toml` and list the runs: corpus by corpus, every recipe before the next seed.
+
+    `recipes_of` names another corpus whose recipes to use.
+    """
     runs = []
     for corpus in corpora:
         lookup(CORPORA, corpus, "corpus")
-        written = {name: _read_recipe(folder, corpus, name) for name in recipes}
+        written = {name: _read_recipe(folder, recipes_of or corpus, name) for name in recipes}
         for seed in seeds:
             for name, (method, parameters) in written.items():
                 chosen = make_recipe(method, {**parameters, **(settings or {}), "seed": seed})

@@ -252,6 +252,14 @@ def test_a_finished_model_is_evaluated_without_training(recipes, tiny_corpus, tm
     assert notes.notes[0].endswith("is already trained")
 
 
+def test_a_corpus_can_use_the_recipes_of_another_one(recipes):
+    (own,) = plan(recipes, ["tiny"], ["bert"], [0])
+    (run,) = plan(recipes, ["reuters21578"], ["bert"], [0], recipes_of="tiny")
+    assert run.name == "reuters21578-bert-0" and run.method == own.method
+    with pytest.raises(ConfigError, match=r"There is no recipe 'brt' for tiny\. Did you mean 'bert'\?"):
+        plan(recipes, ["reuters21578"], ["brt"], [0], recipes_of="tiny")
+
+
 def test_what_is_done_is_known_by_recipe_and_documents(recipes, tiny_corpus, tmp_path):
     do(recipes, tiny_corpus, tmp_path, "bert")
     results, checksum = tmp_path / "results", digest(tiny_corpus)
