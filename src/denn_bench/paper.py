@@ -15,6 +15,7 @@ TITLES: Mapping[str, str] = {
     "amazon531": "Amazon-531",
     "eurlex57k": "EUR-LEX57K",
 }
+OTHER_CORPORA: Mapping[str, str] = {"reuters21578": "Reuters-21578", "goemotions": "GoEmotions"}  # not in the paper
 
 SYSTEMS: Mapping[str, str] = {
     "br": "BR",

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from statistics import fmean, stdev
 
-from denn_bench.paper import TITLES, Printed
+from denn_bench.paper import OTHER_CORPORA, TITLES, Printed
 from denn_bench.result import Result
 from denn_bench.significance import METRICS
 
@@ -83,8 +83,8 @@ def markdown(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 
 def title(corpus: str) -> str:
-    """Return the name of a corpus as in the paper."""
-    return TITLES.get(corpus, corpus)
+    """Return the name of a corpus as in the paper, or as its authors write it."""
+    return {**TITLES, **OTHER_CORPORA}.get(corpus, corpus)
 
 
 def corpora(results: Iterable[Result], recipes: Iterable[str], always: Iterable[str] = ()) -> list[str]:

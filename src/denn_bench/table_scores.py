@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from statistics import fmean
 
 from denn_bench import paper
 from denn_bench.paper import Printed
@@ -18,6 +19,7 @@ from denn_bench.significance import (
     probability,
 )
 from denn_bench.summary import (
+    HEADLINE,
     NOTHING,
     RISING,
     UNCONVERGED,
@@ -120,6 +122,24 @@ def _claim(denn: Sequence[Result], bert: Sequence[Result], rows: Mapping[str, Pr
         here, in_paper = difference((denn, "final"), (bert, "final"), metric), change(rows, "bert", "denn", metric)
         found.append(f"{name}: {verdict(here, in_paper, seeds_used)}")
     return f"The paper claims that DENN beats BERT. {'; '.join(found)}."
+
+
+def ranking(results: Sequence[Result]) -> Table:
+    """Rank the systems of the paper by micro-F1 on every corpus, also on those that are not in the paper."""
+    shown = corpora(results, paper.SYSTEMS)
+    used, cells = [], {recipe: [NOTHING] * len(shown) for recipe in paper.SYSTEMS}
+    for number, corpus in enumerate(shown):
+        runs = {recipe: select(results, corpus, recipe) for recipe in paper.SYSTEMS}
+        runs = {recipe: some for recipe, some in runs.items() if some and not any(map(still_rises, some))}
+        means = {recipe: fmean(run.f1("final", HEADLINE)[0] for run in some) for recipe, some in runs.items()}
+        for place, recipe in enumerate(sorted(means, key=means.__getitem__, reverse=True), 1):
+            scores = pair(*(percent(runs[recipe], "final", metric) for metric in METRICS))
+            cells[recipe][number] = f"{place}: {scores}"
+            used += runs[recipe]
+    rows = [[name, *cells[recipe]] for recipe, name in paper.SYSTEMS.items() if set(cells[recipe]) != {NOTHING}]
+    header = ["system", *(title(corpus) for corpus in shown)]
+    note = f"Place by micro-F1: micro-F1 / macro-F1. {NOTHING}: no run, or not trained to convergence."
+    return Table("\n\n".join(["### Systems by place on every corpus, percent", markdown(header, rows), note]), used)
 
 
 def ablation(results: Sequence[Result]) -> Table:

@@ -14,6 +14,7 @@ from denn_bench.summary import Table, caption
 
 TABLES: dict[str, Callable[[Sequence[Result]], Table]] = {
     **{f"main-{corpus}": partial(table_scores.main, corpus=corpus) for corpus in MAIN},
+    "ranking": table_scores.ranking,
     "ablation": table_scores.ablation,
     "contrast": table_scores.contrast,
     "views": table_scores.views,

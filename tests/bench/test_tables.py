@@ -51,6 +51,14 @@ def written(values):
     return f"{fmean(values):.1f} ± {stdev(values):.1f}" if len(values) > 1 else f"{values[0]:.1f}"
 
 
+def test_the_ranking_orders_systems_by_micro_f1_on_each_corpus(runs):
+    table = rows(render("ranking", [*runs, run("denn", corpus="reuters21578")]))
+    bert, denn = (fmean(percents(runs, recipe, "final", "micro_f1")) for recipe in ("bert", "denn"))
+    ahead, behind = ("DENN", "BERT") if denn > bert else ("BERT", "DENN")
+    assert int(table[ahead][0].partition(":")[0]) < int(table[behind][0].partition(":")[0])
+    assert table["DENN"][-1].startswith("1: ") and table["BERT"][-1] == "-"  # one run there
+
+
 @pytest.mark.parametrize("name", TABLES)
 def test_every_table_renders_with_and_without_runs(name, runs):
     full, empty = render(name, runs), render(name, [])
