@@ -33,6 +33,7 @@ from denn.wording import metric_title
 FILE = "combiner.json"
 FEWEST_DOCUMENTS, FEWEST_LABELS = 25, 50  # validation documents, and their gold labels, needed to choose
 NEEDED: Mapping[str, set[str]] = {"average": set(), "confidence": {"classifier", "neighbours"}}
+TITLES = {"average": "the average", "confidence": "the combination by λ"}  # others are witnesses
 
 
 class Learnt:
@@ -74,19 +75,29 @@ class Learnt:
         self.chosen, best, ahead, error = choose(judged)
         self.held_out = scores if self.chosen == "learnt" else _simple(self.chosen, parts, context)
         self.model = Additive.fit(parts, gold, context, self.seed) if self.chosen == "learnt" else None
-        metric = metric_title(self.optimise.replace("at_k", f"at_{self.k}"))
-        chance = ", which may be chance" if ahead < 0 and self.chosen == "learnt" else ""
         return {
             "chosen": self.chosen,
-            "why": f"On unseen validation documents the learnt combination is {100 * abs(ahead):.2f} points of "
-            f"{metric} {'worse' if ahead < 0 else 'better'} than the best simpler one, {best}, with a standard error "
-            f"of {100 * error:.2f}{chance}.",
+            "why": self._reason(best, ahead, error),
             "documents": documents,
             "optimise": self.optimise,
             "scores": {name: round(float(found[0]), 5) for name, found in judged.items()},
             "calibration_error": errors,
             "log_loss": losses,
         }
+
+    def _reason(self, best: str, ahead: float, error: float) -> str:
+        """Compare the learnt combination with the best simpler choice in one sentence."""
+        metric = metric_title(self.optimise.replace("at_k", f"at_{self.k}"))
+        higher, lower = "the learnt combination", TITLES.get(best, f"the witness {best!r}")
+        if ahead < 0:
+            higher, lower = lower, higher
+        else:
+            lower = f"the best simpler choice, {lower}"
+        chance = ", which may be chance" if ahead < 0 and self.chosen == "learnt" else ""
+        return (
+            f"On held-out validation documents, {higher} scores {100 * abs(ahead):.2f} points of {metric} more than "
+            f"{lower} (standard error {100 * error:.2f}){chance}."
+        )
 
     @property
     def hears(self) -> Collection[str]:
