@@ -20,7 +20,7 @@ from denn_bench.peers.command import _chosen, _numbers
 from denn_bench.peers.runners import contract, svm
 from denn_bench.peers.runs import Run, append, perform, plan, read, settled, write_documents
 from denn_bench.peers.scoring import candidates, measure
-from denn_bench.peers.table import fill, render
+from denn_bench.peers.table import fill, machines, overview, render
 from denn_bench.run import digest
 
 CORES = sorted(os.sched_getaffinity(0))[:1]
@@ -318,8 +318,9 @@ def test_the_table_shows_the_best_and_what_failed():
     ]
     text = render(rows)
     svm = PEERS["svm"].title
-    assert f"| Reuters-21578 | {svm} | **80.0** / 25.0 | **80.0** / 25.0 | 5 / 5 | 100 | 3 | 2 |" in text
-    assert "| Reuters-21578 | Hugging Face Trainer | failed | **80.0 ± 14.1** / 25.0 ± 0.0 | - / 280 |" in text
+    assert f"| Reuters-21578 | {svm} | 80.0 / 25.0 | 80.0 / 25.0 | 5 / 5 | 100 | 3 | 2 |" in text
+    assert "| Reuters-21578 | Hugging Face Trainer | failed | 80.0 ± 14.1 / 25.0 ± 0.0 | - / 280 |" in text
+    assert "| 1 min | Hugging Face Trainer | failed |" in text
     assert "- Hugging Face Trainer on Reuters-21578, 1 min: not trained after 60 seconds" in text
     assert "4 runs with seeds 0, 1 on 2 cores of a chip; 2026-11-17; other processes took 12 % of" in text
 
@@ -327,9 +328,31 @@ def test_the_table_shows_the_best_and_what_failed():
 def test_nothing_is_bold_at_a_limit_that_denn_lacks():
     run = Run("svm", "reuters21578", 5, 0, processor="a chip")
     rows = [row_of(run, micro_f1=0.8), row_of(replace(run, peer="denn", minutes=1), micro_f1=0.7)]
-    assert "| - | 80.0 / 25.0 |" in render(rows)
+    svm = PEERS["svm"].title
+    assert f"| 5 min | {svm} | 80.0 / 25.0 |" in render(rows)
     failed = row_of(replace(run, peer="denn"), failure="out of memory")
-    assert "| - | **80.0** / 25.0 |" in render([*rows, failed])
+    assert f"| 5 min | {svm} | **80.0** / 25.0 |" in render([*rows, failed])
+
+
+def test_the_overview_compares_systems_by_time_and_device():
+    run = Run("denn", "reuters21578", 1, 0, processor="a chip")
+    elsewhere = replace(run, processor="another chip")
+    rows = [
+        row_of(run, micro_f1=0.7),
+        row_of(replace(run, peer="svm"), micro_f1=0.6),
+        row_of(elsewhere, micro_f1=0.5),  # the first chip has more runs of this corpus
+        row_of(replace(elsewhere, peer="setfit"), micro_f1=0.65),
+        row_of(replace(run, corpus="aapd", device="a GPU"), micro_f1=0.9),
+    ]
+    lines = overview(rows).splitlines()
+    assert lines[2:] == [
+        "| 1 min | denn | **70.0** / 25.0 | - |",
+        f"| 1 min | {PEERS['svm'].title} | 60.0 / 25.0 | - |",
+        f"| 1 min | {PEERS['setfit'].title} | 65.0 / 25.0† | - |",
+        "| 1 min, a GPU | denn | - | **90.0** / 25.0 |",
+        "",
+        "*Micro-F1 / macro-F1. †: measured on another machine than the rest of the column.*",
+    ]
 
 
 def test_every_machine_has_a_table_and_gpus_come_last():
@@ -339,13 +362,13 @@ def test_every_machine_has_a_table_and_gpus_come_last():
         row_of(run, micro_f1=0.7),
         row_of(replace(run, processor="another chip"), micro_f1=0.8),
     ]
-    tables = render(rows).split("| Corpus ")[1:]
+    tables = machines(rows).split("| Corpus ")[1:]
     for table, said in zip(
         tables,
         (
-            "**70.0** / 25.0 | 1 run with seed 0 on 2 cores of a chip;",
-            "**80.0** / 25.0 | 1 run with seed 0 on 2 cores of another chip;",
-            "**90.0** / 25.0 | 1 run with seed 0 on a GPU and 2 cores of a chip;",
+            "70.0 / 25.0 | 1 run with seed 0 on 2 cores of a chip;",
+            "80.0 / 25.0 | 1 run with seed 0 on 2 cores of another chip;",
+            "90.0 / 25.0 | 1 run with seed 0 on a GPU and 2 cores of a chip;",
         ),
         strict=True,
     ):
@@ -354,11 +377,13 @@ def test_every_machine_has_a_table_and_gpus_come_last():
 
 def test_a_page_is_filled_between_its_marks():
     rows = [row_of(Run("svm", "reuters21578", 1, 0))]
-    page = fill("above\n<!-- peers -->\nold\n<!-- end -->\nbelow", rows)
-    assert page.startswith("above\n<!-- peers -->\n| Corpus |") and page.endswith("<!-- end -->\nbelow")
+    parts = ("above", "<!-- peers: overview -->", "old", "<!-- end -->", "text", "<!-- peers: machines -->", "<!-- end -->")
+    page = fill("\n".join(parts), rows)
+    assert page.startswith("above\n<!-- peers: overview -->\n| Time | System |") and page.endswith("<!-- end -->")
+    assert "<!-- end -->\ntext\n<!-- peers: machines -->\n| Corpus | System |" in page and "old" not in page
     assert fill(page, rows) == page
-    with pytest.raises(DataError, match="no place for the table"):
-        fill("nothing", rows)
+    with pytest.raises(DataError, match="no place for the tables"):
+        fill(page.replace("peers: machines", "nothing"), rows)
     with pytest.raises(DataError, match="no runs of peers"):
         render([])
 

@@ -118,7 +118,7 @@ def run(
 @app.command()
 def table(
     page: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Update this page between <!-- peers --> and <!-- end -->.")
+        Path | None, typer.Option(metavar="FILE", help="Update the tables of this page.")
     ] = None,
     results: Results = Path("results/peers.jsonl"),
     quiet: Quiet = False,

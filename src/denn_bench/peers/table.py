@@ -1,10 +1,11 @@
-"""Turn rows of peers into a Markdown table, and insert it into a page."""
+"""Turn rows of peers into Markdown tables, F1 at a glance and details by machine, and insert them into a page."""
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from statistics import fmean
 
 from denn.errors import DataError
@@ -13,46 +14,102 @@ from denn_bench.peers.catalogue import PEERS
 from denn_bench.peers.runs import CPU, Row, run_of, stands_for
 from denn_bench.summary import NOTHING, mean_sd
 
-PLACE = re.compile(r"<!-- peers -->\n.*?<!-- end -->", re.DOTALL)
+PLACE = re.compile(r"<!-- peers: (?P<section>overview|machines) -->\n.*?<!-- end -->", re.DOTALL)
 NAMES = {"reuters21578": "Reuters-21578", "goemotions": "GoEmotions", "debian": "Debian packages", **TITLES}
 MIB = 1 << 20
+ELSEWHERE = "†"  # marks a cell of another machine than most of its column
 
 
 def render(rows: Sequence[Row]) -> str:
-    """Return one table per machine, GPUs last; variations of corpora are for figures."""
-    rows = [row for row in rows if not run_of(row).variation]
-    if not rows:
+    """Return F1 of all systems, then one table per machine."""
+    return f"{overview(rows)}\n{machines(rows)}"
+
+
+def overview(rows: Sequence[Row]) -> str:
+    """Return F1 of every system on every corpus, for each device and time limit.
+
+    A column shows the machine with the most runs on its corpus. Others fill its gaps, with a mark.
+    """
+    rows = _unvaried(rows)
+    found = {row["corpus"] for row in rows}
+    corpora = [*(name for name in NAMES if name in found), *sorted(found - NAMES.keys())]
+    head = ["Time", "System", *(NAMES.get(corpus, corpus) for corpus in corpora)]
+    lines = [_line(head), _line(["---"] * len(head))]
+    for device in _cpu_first({run_of(row).device for row in rows}):
+        on_device = [row for row in rows if run_of(row).device == device]
+        for limit in sorted({row["minutes"] for row in on_device}):
+            time = f"{limit:g} min" + (f", {device}" if device != CPU else "")
+            columns = [_column([row for row in on_device if row["corpus"] == corpus], limit) for corpus in corpora]
+            for name, peer in PEERS.items():
+                cells = [column.get(name, NOTHING) for column in columns]
+                if set(cells) != {NOTHING}:
+                    lines.append(_line([time, peer.title, *cells]))
+    note = f"*Micro-F1 / macro-F1. {ELSEWHERE}: measured on another machine than the rest of the column.*"
+    return "\n".join([*lines, "", note]) + "\n"
+
+
+def machines(rows: Sequence[Row]) -> str:
+    """Return F1, time, speed, memory and disk in one table per machine, GPUs last."""
+    by_machine: dict[tuple[str, str], list[Row]] = {}
+    for row in _unvaried(rows):
+        by_machine.setdefault((run_of(row).device, run_of(row).processor), []).append(row)
+    return "\n".join(
+        _table(of_machine)
+        for device in _cpu_first({device for device, _ in by_machine})
+        for (its_device, _), of_machine in by_machine.items()
+        if its_device == device
+    )
+
+
+def _unvaried(rows: Sequence[Row]) -> list[Row]:
+    """Return the rows of whole corpora; variations are for figures."""
+    found = [row for row in rows if not run_of(row).variation]
+    if not found:
         raise DataError("There are no runs of peers. Start with `denn bench peers run`.")
-    machines: dict[tuple[str, str], list[Row]] = {}
-    for row in rows:
-        machines.setdefault((run_of(row).device, run_of(row).processor), []).append(row)
-    ordered = sorted(machines, key=lambda machine: machine[0] != CPU)
-    return "\n".join(_table(machines[machine]) for machine in ordered)
+    return found
+
+
+def _cpu_first(devices: Iterable[str]) -> list[str]:
+    return sorted(devices, key=lambda device: (device != CPU, device))
+
+
+def _column(rows: Sequence[Row], limit: float) -> Mapping[str, str]:
+    """Return the cells of a corpus by system; the best micro-F1 is bold if there is one of denn to compare with."""
+    processors = [name for name, _ in Counter(run_of(row).processor for row in rows).most_common()]
+    found: dict[str, tuple[list[Row], str]] = {}
+    for processor in processors:
+        for peer in PEERS.keys() - found.keys():
+            own = [row for row in rows if row["peer"] == peer and run_of(row).processor == processor]
+            if there := at(own, limit):
+                found[peer] = _done(there), ELSEWHERE * (processor != processors[0])
+    best = max((_mean(done, "micro_f1") for done, _ in found.values() if done), default=0.0)
+    best = best if "denn" in found else math.inf
+    return {peer: _scores(done, best) + mark if done else "failed" for peer, (done, mark) in found.items()}
 
 
 def _table(rows: Sequence[Row]) -> str:
-    """Return a table by corpus, with the best micro-F1 of each time limit in bold, and failures below it.
-
-    If denn was measured with other time limits only, nothing is bold.
-    """
+    """Return the table of a machine by corpus, and failures below it."""
     limits = sorted({row["minutes"] for row in rows})
     f1 = [f"F1 after {limit:g} min" for limit in limits]
     head = ["Corpus", "System", *f1, "trained in s", "texts/s", "memory MiB", "disk MiB"]
     lines = [_line(head), _line(["---"] * len(head))]
     for corpus in dict.fromkeys(row["corpus"] for row in rows):
         of_corpus = [row for row in rows if row["corpus"] == corpus]
-        best = {limit: _best(of_corpus, limit) for limit in limits}
         for peer in (name for name in PEERS if any(row["peer"] == name for row in of_corpus)):
             own = [row for row in of_corpus if row["peer"] == peer]
-            lines.append(_line([NAMES.get(corpus, corpus), PEERS[peer].title, *_cells(own, limits, best)]))
+            lines.append(_line([NAMES.get(corpus, corpus), PEERS[peer].title, *_cells(own, limits)]))
     return "\n".join([*lines, "", *_failures(rows), _caption(rows)]) + "\n"
 
 
 def fill(page: str, rows: Sequence[Row]) -> str:
-    """Return the page with an updated table."""
-    if not PLACE.search(page):
-        raise DataError("The page has no place for the table. Expected <!-- peers --> and <!-- end -->.")
-    return PLACE.sub(lambda _: f"<!-- peers -->\n{render(rows)}<!-- end -->", page)
+    """Return the page with updated tables."""
+    sections = {"overview": overview(rows), "machines": machines(rows)}
+    if {place["section"] for place in PLACE.finditer(page)} != set(sections):
+        raise DataError(
+            "The page has no place for the tables. Expected <!-- peers: overview --> and <!-- peers: machines -->, "
+            "each followed by <!-- end -->."
+        )
+    return PLACE.sub(lambda m: f"<!-- peers: {m['section']} -->\n{sections[m['section']]}<!-- end -->", page)
 
 
 def at(rows: Iterable[Row], limit: float) -> list[Row]:
@@ -64,14 +121,6 @@ def at(rows: Iterable[Row], limit: float) -> list[Row]:
     return [found[seed] for seed in sorted(found)]
 
 
-def _best(rows: Sequence[Row], limit: float) -> float:
-    """Return the best micro-F1 of a time limit; infinity, so that nothing is bold, if denn has other limits only."""
-    of_peers = {peer: at([row for row in rows if row["peer"] == peer], limit) for peer in {row["peer"] for row in rows}}
-    if of_peers.get("denn") == []:
-        return math.inf
-    return max((_mean(found, "micro_f1") for found in map(_done, of_peers.values()) if found), default=0.0)
-
-
 def _done(rows: Iterable[Row]) -> list[Row]:
     return [row for row in rows if not row["failure"]]
 
@@ -80,12 +129,12 @@ def _mean(rows: Sequence[Row], name: str) -> float:
     return fmean(float(row[name]) for row in rows)
 
 
-def _cells(rows: Sequence[Row], limits: Sequence[float], best: dict[float, float]) -> list[str]:
+def _cells(rows: Sequence[Row], limits: Sequence[float]) -> list[str]:
     scores, seconds = [], []
     for limit in limits:
         there = at(rows, limit)
         done = _done(there)
-        scores.append(_scores(done, best[limit]) if done else "failed" if there else NOTHING)
+        scores.append(_scores(done) if done else "failed" if there else NOTHING)
         seconds.append(f"{_mean(done, 'train_seconds'):.0f}" if done else NOTHING)
     last = next((done for limit in reversed(limits) if (done := _done(at(rows, limit)))), [])
 
@@ -101,7 +150,7 @@ def _cells(rows: Sequence[Row], limits: Sequence[float], best: dict[float, float
     ]
 
 
-def _scores(rows: Sequence[Row], best: float) -> str:
+def _scores(rows: Sequence[Row], best: float = math.inf) -> str:
     micro, macro = (mean_sd([100 * row[name] for row in rows]) for name in ("micro_f1", "macro_f1"))
     is_best = round(_mean(rows, "micro_f1"), 3) >= round(best, 3)  # at the precision of the table
     return f"**{micro}** / {macro}" if is_best else f"{micro} / {macro}"
