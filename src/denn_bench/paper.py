@@ -46,6 +46,12 @@ SYSTEMS: Mapping[str, str] = {
 }
 
 
+REVIEWED = "2026-11-18T11:01:11+00:00"  # the systems' fidelity; results are older or newer
+CHANGED_BY_REVIEW = frozenset(
+    "leam exam lsan ldgn spanemo core seq2seq sgm seq2set seq2set-full ocd seqtag laco-plcp laco-clcp scl jscl knn".split()
+)
+
+
 @dataclass(frozen=True)
 class Printed:
     """One row of a table on one corpus."""

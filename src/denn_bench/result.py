@@ -23,6 +23,7 @@ TIMES = (
     "prediction_ms_per_text_with_evidence",
 )  # fmt: skip
 BUILT_IN = {
+    "combination": "confidence",
     "layer_decay": 1.0,
     "witnesses": ["classifier", "neighbours"],
     "epsilon": 1e-8,
@@ -45,6 +46,11 @@ class Result:
     recipe: str
     seed: int
     data: dict[str, Any]
+
+    @property
+    def answer(self) -> str:
+        """Return the part that is the system's own answer: the best sequence of labels if it writes one."""
+        return "sequence" if "sequence" in self.data["test"]["systems"] else "final"
 
     def metric(self, part: str, threshold: str, name: str) -> float:
         """Return a metric on the test split, for example ("final", "tuned", "micro_f1")."""

@@ -245,9 +245,10 @@ def _diary(run: Run, checksum: str, work: Path) -> Iterator[_Diary]:
 def _check_same(run: Run, recipe: Mapping[str, Any], checksum: str, other: str, what: str) -> None:
     """Reject files under a run's name that belong to other settings or documents."""
     flat = [{"method": r["method"], **r["parameters"]} for r in (run.settings(), completed(recipe))]
-    differing = sorted(key for key in flat[0].keys() | flat[1].keys() if flat[0].get(key) != flat[1].get(key))
+    names = (flat[0].keys() | flat[1].keys()) - {"checkpoint_seconds"}  # changes no result
+    differing = sorted(name for name in names if flat[0].get(name) != flat[1].get(name))
     if differing:
-        said = ", ".join(f"{key} = {flat[1].get(key)!r} instead of {flat[0].get(key)!r}" for key in differing)
+        said = ", ".join(f"{name} = {flat[1].get(name)!r} instead of {flat[0].get(name)!r}" for name in differing)
         raise ConfigError(f"{what} has {said}. Move it away, or rename the recipe.")
     if other != checksum:
         raise DataError(f"{what} belongs to other documents of {run.corpus}. Move it away to run on these.")

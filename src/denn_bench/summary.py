@@ -6,14 +6,17 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from statistics import fmean, stdev
 
-from denn_bench.paper import OTHER_CORPORA, TITLES, Printed
+from denn_bench.paper import CHANGED_BY_REVIEW, OTHER_CORPORA, REVIEWED, TITLES, Printed
 from denn_bench.result import Result
 from denn_bench.significance import METRICS
 
 HEADLINE = "tuned"  # the default threshold of every table
 NOTHING = "-"
 RISING = 0.04  # share by which validation F1 may rise in the last fifth of a run that counts as converged
+STILL_RISING, RISING_A_LITTLE = "↑", 0.01
 UNCONVERGED = "not trained to convergence"
+COLLAPSED = 0.8  # a run that ends below this share of its best validation F1
+OUTDATED = "†"
 
 
 @dataclass(frozen=True)
@@ -43,16 +46,41 @@ def f1_percent(runs: Sequence[Result], part: str, threshold: str = HEADLINE) -> 
     return [mean_sd(values) for values in ([s[0] for s in scores], [s[1] for s in scores], [fmean(s) for s in scores])]
 
 
-def still_rises(run: Result) -> bool:
-    """Return whether validation micro-F1 rose by more than `RISING` of its value in the last fifth of the steps."""
-    history = [
-        (entry["step"], entry.get("tuned_micro_f1", entry.get("score"))) for entry in run.data.get("history", [])
-    ]
-    scores = [(step, score) for step, score in history if score is not None]
-    if not scores:
-        return False
+def answer_percent(runs: Sequence[Result], metric: str) -> str:
+    """Return a metric of the systems' own answers on the test split in percent, over the seeds."""
+    return mean_sd([100 * run.metric(run.answer, HEADLINE, metric) for run in runs])
+
+
+def rise(run: Result) -> float:
+    """Return the share by which validation micro-F1 rose in the last fifth of the steps."""
+    scores = validations(run)
     before = [score for step, score in scores if step <= 0.8 * scores[-1][0]]
-    return bool(before) and max(score for _, score in scores) > (1 + RISING) * max(before)
+    return max(score for _, score in scores) / max(before) - 1 if before and max(before) > 0 else 0.0
+
+
+def still_rises(run: Result) -> bool:
+    """Return whether a run ended so early that its score says little about the system."""
+    return rise(run) > RISING
+
+
+def collapse(run: Result) -> int | None:
+    """Return the step with the best validation if a run broke down after it."""
+    scores = validations(run)
+    best, step = max(((score, step) for step, score in scores), default=(0.0, 0))
+    return step if scores and scores[-1][1] < COLLAPSED * best else None
+
+
+def validations(run: Result) -> list[tuple[int, float]]:
+    """Return (step, validation micro-F1) of a run, in order."""
+    history = run.data.get("history", [])
+    scores = [(entry["step"], entry.get("tuned_micro_f1", entry.get("score"))) for entry in history]
+    return [(step, score) for step, score in scores if score is not None]
+
+
+def dated(recipe: str, name: str, runs: Iterable[Result]) -> str:
+    """Mark the name of a system that has changed since one of its runs."""
+    old = recipe in CHANGED_BY_REVIEW and any(str(run.data["created"]) < REVIEWED for run in runs)
+    return f"{name} {OUTDATED}" if old else name
 
 
 def measured(runs: Iterable[Result], value: Callable[[Result], float | None], digits: int = 1) -> str:

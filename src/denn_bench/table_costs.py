@@ -7,7 +7,24 @@ from typing import Any
 
 from denn_bench import paper
 from denn_bench.result import Result, completed, select
-from denn_bench.summary import NOTHING, Table, corpora, device, markdown, measured, pair, percent, seeds, title
+from denn_bench.summary import (
+    NOTHING,
+    OUTDATED,
+    RISING_A_LITTLE,
+    STILL_RISING,
+    Table,
+    answer_percent,
+    corpora,
+    dated,
+    device,
+    markdown,
+    measured,
+    pair,
+    percent,
+    rise,
+    seeds,
+    title,
+)
 
 GB = 1e9
 NEUTRAL = {"seed", "device", "time_budget", "checkpoint_seconds"}  # parameters that do not affect the method
@@ -102,14 +119,15 @@ def systems(results: Sequence[Result]) -> Table:
                     measured(runs, lambda run: _cost(run, "training_seconds") or _cost(run, "seconds"), 0),
                     measured(runs, lambda run: _cost(run, "inference_ms_per_text"), 2),
                 ]
-                rows.append([name, *cells, machine, seeds(runs)])
+                rows.append([dated(recipe, name, runs), *cells, machine, seeds(runs)])
                 used += runs
         texts += [f"**{title(corpus)}**", markdown([*header, "machine", "seeds"], rows)]
     note = (
         "Scoring is timed on the first 1,000 test documents, including neighbours and label sequences. If a run shared "
         "its GPU, the scoring time is that of a short separate run (`denn bench time`) with 8,000 training documents, "
         "and the epoch time is the shorter of the two. DENN's scoring time comes from a short separate run with all "
-        "documents in the datastore, on up to 4,096 texts."
+        f"documents in the datastore, on up to 4,096 texts. {OUTDATED}: run before the review of 18 November 2026; the "
+        "system has changed since."
     )
     return Table("\n\n".join([*texts, note]), used)
 
@@ -177,12 +195,14 @@ def variants(results: Sequence[Result]) -> Table:
             for recipe in [method, *(name for name in here if methods[name] == method)]:
                 runs = select(results, corpus, recipe)
                 changes = _changes(runs[0], base[0] if base else None) if recipe != method else NOTHING
-                scores = [percent(runs, "final", metric) for metric in ("micro_f1", "macro_f1")]
+                scores = [answer_percent(runs, metric) for metric in ("micro_f1", "macro_f1")]
+                scores[0] += f" {STILL_RISING}" * any(rise(run) > RISING_A_LITTLE for run in runs)
                 steps = measured(runs, lambda run: _cost(run, "steps"), 0)
                 rows.append([recipe if changes == NOTHING else f"{recipe}: {changes}", steps, *scores, seeds(runs)])
                 used += runs
         header = ["recipe: difference from its method", "steps", "micro-F1", "macro-F1", "seeds"]
         texts += [f"**{title(corpus)}**", markdown(header, rows)]
+    texts.append(f"{STILL_RISING}: validation micro-F1 rose by more than 1 % in the last fifth of the steps.")
     return Table("\n\n".join(texts), used)
 
 

@@ -21,16 +21,23 @@ from denn_bench.significance import (
 from denn_bench.summary import (
     HEADLINE,
     NOTHING,
+    OUTDATED,
     RISING,
+    RISING_A_LITTLE,
+    STILL_RISING,
     UNCONVERGED,
     Table,
+    answer_percent,
+    collapse,
     corpora,
+    dated,
     f1_percent,
     markdown,
     pair,
     percent,
     printed,
     printed_f1,
+    rise,
     seeds,
     still_rises,
     title,
@@ -73,21 +80,20 @@ def main(results: Sequence[Result], corpus: str) -> Table:
     for recipe, name in names.items():
         mine = select(runs, recipe=recipe)
         row = printed_rows.get(recipe, Printed())
-        rising = [run for run in mine if still_rises(run)]
         cells = [
             printed(row.micro_f1),
-            percent(mine, "final", "micro_f1"),
+            answer_percent(mine, "micro_f1") + f" {STILL_RISING}" * any(rise(run) > RISING_A_LITTLE for run in mine),
             printed(row.macro_f1),
-            percent(mine, "final", "macro_f1"),
+            answer_percent(mine, "macro_f1"),
             pair(printed(row.micro_precision), printed(row.micro_recall)),
-            pair(percent(mine, "final", "micro_precision"), percent(mine, "final", "micro_recall")),
+            pair(answer_percent(mine, "micro_precision"), answer_percent(mine, "micro_recall")),
             pair(printed(row.macro_precision), printed(row.macro_recall)),
-            pair(percent(mine, "final", "macro_precision"), percent(mine, "final", "macro_recall")),
+            pair(answer_percent(mine, "macro_precision"), answer_percent(mine, "macro_recall")),
         ]
-        if rising:
+        if any(still_rises(run) for run in mine):
             cells[1::2] = [UNCONVERGED, *[NOTHING] * 3]
         if mine or recipe in printed_rows:
-            rows.append([name, *cells, str(len(mine) or NOTHING)])
+            rows.append([dated(recipe, name, mine), *cells, str(len(mine) or NOTHING)])
         used += mine
     kinds = ("micro-F1", "macro-F1", "micro-P / R", "macro-P / R")
     header = ["system", *(f"{kind}, {where}" for kind in kinds for where in ("paper", "here")), "seeds"]
@@ -102,17 +108,45 @@ def main(results: Sequence[Result], corpus: str) -> Table:
 
 
 def _notes(runs: Sequence[Result], names: Mapping[str, str]) -> list[str]:
-    """Explain rows without a number, and list the runs that a time budget ended."""
+    """Explain marks and rows without a number, and list what is special about single runs."""
     notes = []
+    if any(dated(run.recipe, "", [run]) for run in runs):
+        notes.append(f"{OUTDATED}: run before the review of 18 November 2026; the system has changed since.")
     if any(still_rises(run) for run in runs):
         share = f"{100 * RISING:.0f} %"
         notes.append(f"{UNCONVERGED}: validation micro-F1 rose by more than {share} in the last fifth of the steps.")
-    ended = [
-        f"{names[run.recipe]} {reason}" + (f" (seed {run.seed})" if len(select(runs, recipe=run.recipe)) > 1 else "")
-        for run in runs
-        if (reason := run.data["cost"].get("stopped_early"))
+    if any(RISING_A_LITTLE < rise(run) <= RISING for run in runs):
+        shares = f"{100 * RISING_A_LITTLE:.0f} to {100 * RISING:.0f} %"
+        notes.append(f"{STILL_RISING}: validation micro-F1 rose by {shares} in the last fifth of the steps.")
+
+    def name(run: Result) -> str:
+        return names[run.recipe] + f" (seed {run.seed})" * (len(select(runs, recipe=run.recipe)) > 1)
+
+    ended = [f"{name(run)} {reason}" for run in runs if (reason := _budget_ended(run))]
+    collapsed = [f"{name(run)} after step {step}" for run in runs if (step := collapse(run)) is not None]
+    by_recipe = {recipe: select(runs, recipe=recipe) for recipe in dict.fromkeys(run.recipe for run in runs)}
+    marginals = [
+        f"{names[recipe]} {pair(*(percent(some, 'final', metric) for metric in METRICS))}"
+        for recipe, some in by_recipe.items()
+        if some[0].answer == "sequence" and not any(map(still_rises, some))
     ]
-    return [*notes, *([f"Ended by a time budget: {'; '.join(ended)}."] if ended else [])]
+    listed = {
+        "Ended by a time budget": ended,
+        "Training collapsed, and the weights before it count": collapsed,
+        "Systems that write a sequence are scored by the best one. By the probability of each label over all "
+        "sequences and a tuned threshold": marginals,
+    }
+    return [*notes, *(f"{what}: {'; '.join(those)}." for what, those in listed.items() if those)]
+
+
+def _budget_ended(run: Result) -> str | None:
+    """Return how far a run got before its time budget ended it; older results do not say so themselves."""
+    costs, planned = run.data["cost"], run.data["recipe"]["parameters"]
+    reached = costs.get("epochs")
+    if "stopped_early" in costs or not planned.get("time_budget") or reached is None:
+        return costs.get("stopped_early")
+    short = reached < planned["epochs"]
+    return f"after {reached:.1f} of {planned['epochs']} epochs" if short else None
 
 
 def _claim(denn: Sequence[Result], bert: Sequence[Result], rows: Mapping[str, Printed]) -> str:
@@ -121,6 +155,8 @@ def _claim(denn: Sequence[Result], bert: Sequence[Result], rows: Mapping[str, Pr
     for metric, name in zip(METRICS, ("Micro-F1", "macro-F1"), strict=True):
         here, in_paper = difference((denn, "final"), (bert, "final"), metric), change(rows, "bert", "denn", metric)
         found.append(f"{name}: {verdict(here, in_paper, seeds_used)}")
+    if any(rise(run) > RISING_A_LITTLE for run in (*denn, *bert)):
+        found.append(f"training had not converged ({STILL_RISING})")
     return f"The paper claims that DENN beats BERT. {'; '.join(found)}."
 
 
@@ -131,14 +167,17 @@ def ranking(results: Sequence[Result]) -> Table:
     for number, corpus in enumerate(shown):
         runs = {recipe: select(results, corpus, recipe) for recipe in paper.SYSTEMS}
         runs = {recipe: some for recipe, some in runs.items() if some and not any(map(still_rises, some))}
-        means = {recipe: fmean(run.f1("final", HEADLINE)[0] for run in some) for recipe, some in runs.items()}
+        means = {recipe: fmean(run.f1(run.answer, HEADLINE)[0] for run in some) for recipe, some in runs.items()}
         for place, recipe in enumerate(sorted(means, key=means.__getitem__, reverse=True), 1):
-            scores = pair(*(percent(runs[recipe], "final", metric) for metric in METRICS))
-            cells[recipe][number] = f"{place}: {scores}"
+            scores = pair(*(answer_percent(runs[recipe], metric) for metric in METRICS))
+            cells[recipe][number] = dated(recipe, f"{place}: {scores}", runs[recipe])
             used += runs[recipe]
     rows = [[name, *cells[recipe]] for recipe, name in paper.SYSTEMS.items() if set(cells[recipe]) != {NOTHING}]
     header = ["system", *(title(corpus) for corpus in shown)]
-    note = f"Place by micro-F1: micro-F1 / macro-F1. {NOTHING}: no run, or not trained to convergence."
+    note = (
+        f"Place by micro-F1: micro-F1 / macro-F1. {NOTHING}: no run, or not trained to convergence. "
+        f"{OUTDATED}: run before the review of 18 November 2026; the system has changed since."
+    )
     return Table("\n\n".join(["### Systems by place on every corpus, percent", markdown(header, rows), note]), used)
 
 
@@ -248,7 +287,10 @@ def _variants(
         kinds = [f"{kind}, {where}" for kind in ("micro-F1", "macro-F1", "average") for where in ("paper", "here")]
         header = [what, *kinds, "micro-F1 against DENN", "macro-F1 against DENN", "seeds"]
         texts += [f"**{title(corpus)}**", markdown(header, lines)]
-    texts.append("Differences use the common seeds, with the 95 % interval of the pooled bootstrap.")
+    texts.append(
+        "Differences use the common seeds, with the 95 % interval of the pooled bootstrap. With one seed, the interval "
+        "does not include the effect of the seed."
+    )
     return Table("\n\n".join(texts), used)
 
 

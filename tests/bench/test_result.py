@@ -86,3 +86,9 @@ def test_an_older_constant_run_had_no_warm_up_whatever_it_recorded():
     assert completed(newer)["parameters"]["warmup"] == 0.05
     falling = {"method": "bert", "parameters": {"schedule": "linear", "warmup": 0.05}}
     assert completed(falling)["parameters"]["warmup"] == 0.05
+
+
+def test_an_older_run_combined_by_confidence_before_that_was_a_parameter():
+    assert completed({"method": "denn", "parameters": {}})["parameters"]["combination"] == "confidence"
+    learnt = {"method": "denn", "parameters": {"combination": "learnt"}}
+    assert completed(learnt)["parameters"]["combination"] == "learnt"

@@ -153,14 +153,48 @@ def test_a_system_that_still_learns_has_no_number():
     found = rows(text)
     assert found["BERT"][1:8:2] == ["not trained to convergence", "-", "-", "-"] and found["BERT"][0] == "73.4"
     assert "rose by more than 4 % in the last fifth" in text
+    percent = f"{100 * rising.f1('final', 'tuned')[0]:.1f}"
     rising.data["history"][-1]["tuned_micro_f1"] = 0.62
-    assert rows(render("main-aapd", [rising]))["BERT"][1] == f"{100 * rising.f1('final', 'tuned')[0]:.1f}"
+    text = render("main-aapd", [rising])
+    assert rows(text)["BERT"][1] == f"{percent} ↑" and "rose by 1 to 4 %" in text
+    rising.data["history"][-1]["tuned_micro_f1"] = 0.603
+    assert rows(render("main-aapd", [rising]))["BERT"][1] == percent
+
+
+def test_a_claim_about_runs_that_still_learn_says_so():
+    runs = [run(recipe, seed) for recipe in ("bert", "denn") for seed in range(2)]
+    assert "converged" not in render("main-aapd", runs)
+    runs[0].data["history"].append({"step": 500, "score": 0.71})
+    assert "; training had not converged (↑)." in render("main-aapd", runs)
+
+
+def test_a_system_that_writes_a_sequence_is_scored_by_the_best_one():
+    parts = {"final": 0.8, "sequence": 0.7}
+    sgm = run("sgm", quality=parts)
+    marginals, sequence = ([100 * score for score in sgm.f1(part, "tuned")] for part in parts)
+    text = render("main-aapd", [sgm])
+    name = "SGM †"  # made in January, before the review
+    assert rows(text)[name][1::2][:2] == [f"{value:.1f}" for value in sequence] != [f"{v:.1f}" for v in marginals]
+    assert f"and a tuned threshold: SGM {marginals[0]:.1f} / {marginals[1]:.1f}." in text
+    later = run("sgm", quality=parts, created="2026-11-19T00:00:00+00:00")
+    assert "SGM" in rows(render("main-aapd", [later])) and "†" not in render("main-aapd", [later])
+
+
+def test_a_run_that_collapsed_is_named():
+    bert = run("bert")
+    assert "collapsed" not in render("main-aapd", [bert])
+    bert.data["history"].append({"step": 500, "score": 0.1})
+    assert "Training collapsed, and the weights before it count: BERT after step 400." in render("main-aapd", [bert])
 
 
 def test_a_run_that_ran_out_of_time_is_named():
     short = run("bert")
     short.data["cost"]["stopped_early"] = "at 600 s, after 4.4 of 15 epochs"
     assert "Ended by a time budget: BERT at 600 s, after 4.4 of 15 epochs." in render("main-aapd", [short])
+    older = run("bert", parameters={"time_budget": 600, "epochs": 15})
+    assert "Ended by a time budget: BERT after 4.0 of 15 epochs." in render("main-aapd", [older])
+    whole = run("bert", parameters={"time_budget": 600, "epochs": 4})
+    assert "Ended" not in render("main-aapd", [whole])
 
 
 def test_groups_of_aapd_follow_the_original_counts():
