@@ -27,6 +27,7 @@ from denn.types import Corpus, Document, Stage
 from denn_bench.machine import peak_memory
 from denn_bench.paper import GROUPS
 from denn_bench.result import PREDICTION
+from denn_bench.systems.label_tokens import LabelTokens
 
 FIXED = (0.4, 0.45, 0.5)  # those of the paper's code
 DIGITS = 6
@@ -270,7 +271,11 @@ def _attention(network: Any, corpus: Corpus) -> float:
 
 
 def _parameters(network: Any) -> dict[str, int]:
-    """Count the parameters of encoder and head, and the extra ones that a plain classifier does not have."""
+    """Count the parameters of encoder and head, and the extra ones that a plain classifier does not have.
+
+    The vectors of label tokens replace rows of the encoder's table, which count already.
+    """
     head = getattr(network, "head", None)
     encoder, linear = _size(network.encoder), 0 if head is None else _size(head)
-    return {"encoder": encoder, "head": linear, "extra": _size(network) - encoder - linear}
+    replaced = network.token_vectors.numel() if isinstance(network, LabelTokens) else 0
+    return {"encoder": encoder, "head": linear, "extra": _size(network) - encoder - linear - replaced}

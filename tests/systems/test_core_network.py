@@ -12,6 +12,7 @@ from denn.encoders.tokenizer_file import load_tokenizer
 from denn.encoders.transformer import TransformerEncoder
 from denn.errors import ConfigError
 from denn.training.network import Batch
+from denn_bench.measure import _parameters
 from denn_bench.systems.core_network import CORE, CoreNetwork, CoreParameters, summed_loss
 from denn_bench.systems.label_tokens import States
 from denn_bench.systems.laco import ConditionalNetwork, ConditionalParameters, PairNetwork, PairParameters
@@ -160,8 +161,7 @@ def test_gradients_reach_everything_and_are_finite(make):
 def test_extra_parameters_are_those_of_the_papers_table(as_wide_as_bert, network, parameters, extra):
     for labels, expected in extra.items():
         made = network(as_wide_as_bert, labels, parameters)
-        assert size_of(made) - size_of(made.encoder) - size_of(made.head) == expected
-        assert size_of(made.head) == 769 * labels
+        assert _parameters(made) == {"encoder": size_of(made.encoder), "head": 769 * labels, "extra": expected}
 
 
 def test_rates_fall_from_layer_to_layer(make):
@@ -169,14 +169,22 @@ def test_rates_fall_from_layer_to_layer(make):
     groups = network.groups(parameters)
     rates = {id(weight): group["lr"] for group in groups for weight in group["params"]}
     model = network.encoder.model
-    assert rates.pop(id(model.embeddings.word_embeddings.weight)) == 1e-3  # the labels' vectors are new
     for part, rate in (
         (model.embeddings, 1e-3 / 16), (model.encoder.layer[0], 1e-3 / 8), (model.encoder.layer[1], 1e-3 / 4),
         (network.convolution, 1e-2), (network.head, 1e-2),
     ):  # fmt: skip
-        assert {rates[id(weight)] for weight in part.parameters() if id(weight) in rates} == {rate}
+        assert {rates[id(weight)] for weight in part.parameters()} == {rate}
+    assert rates[id(network.token_vectors)] == 1e-3  # the labels' vectors are new
     weights = [weight for group in groups for weight in group["params"]]
-    assert len(weights) == len(rates) + 1 == len(list(network.parameters()))
+    assert len(weights) == len(rates) == len(list(network.parameters()))
+
+
+def test_the_bias_starts_at_the_log_odds(make):
+    network = make()
+    labels = torch.tensor([[1, 0, 0, 1, 1, 0], [1, 0, 1, 1, 0, 0], [1, 0, 0, 0, 0, 0], [1, 0, 1, 1, 0, 0]]).bool()
+    network.start(None, labels, None, None, 4)
+    odds = [7, 1 / 7, 1, 3, 1 / 3, 1 / 7]  # all or none of four count as half a text less or more
+    assert network.head.bias.tolist() == pytest.approx([math.log(value) for value in odds])
 
 
 def test_biases_and_normalisation_do_not_decay(make):

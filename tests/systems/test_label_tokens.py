@@ -5,7 +5,7 @@ import torch
 
 from denn.encoders.transformer import TransformerEncoder
 from denn.errors import ConfigError
-from denn_bench.systems.label_tokens import LabelTokens, _add_tokens
+from denn_bench.systems.label_tokens import LabelTokens, _add_tokens, table_of
 
 TEXTS = ["goal match", "", "the violin and the oven in kyoto with a comet", "goal " * 100]
 
@@ -28,14 +28,30 @@ def test_reserved_tokens_come_first(tiny_encoder, tiny_corpus):
     encoder = TransformerEncoder.load(str(tiny_encoder), max_length=30)
     encoder.tokenizer.add_tokens(["[unused0]", "[unused7]"])
     before = encoder.tokenizer.get_vocab()["[unused0]"]
-    _add_tokens(encoder.model, 2)
-    table = encoder.model.get_input_embeddings().weight
-    with torch.no_grad():
-        table[-2:] = table[0]  # as alike as unused tokens can be
+    _add_tokens(encoder, 2)
     made = LabelTokens(encoder, 2)
     made.prepare(tiny_corpus)
     assert made.label_ids.tolist() == [before, before + 1]
-    assert torch.cosine_similarity(table[-2], table[-1], dim=0).abs() < 0.5
+
+
+def test_labels_have_vectors_of_their_own(network):
+    table, vectors = table_of(network.encoder), network.token_vectors
+    torch.testing.assert_close(vectors.std(), table.weight[:-6].std(), rtol=0.3, atol=0)
+    assert torch.cosine_similarity(vectors[0], vectors[1], dim=0).abs() < 0.5  # unlike unused tokens of MPNet
+    ids, layout = network.tokenize(TEXTS).pack(torch.arange(4))
+    torch.testing.assert_close(table(network.label_ids[[4, 1]]), vectors[[4, 1]])
+    assert torch.equal(table(torch.arange(3)), table.weight[:3])
+    network.read(ids, layout).labels.sum().backward()
+    assert bool(vectors.grad.any(1).all())
+    assert not table.weight.grad[network.label_ids].any() and bool(table.weight.grad.any())
+
+
+def test_the_vectors_of_labels_are_fixed_if_the_embeddings_are(tiny_encoder, tiny_corpus):
+    encoder = TransformerEncoder.load(str(tiny_encoder), max_length=30, precision="float32")
+    encoder.freeze_below(1)
+    made = LabelTokens(encoder, len(tiny_corpus.labels))
+    made.prepare(tiny_corpus)
+    assert not made.token_vectors.requires_grad and not table_of(encoder).weight.requires_grad
 
 
 def test_every_text_ends_with_the_labels(network):

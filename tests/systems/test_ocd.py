@@ -213,6 +213,15 @@ def test_writes_at_most_24_tokens():
     assert made.limit == 3 + 2 + 1
 
 
+def test_the_logistic_decoder_starts_at_the_log_odds():
+    made = network()
+    made.start(None, GOLD, None, None, 4)
+    assert made.logistic.head.bias.tolist() == pytest.approx([0.0, 0.0, 0.0])
+    made.start(None, GOLD[:3], None, None, 3)
+    assert made.logistic.head.bias.tolist() == pytest.approx([math.log(2), math.log(0.5), math.log(2)], abs=1e-6)
+    network(logistic_weight=0.0).start(None, GOLD, None, None, 4)
+
+
 def test_without_weight_there_is_no_logistic_decoder():
     made = network(logistic_weight=0.0)
     assert not any("logistic" in name for name in made.state_dict())

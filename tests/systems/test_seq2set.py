@@ -12,7 +12,7 @@ from denn.errors import TrainingError
 from denn.progress import Silent
 from denn.training.network import Batch
 from denn_bench.encoders.words import WordEncoder
-from denn_bench.systems.seq2set import FullSetNetwork, Seq2Set, Seq2SetParameters, SetNetwork
+from denn_bench.systems.seq2set import FullSetNetwork, Seq2Set, Seq2SetParameters, SetNetwork, _second_stage
 from denn_bench.systems.sequences import SequenceNetwork, sequence_loss, target_sequences
 
 from .made import packed, scattered
@@ -218,6 +218,11 @@ def test_the_forms_and_their_defaults():
     assert type(network("simple")) is SetNetwork and type(network("full")) is FullSetNetwork
     p = Seq2SetParameters()
     assert (p.set_weight, p.beam, p.clip, p.learning_rate, p.reinforced_learning_rate) == (0.8, 10, 8.0, 1e-3, 1e-5)
+
+
+def test_the_second_stage_is_a_plain_cosine():
+    p = _second_stage(Seq2SetParameters())
+    assert (p.epochs, p.learning_rate, p.schedule, p.warmup) == (10, 1e-5, "cosine", 0.0)
 
 
 SETTINGS = {

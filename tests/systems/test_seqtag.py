@@ -9,6 +9,7 @@ import torch
 from denn.encoders.transformer import TransformerEncoder
 from denn.errors import ConfigError
 from denn.training.network import Batch
+from denn_bench.systems.core_network import CoreParameters
 from denn_bench.systems.seqtag import SeqTag, SeqTagNetwork, SeqTagParameters
 
 TEXTS = ["goal match", "", "the violin and the oven in kyoto with a comet"]
@@ -77,10 +78,30 @@ def test_gradients_reach_the_field(network):
     assert bool(network.transitions.grad.any()) and bool(network.sequence.weight_ih_l0.grad.any())
 
 
-def test_the_published_rates_are_the_default(network):
-    encoder, rest = network.groups(SeqTagParameters())
-    assert (encoder["lr"], rest["lr"]) == (5e-5, 1e-3)
-    assert any(weight is network.transitions for weight in rest["params"])
+def test_the_rates_of_encoder_and_head(network):
+    p = SeqTagParameters()
+    rates = {id(weight): group["lr"] for group in network.groups(p) for weight in group["params"]}
+    for name, weight in network.named_parameters():
+        assert rates[id(weight)] == (5e-5 if name.startswith("encoder.") or name == "token_vectors" else 1e-3)
+
+
+def test_the_rest_is_trained_as_core(network):
+    p, core = SeqTagParameters(), CoreParameters()
+    for name in ("optimiser", "weight_decay", "epsilon", "clip", "schedule", "warmup", "epochs"):
+        assert getattr(p, name) == getattr(core, name)
+    decays = {id(weight): group["weight_decay"] for group in network.groups(p) for weight in group["params"]}
+    for weight in network.parameters():
+        assert decays[id(weight)] == (0.01 if weight.ndim > 1 else 0.0)
+
+
+@torch.no_grad()
+def test_the_marginals_start_at_the_mean_share_of_the_labels(network):
+    for weight in (network.transitions, network.start_scores, network.end_scores, network.head.weight):
+        weight.zero_()
+    labels = torch.tensor([[1, 0, 0, 0, 0, 0], [1, 0, 1, 0, 0, 0]]).bool()
+    network.start(None, labels, None, None, 2)
+    marginals = network.infer(*network.tokenize(TEXTS).pack(torch.arange(3)))["marginals"]
+    torch.testing.assert_close(marginals, torch.full((3, 6), 0.25))
 
 
 def test_too_many_labels_are_refused_with_their_number(network):

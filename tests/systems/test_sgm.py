@@ -114,7 +114,7 @@ def test_the_settings_of_the_first_release():
     assert (p.beam, p.length_normalised, p.evaluate_every) == (5, False, 100)
     assert (p.word_width, p.hidden, p.encoder_layers, p.decoder_layers) == (256, 256, 2, 2)
     assert (p.learning_rate, p.dropout, p.word_dropout, p.word_spread) == (1e-3, 0.5, 0.0, 1.0)
-    assert (p.clip, p.vocabulary, p.schedule, p.epochs) == (10, 30_000, "cosine", 50)
+    assert (p.clip, p.vocabulary, p.schedule, p.warmup, p.epochs) == (10, 30_000, "cosine", 0.0, 50)
 
 
 @torch.no_grad()

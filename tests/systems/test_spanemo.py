@@ -130,6 +130,12 @@ def test_names_that_do_not_fit_are_refused_with_their_number(make):
         SpanEmo(SpanEmoParameters()).make(make().encoder, 27)
 
 
+def test_the_bias_starts_at_the_log_odds_of_the_mean_share(make):
+    network = make()
+    network.start(None, torch.tensor([[1, 0, 0, 0], [1, 0, 0, 0]]).bool(), None, None, 2)
+    assert network.head.bias.tolist() == pytest.approx([math.log(0.25 / 0.75)])
+
+
 def test_the_rates_of_the_released_code_are_the_default(make):
     network = make()
     encoder, rest = network.groups(SpanEmoParameters())

@@ -7,7 +7,5 @@ from typing import Annotated
 from pydantic import Field
 
 Layers = Annotated[int, Field(ge=1, le=100)]
-Rounds = Annotated[int, Field(ge=1, le=100)]
-Beam = Annotated[int, Field(ge=1, le=100)]  # sequences kept at each step
 Neighbourhood = Annotated[int, Field(ge=1, le=100_000)]  # documents that vote
 Length = Annotated[int, Field(ge=1, le=1_000_000)]  # tokens or words of a text

@@ -6,7 +6,7 @@ Zhang et al., "Correlation-guided representation for multi-label text classifica
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal, cast
+from typing import Annotated, Any, Literal
 
 import torch
 import torch.nn.functional as F
@@ -14,9 +14,12 @@ from pydantic import Field, NonNegativeFloat, PositiveFloat
 from torch import Tensor, nn
 
 from denn.encoders.layout import Layout
+from denn.encoders.tokens import Tokens
 from denn.encoders.transformer import TransformerEncoder
+from denn.protocols import Progress
 from denn.training.network import LAYER, Batch, TransformerParameters
 from denn.training.neural import Neural
+from denn_bench.core.prior import log_odds
 from denn_bench.systems.label_tokens import LabelTokens, States
 
 WIDTH = 9  # tokens that the convolution sees at once
@@ -25,11 +28,9 @@ ABOVE = 2  # layers that the released code counts between the encoder's last lay
 
 
 @dataclass(frozen=True, kw_only=True)
-class CoreParameters(TransformerParameters):
-    """Parameters of CORE, with the training settings of the released code."""
+class LabelTokenParameters(TransformerParameters):
+    """Training settings of the released code of CORE and LACO."""
 
-    convolution: Literal["tokens", "plane"] = "tokens"  # over tokens, labels as channels; or over tokens × labels
-    dropout: Annotated[float, Field(ge=0, lt=1)] = 0.1  # before the head
     learning_rate: PositiveFloat = 5e-5
     layer_decay: Annotated[float, Field(gt=0, le=1)] = 0.8  # learning rate of each layer relative to the one above
     optimiser: Literal["adam", "adamw"] = "adamw"
@@ -39,7 +40,42 @@ class CoreParameters(TransformerParameters):
     warmup: Annotated[float, Field(ge=0, lt=1)] | None = 0.1
 
 
-class CoreNetwork(LabelTokens):
+@dataclass(frozen=True, kw_only=True)
+class CoreParameters(LabelTokenParameters):
+    """Parameters of CORE."""
+
+    convolution: Literal["tokens", "plane"] = "tokens"  # over tokens, labels as channels; or over tokens × labels
+    dropout: Annotated[float, Field(ge=0, lt=1)] = 0.1  # before the head
+
+
+class TrainedAsReleased(LabelTokens):
+    """A network with the learning rates and the weight decay of the released code of CORE and LACO."""
+
+    def groups(self, parameters: Any) -> list[dict[str, Any]]:
+        """Return the parameter groups.
+
+        Layer d of D has the rate lr · decay^(D + 2 − d), and embeddings count as layer 0. The labels' vectors have lr,
+        because nothing has trained them before, and the rest has the rate of the head.
+        """
+        p = parameters
+        rate, depths = p.encoder_rate(self.encoder), self.encoder.layers + ABOVE
+        found: dict[tuple[float, bool], list[nn.Parameter]] = {}
+        for name, weight in self.named_parameters():
+            own = p.head_learning_rate or p.learning_rate
+            if name.startswith("encoder."):
+                layer = LAYER.search(name)
+                own = rate * p.layer_decay ** (depths - (int(layer[1]) + 1 if layer else 0))
+            elif weight is self.token_vectors:
+                own = rate
+            if weight.requires_grad:
+                found.setdefault((own, weight.ndim > 1), []).append(weight)
+        return [
+            {"params": weights, "lr": own, "weight_decay": p.weight_decay if decays else 0.0}
+            for (own, decays), weights in found.items()
+        ]
+
+
+class CoreNetwork(TrainedAsReleased):
     """Weight the tokens h_i of a text by their similarity to the labels: c = Σ a_i h_i/‖h_i‖, ŷ = sigmoid(W c + b).
 
     a = tanh(max over channels of ReLU(conv(G))) with G the cosine similarities of tokens and labels. Padding has no
@@ -77,28 +113,10 @@ class CoreNetwork(LabelTokens):
         logits: Tensor = self.head(F.dropout(document, self.dropout, self.training))
         return logits
 
-    def groups(self, parameters: Any) -> list[dict[str, Any]]:
-        """Return the parameter groups with the learning rates and weight decay of the released code.
-
-        Layer d of D has the rate lr · decay^(D + 2 − d), embeddings count as layer 0, and the rest has lr. The table of
-        word vectors has lr too, because it contains those of the labels, which nothing has trained before.
-        """
-        p, table = parameters, cast(nn.Embedding, self.encoder.model.get_input_embeddings()).weight
-        rate, depths = p.encoder_rate(self.encoder), self.encoder.layers + ABOVE
-        found: dict[tuple[float, bool], list[nn.Parameter]] = {}
-        for name, weight in self.named_parameters():
-            own = p.head_learning_rate or p.learning_rate
-            if name.startswith("encoder.") and weight is not table:
-                layer = LAYER.search(name)
-                own = rate * p.layer_decay ** (depths - (int(layer[1]) + 1 if layer else 0))
-            elif weight is table:
-                own = rate
-            if weight.requires_grad:
-                found.setdefault((own, weight.ndim > 1), []).append(weight)
-        return [
-            {"params": weights, "lr": own, "weight_decay": p.weight_decay if decays else 0.0}
-            for (own, decays), weights in found.items()
-        ]
+    def start(self, tokens: Tokens, labels: Tensor, parameters: Any, progress: Progress, sampled: int) -> None:
+        """Initialise the bias with the log-odds of the labels, as the plain classifier does."""
+        with torch.no_grad():
+            self.head.bias.copy_(log_odds(labels))
 
     def loss(self, batch: Batch) -> Tensor:
         """Return binary cross-entropy, summed over labels, as the mean over texts."""

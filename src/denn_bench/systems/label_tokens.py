@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import NamedTuple, cast
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from denn.encoders.layout import Layout
@@ -29,7 +30,8 @@ class States(NamedTuple):
 class LabelTokens(Network):
     """An encoder that reads every text with one token per label after it.
 
-    The tokens are the vocabulary's unused ones; if there are too few, new ones are added.
+    The tokens are the vocabulary's unused ones; if there are too few, new ones are added. Their vectors are weights of
+    their own, which replace their rows of the encoder's table, so that they can have another learning rate than words.
     """
 
     encoder: TransformerEncoder
@@ -39,23 +41,29 @@ class LabelTokens(Network):
         super().__init__()
         check_room(encoder, labels, labels)
         self.encoder = encoder
-        self.register_buffer("label_ids", torch.zeros(labels, dtype=torch.int64))
+        table = table_of(encoder)
+        # Fixed if the embeddings are: the encoder then computes both without gradients.
+        self.token_vectors = nn.Parameter(
+            torch.zeros(labels, table.embedding_dim), requires_grad=table.weight.requires_grad
+        )
+        self.register_buffer("label_ids", torch.full((labels,), -1))
+        table.register_forward_hook(self.replace_vectors)
 
     def prepare(self, corpus: Corpus) -> None:
-        """Assign a token to every label."""
+        """Assign a token to every label, and draw its vector: those of unused tokens are nearly the same in MPNet."""
+        nn.init.normal_(self.token_vectors, std=float(table_of(self.encoder).weight.detach().std()))
         vocabulary = self.encoder.tokenizer.get_vocab()
         reserved = sorted(number for token, number in vocabulary.items() if token.startswith(RESERVED))
         count = len(self.label_ids)
         if len(reserved) < count:
-            reserved += _add_tokens(self.encoder.model, count - len(reserved))
+            reserved += _add_tokens(self.encoder, count - len(reserved))
         self.label_ids.copy_(torch.tensor(reserved[:count]))
-        self.tell_apart()
 
-    @torch.no_grad()
-    def tell_apart(self) -> None:
-        """Draw the labels' vectors: those of unused tokens are nearly the same (mean cosine 0.74 in MPNet)."""
-        table = cast(nn.Embedding, self.encoder.model.get_input_embeddings()).weight
-        table[self.label_ids] = torch.randn(len(self.label_ids), table.shape[1]) * float(table.std())
+    def replace_vectors(self, table: nn.Module, inputs: tuple[Tensor], vectors: Tensor) -> Tensor:
+        """Replace the rows of the labels' tokens in what the table returns, (…,d) vectors of (…) ids."""
+        chosen = inputs[0][..., None] == self.label_ids  # (…,C)
+        own = F.embedding(chosen.int().argmax(-1), self.token_vectors)
+        return torch.where(chosen.any(-1, keepdim=True), own, vectors)
 
     def is_sound(self) -> bool:
         """Check whether every label has a token."""
@@ -118,13 +126,15 @@ def pick(states: Tensor, rows: Tensor) -> Tensor:
     return states.index_select(0, rows.flatten()).view(*rows.shape, states.shape[1])
 
 
-def _add_tokens(model: nn.Module, count: int) -> list[int]:
-    """Add new rows to the embedding table and return their numbers."""
-    config, table = model.config, cast(nn.Embedding, model.get_input_embeddings())  # type: ignore[operator]
-    old = table.weight.data
-    new = old.new_empty(count, old.shape[1]).normal_(std=float(old.std()))
-    wider = nn.Embedding(len(old) + count, old.shape[1], padding_idx=table.padding_idx)
-    wider.weight.data = torch.cat([old, new])
-    model.set_input_embeddings(wider)  # type: ignore[operator]
-    config.vocab_size = len(old) + count  # type: ignore[union-attr]
-    return list(range(len(old), len(old) + count))
+def table_of(encoder: TransformerEncoder) -> nn.Embedding:
+    """Return the encoder's table of token vectors."""
+    return cast(nn.Embedding, encoder.model.get_input_embeddings())
+
+
+def _add_tokens(encoder: TransformerEncoder, count: int) -> list[int]:
+    """Add rows to the encoder's table and return their numbers; their content has no effect."""
+    table, old = table_of(encoder), encoder.vocabulary
+    rows = F.pad(table.weight.detach(), (0, 0, 0, count))
+    table.weight = nn.Parameter(rows, requires_grad=table.weight.requires_grad)
+    table.num_embeddings = encoder.model.config.vocab_size = old + count
+    return list(range(old, old + count))

@@ -18,7 +18,6 @@ from denn.encoders.tokens import Tokens
 from denn.encoders.transformer import TransformerEncoder
 from denn.methods.classifier import Classifier, ClassifierParameters
 from denn.protocols import Progress
-from denn.training.bounds import Rounds
 from denn.training.head import start_head
 from denn.training.network import Batch, Network
 from denn.training.neural import Neural
@@ -26,6 +25,8 @@ from denn_bench.encoders.words import WordEncoder
 from denn_bench.systems.word_parameters import WordParameters
 
 WIDTHS = (3, 4, 5)  # words under a filter of the TextCNN
+
+Rounds = Annotated[int, Field(ge=1, le=100)]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,7 +9,7 @@ labels' F1, which we report.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import torch
 import torch.nn.functional as F
@@ -17,15 +17,26 @@ from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, Pos
 from torch import Tensor, nn
 
 from denn.encoders.layout import Layout
+from denn.encoders.tokens import Tokens
 from denn.errors import ConfigError
-from denn.training.bounds import Beam, Layers
+from denn.protocols import Progress
+from denn.training.bounds import Layers
 from denn.training.network import Batch
 from denn.training.neural import Neural
 from denn_bench.core.beam import Beams, beam_search, best_labels, label_marginals
+from denn_bench.core.prior import log_odds
 from denn_bench.core.sets import optimal_completion_loss
 from denn_bench.encoders.words import WordEncoder
 from denn_bench.systems.rollout import write
-from denn_bench.systems.sequences import MARGIN, DotAttention, Memory, SequenceNetwork, SequenceParameters, Share
+from denn_bench.systems.sequences import (
+    MARGIN,
+    Beam,
+    DotAttention,
+    Memory,
+    SequenceNetwork,
+    SequenceParameters,
+    Share,
+)
 
 Decoding = Literal["beam", "rescoring", "joint"]
 
@@ -110,6 +121,12 @@ class OcdNetwork(SequenceNetwork):
     def limit(self) -> int:
         """Return the maximum number of tokens of a text, including the end."""
         return min(self.p.max_labels or int(self.longest) + MARGIN, self.labels) + 1
+
+    def start(self, tokens: Tokens, labels: Tensor, parameters: Any, progress: Progress, sampled: int) -> None:
+        """Initialise the bias of the logistic decoder with the log-odds of the labels."""
+        if self.logistic is not None:
+            with torch.no_grad():
+                self.logistic.head.bias.copy_(log_odds(labels))
 
     def loss(self, batch: Batch) -> Tensor:
         """Return the loss of the decoder's own sequences, plus that of the logistic decoder."""

@@ -21,7 +21,7 @@ from denn.encoders.layout import Layout
 from denn.errors import TrainingError
 from denn.protocols import Progress
 from denn.training import checkpoint
-from denn.training.bounds import Beam, Layers
+from denn.training.bounds import Layers
 from denn.training.network import Batch
 from denn.training.neural import Neural
 from denn.training.plan import Schedule
@@ -33,6 +33,7 @@ from denn_bench.encoders.words import WordEncoder
 from denn_bench.systems.rollout import write
 from denn_bench.systems.sequences import (
     MARGIN,
+    Beam,
     Cells,
     DotAttention,
     Memory,
@@ -271,7 +272,7 @@ def taught(step: Step, state: State, targets: Tensor, start: int) -> Tensor:
 def _second_stage(p: Any) -> Any:
     return replace(
         p, epochs=p.reinforced_epochs, learning_rate=p.reinforced_learning_rate, schedule=p.reinforced_schedule,
-        warmup=None,
+        warmup=0.0,
     )  # fmt: skip
 
 

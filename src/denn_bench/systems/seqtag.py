@@ -7,36 +7,35 @@ the most frequent first, and a linear-chain conditional random field over their 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Annotated, Any
 
 import torch
 import torch.nn.functional as F
-from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt
+from pydantic import Field, PositiveFloat, PositiveInt
 from torch import Tensor, nn
 
 from denn.encoders.layout import Layout
+from denn.encoders.tokens import Tokens
 from denn.encoders.transformer import TransformerEncoder
-from denn.training.network import Batch, TransformerParameters
+from denn.protocols import Progress
+from denn.training.network import Batch
 from denn.training.neural import Neural
 from denn_bench.core import crf
-from denn_bench.systems.label_tokens import LabelTokens
+from denn_bench.core.prior import log_odds
+from denn_bench.systems.core_network import LabelTokenParameters, TrainedAsReleased
 
 
 @dataclass(frozen=True, kw_only=True)
-class SeqTagParameters(TransformerParameters):
-    """Sizes and training settings; neither was published."""
+class SeqTagParameters(LabelTokenParameters):
+    """Sizes and learning rates, which were not published; other training settings are those of CORE."""
 
     hidden: PositiveInt = 384  # of the LSTM, in each direction
     dropout: Annotated[float, Field(ge=0, lt=1)] = 0.1  # after the LSTM
-    learning_rate: PositiveFloat = 5e-5
     head_learning_rate: PositiveFloat | None = 1e-3  # of LSTM and CRF
     layer_decay: Annotated[float, Field(gt=0, le=1)] = 1.0
-    optimiser: Literal["adam", "adamw"] = "adamw"
-    weight_decay: NonNegativeFloat = 0.01
-    warmup: Annotated[float, Field(ge=0, lt=1)] = 0.1
 
 
-class SeqTagNetwork(LabelTokens):
+class SeqTagNetwork(TrainedAsReleased):
     """Tag the sequence of labels, 1 for those that belong to the text; the best sequence of tags decides."""
 
     watched = "marginals"
@@ -49,6 +48,12 @@ class SeqTagNetwork(LabelTokens):
         self.transitions = nn.Parameter(torch.zeros(2, 2))
         self.start_scores = nn.Parameter(torch.zeros(2))
         self.end_scores = nn.Parameter(torch.zeros(2))
+
+    def start(self, tokens: Tokens, labels: Tensor, parameters: Any, progress: Progress, sampled: int) -> None:
+        """Initialise the bias of tag 1, which all labels share, with the log-odds of their mean share."""
+        with torch.no_grad():
+            self.head.bias[0] = 0
+            self.head.bias[1:] = log_odds(labels, shared=True)
 
     def emissions(self, ids: Tensor, layout: Layout, seeds: Tensor | None = None, count: int | None = None) -> Tensor:
         """Return the (n,L,2) scores of both tags of each label of packed texts."""

@@ -12,7 +12,7 @@ from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, Pos
 from torch import Tensor, nn
 
 from denn.encoders.layout import Layout
-from denn.training.bounds import Beam, Layers
+from denn.training.bounds import Layers
 from denn.training.network import Batch, Network
 from denn.training.plan import Schedule
 from denn.types import Corpus
@@ -26,6 +26,7 @@ AT_ONCE = 2**28  # maximum number of scores of beams × labels in an inference p
 MARGIN = 2  # labels that a text may get beyond the largest label set in training
 
 Share = Annotated[float, Field(ge=0, lt=1)]
+Beam = Annotated[int, Field(ge=1, le=100)]  # sequences kept at each step
 Order = Literal["frequent_first", "rare_first"]
 
 

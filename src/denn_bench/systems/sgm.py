@@ -28,6 +28,7 @@ class SgmParameters(SequenceParameters):
     word_spread: PositiveFloat = 1.0
     epochs: NonNegativeInt = 50
     schedule: Schedule = "cosine"
+    warmup: Share | None = 0.0
     evaluate_every: NonNegativeInt = 100
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import torch
 import torch.nn.functional as F
@@ -17,10 +17,12 @@ from torch import Tensor, nn
 from denn.encoders.layout import Layout
 from denn.encoders.tokens import Tokens
 from denn.encoders.transformer import TransformerEncoder
+from denn.protocols import Progress
 from denn.training.network import Batch, Network, TransformerParameters
 from denn.training.neural import Neural
 from denn.types import Corpus
 from denn_bench.arxiv import readable_names
+from denn_bench.core.prior import log_odds
 from denn_bench.systems.label_tokens import check_room, insert, pick, room
 
 
@@ -86,6 +88,11 @@ class SpanEmoNetwork(Network):
             return tokens
         end = tokens.flat[-1:]  # [SEP]
         return insert(tokens, torch.cat([names.to(end.dtype), end]), torch.ones(len(texts), dtype=torch.int64))
+
+    def start(self, tokens: Tokens, labels: Tensor, parameters: Any, progress: Progress, sampled: int) -> None:
+        """Initialise the bias, which all labels share, with the log-odds of their mean share."""
+        with torch.no_grad():
+            self.head.bias.copy_(log_odds(labels, shared=True))
 
     def forward(self, ids: Tensor, layout: Layout, seeds: Tensor | None = None) -> Tensor:
         """Return the (n,L) logits of packed texts."""

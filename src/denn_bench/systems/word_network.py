@@ -14,6 +14,7 @@ from denn.encoders.tokens import Tokens
 from denn.protocols import Progress
 from denn.training.network import Batch, Network
 from denn.training.plan import Schedule
+from denn_bench.core.prior import log_odds
 from denn_bench.systems.core_network import summed_loss
 from denn_bench.systems.word_parameters import WordParameters
 
@@ -47,8 +48,5 @@ class PerLabelNetwork(Network, ABC):
 
     def start(self, tokens: Tokens, labels: Tensor, parameters: Any, progress: Progress, sampled: int) -> None:
         """Initialise the biases with the log-odds of the labels, as the plain classifier does."""
-        share = labels.float().mean(0)
-        if len(self.bias) == 1:
-            share = share.mean(0, keepdim=True)
         with torch.no_grad():
-            self.bias.copy_(torch.logit(share.clamp(0.5 / len(labels), 1 - 0.5 / len(labels))))
+            self.bias.copy_(log_odds(labels, shared=len(self.bias) == 1))
