@@ -6,9 +6,9 @@ import pytest
 import torch
 
 import denn
-from denn.analysis.audit import Unwatched
 from denn.analysis.unseen import Judge, Stored, fold_of
 from denn.errors import ConfigError, ConflictError, DataError
+from denn.progress import Silent
 
 
 @pytest.fixture
@@ -72,7 +72,7 @@ def test_what_a_document_is_labelled_with_does_not_change_its_own_scores(model, 
     chosen = clear_documents(tiny_corpus)[0]
 
     def scores():
-        judge = Judge(model.method, Stored(model.method), fold_of(chosen.text), Unwatched())
+        judge = Judge(model.method, Stored(model.method), fold_of(chosen.text), Silent())
         return judge.score([chosen])
 
     before = scores()
@@ -96,7 +96,7 @@ def test_documents_of_a_file_are_recognised_by_their_text_and_others_are_judged_
     assert wrong in [doubt.label for doubt in first.drop]
     assert stored.labels[0] in [doubt.label for doubt in first.add]
     assert stored.id not in [neighbour.id for neighbour in first.neighbours]
-    unseen = Judge(model.method, Stored(model.method), None, Unwatched()).score(given[1:])
+    unseen = Judge(model.method, Stored(model.method), None, Silent()).score(given[1:])
     expected = model.score([given[1].text])
     torch.testing.assert_close(unseen.parts["words"], expected.parts["words"])
     torch.testing.assert_close(unseen.parts["classifier"], expected.parts["classifier"])

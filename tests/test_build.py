@@ -11,13 +11,18 @@ import pytest
 import torch
 
 import denn
-from denn.errors import ConfigError, DataError, DennError, TrainingError
+from denn import bundle
+from denn.build import _fingerprint
+from denn.config import make_recipe
+from denn.errors import ConfigError, ConflictError, DataError, DennError, TrainingError
 from denn.prediction_types import Scores
 from denn.progress import Silent
 from denn.protocols import Method
 from denn.refusals import existing_model
 from denn.registry import METHODS
-from denn.types import Fitted
+from denn.types import Fitted, LabelSpace
+from denn.validation import changing
+from denn.vocabulary import Vocabulary, VocabularyEntry
 
 pytestmark = pytest.mark.slow  # most tests here train
 
@@ -132,6 +137,17 @@ def test_other_settings_do_not_take_up_an_unfinished_training(tiny_corpus, brief
     assert names(tmp_path) == {"model"}
 
 
+def test_rejected_labels_and_names_of_labels_belong_to_a_run(tiny_corpus):
+    recipe = make_recipe("denn", {})
+    rejecting = replace(tiny_corpus.train[0], rejected=("never",))
+    others = (
+        replace(tiny_corpus, train=[rejecting, *tiny_corpus.train[1:]]),
+        replace(tiny_corpus, vocabulary=Vocabulary((VocabularyEntry("sport", "Sports"),))),
+        replace(tiny_corpus, vocabulary=Vocabulary((VocabularyEntry("sport", "Games"),))),
+    )
+    assert len({_fingerprint(corpus, recipe) for corpus in (tiny_corpus, *others)}) == 4
+
+
 def test_more_epochs_go_on_with_an_unfinished_training(tiny_corpus, brief, tmp_path):
     interrupt(tiny_corpus, tmp_path / "model", **brief)
     with denn.train(tiny_corpus, out=tmp_path / "model", **{**brief, "epochs": 2}) as model:
@@ -166,6 +182,18 @@ def test_a_label_of_more_than_one_line_is_refused(brief, tmp_path, label):
     corpus = denn.Corpus(train=[denn.Document("text", ("good", label))])
     with pytest.raises(DataError, match="expected a name on one line"):
         denn.train(corpus, out=tmp_path / "model", **brief)
+    assert names(tmp_path) == set()
+
+
+def test_labels_that_cannot_be_stored_are_refused_before_training(brief, tmp_path):
+    documents = [denn.Document("text", ("a", "b"))]
+    twice = denn.Corpus(train=documents, labels=LabelSpace(("a", "b", "a")))
+    with pytest.raises(DataError, match="Got the label 'a' twice, expected different names"):
+        denn.train(twice, out=tmp_path / "model", **brief)
+    for labels, rejected in (((" ",), ()), (("a",), (" ",))):
+        corpus = denn.Corpus(train=[denn.Document("text", labels, rejected=rejected)])
+        with pytest.raises(DennError, match="got the label ' ', expected a name with at least one visible character"):
+            denn.train(corpus, out=tmp_path / "model", **brief)
     assert names(tmp_path) == set()
 
 
@@ -358,6 +386,27 @@ def test_what_would_be_lost_with_a_model_is_said(tiny_model, tmp_path):
     assert existing_model(folder).loss == "its datastore cannot be read"
     (folder / "store" / "address").write_text("postgresql://elsewhere/denn")
     assert existing_model(folder).loss == "it uses a datastore elsewhere, which a new model would not use"
+
+
+def test_a_model_is_not_changed_and_trained_again_at_once(tiny_corpus, tmp_path):
+    class Changing(Silent):
+        stages = 0
+
+        def start(self, stage):
+            with pytest.raises(ConflictError, match="is changing the model"), changing(out):
+                pass
+            self.stages += 1
+
+    out = tmp_path / "model"
+    denn.train(tiny_corpus, out=out, method="dummy").close()
+    with changing(out), pytest.raises(ConflictError, match="is changing the model"):
+        denn.train(tiny_corpus, out=out, method="dummy", replace=True)
+    progress = Changing()
+    denn.train(tiny_corpus, out=out, method="dummy", replace=True, progress=progress).close()
+    assert progress.stages and names(tmp_path) == {"model"}
+    with changing(out):
+        pass
+    assert not (out / bundle.LOCK).exists()
 
 
 def test_two_trainings_of_one_folder_are_one_too_many(tiny_corpus, brief, tmp_path):

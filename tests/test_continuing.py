@@ -94,10 +94,36 @@ def test_documents_that_the_corpus_has_are_not_taken_from_the_store(tiny_model, 
     corpus = denn.Corpus(train=train, valid=[*more.valid, tiny_corpus.train[11]])
     arguments = {"continue_from": tiny_model, "effort": "quick", "progress": heard}
     with denn.train(corpus, out=tmp_path / "new", with_store=True, **arguments) as model:
-        assert len(model.store) == len(train) + 60 - 12
+        assert len(model.store) == len(train) + 60 - 11
         assert model.store.get([tiny_corpus.train[10].id])[0].text == "rewritten"
+        (older,) = model.store.get(model.store.select(denn.Where(text=tiny_corpus.train[10].text)))
+        assert older.labels == tiny_corpus.train[10].labels and older.id.startswith("doc-")
     assert heard.notes[0].startswith("1 of 61 validation documents may have been used to train the original model")
-    assert "also training on 48 stored documents of the original model" in heard.notes
+    assert "also training on 49 stored documents of the original model" in heard.notes
+    assert "new ids for 1 stored document: the corpus has other texts with these ids" in heard.notes
+
+
+def test_a_stored_document_is_replaced_by_one_with_its_own_id(tiny_model, tiny_corpus, tmp_path):
+    folder = Path(shutil.copytree(tiny_model, tmp_path / "old"))
+    with denn.load(folder) as model:
+        model.add([denn.Document("an old text", ("sport",), "mine")])
+    corpus = denn.Corpus([denn.Document("a new text", ("sport",), "mine")], tiny_corpus.valid)
+    arguments = {"continue_from": folder, "effort": "quick", "allow_poor": True, "with_store": True}
+    with denn.train(corpus, out=tmp_path / "new", **arguments) as model:
+        assert len(model.store) == 61 and model.store.get(["mine"])[0].text == "a new text"
+
+
+def test_the_labels_of_a_model_are_known_after_one_of_them_is_renamed(tiny_model, tiny_corpus, tmp_path, caplog):
+    folder = Path(shutil.copytree(tiny_model, tmp_path / "old"))
+    with denn.load(folder) as model:
+        model.rename_label("sport", "Sports")
+    train = [denn.Document("a chord", ("music", "brand new")), denn.Document("a goal", ("Sports", "music"))]
+    for number, corpus in enumerate((denn.Corpus(train[:1]), denn.Corpus(train, tiny_corpus.valid))):
+        arguments = {"continue_from": folder, "effort": "quick", "allow_poor": True, "with_store": True}
+        with denn.train(corpus, out=tmp_path / str(number), **arguments) as model:
+            assert model.labels.names == (*tiny_corpus.labels.names, "brand new")
+            assert model.vocabulary.names(["sport", "music"]) == {"sport": "Sports"}
+    assert "vocabulary" not in caplog.text
 
 
 def test_a_label_without_documents_is_said_to_fade(tiny_model, tiny_corpus, tmp_path):

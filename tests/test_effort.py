@@ -18,6 +18,7 @@ from denn.methods.effort import Estimate, about, describe, with_effort
 from denn.progress import Silent
 from denn.training import budget
 from denn.training.budget import Work
+from denn.training.loop import CHECKPOINT
 
 
 class Heard(Silent):
@@ -198,6 +199,17 @@ def test_an_interrupted_fine_tuning_resumes_without_the_first_part(tiny_corpus, 
         assert model.card.digests == expected.digests and model.card.training["effort"] == expected.training["effort"]
     assert "training the head" not in heard.stages and "training" in heard.stages
     assert sorted(path.name for path in tmp_path.iterdir()) == ["model", "whole"]
+
+
+def test_a_resumed_fine_tuning_goes_on_though_the_machine_is_slower(tiny_corpus, open_settings, tmp_path, monkeypatch):
+    settings = {**open_settings, "effort": "auto", "epochs": 1}
+    monkeypatch.setattr(Estimate, "suits", lambda *_: "balanced")
+    with pytest.raises(KeyboardInterrupt):
+        denn.train(tiny_corpus, out=tmp_path / "model", progress=Heard("training"), **settings)
+    assert not (tmp_path / "model.training" / CHECKPOINT).exists(), "it is killed before its first checkpoint"
+    monkeypatch.setattr(Estimate, "suits", lambda *_: "quick")
+    with denn.train(tiny_corpus, out=tmp_path / "model", **settings) as model:
+        assert model.card.parameters["effort"] == "balanced" and model.card.training["effort"]["fine_tuned"] is not None
 
 
 def test_an_interrupted_fine_tuning_can_end_with_the_quick_model(tiny_corpus, open_settings, tmp_path):

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from denn.bundle_card import Thresholds
-from denn.evaluation import concatenate, evaluate, label_thresholds, stored_copies, tune, untuned
+from denn.evaluation import concatenate, decision_thresholds, evaluate, stored_copies, tune, untuned
 from denn.prediction_types import Scores
 from denn.stores.address import create_store
 from denn.types import Document
@@ -114,7 +114,8 @@ def test_untuned_is_a_half_everywhere():
 
 
 def test_labels_that_came_later_get_the_overall_threshold():
-    assert label_thresholds(THRESHOLDS["final"], 5).tolist() == pytest.approx([0.8, 0.35, 0.25, 0.35, 0.35])
+    found = decision_thresholds(THRESHOLDS["final"], 5, per_label=True)
+    assert found.tolist() == pytest.approx([0.8, 0.35, 0.25, 0.35, 0.35])
 
 
 def test_batches_are_joined_even_when_labels_are_added_between_them():

@@ -1,5 +1,6 @@
 """Models on a hub: the real client against a server of its protocol on this machine."""
 
+import hashlib
 import json
 import logging
 import os
@@ -14,6 +15,7 @@ import pytest
 import yaml
 
 import denn
+from denn.cli.serve import _name
 from denn.errors import BundleError, ConfigError, HubError, MissingExtraError
 from denn.hub import is_hub_name
 from denn.sharing import fetch, texts_of
@@ -48,6 +50,11 @@ def test_a_pushed_model_is_loaded_by_its_name(pushed, mine, tiny_corpus):
         for ours, theirs in zip(own.predict(texts), loaded.predict(texts), strict=True):
             assert (ours.labels, ours.scores) == (theirs.labels, pytest.approx(theirs.scores, abs=1e-6))
             assert {found.text for found in ours.neighbours} == {found.text for found in theirs.neighbours}
+
+
+def test_a_downloaded_model_is_served_under_its_name_on_the_hub(pushed):
+    assert _name(fetch(NAME)) == NAME
+    assert _name(Path("models") / "topics") == "topics"
 
 
 def test_everything_is_pushed_in_one_commit_and_old_files_go(pushed, mine):
@@ -211,6 +218,29 @@ def test_a_name_that_leads_out_of_the_folder_is_refused(pushed, name):
     with pytest.raises(BundleError, match="names a file outside its folder"):
         denn.load(NAME)
     assert {path.rpartition("/")[2] for _, path in pushed.requests[asked:]} == {"topics", "bundle.json"}
+
+
+@pytest.mark.parametrize(
+    "name", ["store/address", "STORE/Address", "store/store.sqlite-wal", "./store/address", "store"]
+)
+def test_a_digest_does_not_bring_files_of_the_datastore(pushed, name):
+    files = pushed.files(NAME)
+    card = json.loads(files["bundle.json"])
+    card["digests"][name] = hashlib.sha256(b"x").hexdigest()
+    pushed.repos[NAME].commit("main", files | {name: b"x", "bundle.json": json.dumps(card).encode()})
+    with pytest.raises(BundleError, match="lists a file of its datastore"):
+        fetch(NAME)
+
+
+def test_labels_of_forgotten_documents_are_not_pushed(hub, mine):
+    with denn.load(mine) as model:
+        trained = model.store.labels
+        model.add([denn.Document("a", ("hush",), "gone"), denn.Document("b", ("later", "sport"), "stays")])
+        model.forget("gone")
+        model.push_to_hub(NAME)
+    assert b"hush" not in hub.files(NAME)["store/store.sqlite"]
+    with denn.load(NAME) as loaded:
+        assert loaded.store.labels == (*trained, "later") and loaded.store.given_labels == trained
 
 
 def test_an_address_of_a_database_is_never_fetched(pushed):

@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 import time
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -77,6 +78,22 @@ def test_a_lock_ends_with_its_holder_even_if_that_is_killed(tmp_path):
             if free:
                 break
     assert free
+
+
+def test_a_lock_in_a_folder_that_is_replaced_leaves_that_of_the_new_folder_alone(tmp_path):
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    with ExitStack() as first:
+        assert first.enter_context(alone(folder / "lock"))
+        folder.rename(tmp_path / "old")
+        folder.mkdir()
+        with alone(folder / "lock") as second:
+            assert second
+            first.close()
+            assert (folder / "lock").exists()
+            with alone(folder / "lock") as third:
+                assert third is None
+    assert not (folder / "lock").exists()
 
 
 def test_an_error_inside_frees_the_lock(tmp_path):

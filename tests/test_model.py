@@ -6,6 +6,7 @@ import pickle
 import shutil
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 import pytest
 import torch
@@ -234,6 +235,28 @@ def test_evidence_can_be_limited(model, texts, limit):
     for full, limited in zip(whole, model.predict(texts[:4], evidence=limit), strict=True):
         assert limited.neighbours == full.neighbours[:limit]
         assert (limited.labels, limited.scores) == (full.labels, full.scores)
+
+
+def test_a_documents_own_copy_does_not_count_as_a_neighbour(model, tiny_corpus):
+    own = tiny_corpus.train[:4]
+    scores = model.score([document.text for document in own], [document.id for document in own])
+    whole = model.neighbours(scores, None)
+    assert [neighbours[:3] for neighbours in whole] == model.neighbours(scores, 3)
+    assert [len(neighbours) for neighbours in whole] == [5] * 4
+    assert all(document.id not in {one.id for one in row} for document, row in zip(own, whole, strict=True))
+
+
+def test_a_negative_number_of_neighbours_is_refused(model, texts):
+    with pytest.raises(ConfigError, match=r"evidence must be a number of neighbours, 0 or more, .*, not -1"):
+        model.predict(texts, evidence=-1)
+
+
+def test_texts_to_score_are_checked_as_texts_to_predict(model, texts):
+    with pytest.raises(DataError, match=r"Got one string, expected a list of texts. Write scores\(\[text\]\)"):
+        model.scores(texts[0])
+    assert torch.equal(model.scores(np.array(texts)).final, model.scores(texts).final)
+    with pytest.raises(DataError, match="no texts"):
+        model.scores(np.array([]))
 
 
 def test_new_documents_and_labels_are_seen_at_once_and_survive(model, tmp_path):

@@ -59,8 +59,11 @@ def test_few_candidates_are_kept_however_many_texts_there_are(model, tiny_corpus
 
 def test_nearness_is_the_mean_of_those_that_are_there():
     nowhere = float("-inf")
-    similarity = torch.tensor([[0.9, 0.5, nowhere], [nowhere, nowhere, nowhere]])
-    assert mean_nearness(similarity).tolist() == pytest.approx([0.7, 0.0])
+    similarity = torch.tensor([[0.9, 0.5, nowhere], [nowhere, nowhere, nowhere], [nowhere, 0.9, 0.5]])
+    assert mean_nearness(similarity).tolist() == pytest.approx([0.7, 0.0, 0.7])
+    assert float(mean_nearness(torch.tensor([[nowhere, 0.9, 0.9, 0.9, 0.9, 0.4, 0.1]]))) == pytest.approx(0.8), (
+        "5 count"
+    )
 
 
 def test_what_cannot_be_ranked_is_refused_in_a_sentence(model, tiny_corpus, tmp_path):

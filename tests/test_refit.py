@@ -1,7 +1,12 @@
 """Refit: new labels get a classifier and words, corrections generalise, and nothing is tuned on training documents."""
 
 import json
+import os
 import shutil
+import subprocess
+import sys
+import tempfile
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 
@@ -10,7 +15,7 @@ import torch
 
 import denn
 from denn import bundle
-from denn.errors import BundleError, ConfigError, ConflictError, DataError
+from denn.errors import BundleError, ConfigError, ConflictError, DataError, TrainingError
 from denn.methods.denn import DENN
 from denn.refit_documents import FEWEST, ONE_IN
 from denn.validation import Kept, changing, digests_of
@@ -180,9 +185,51 @@ def test_a_refit_that_learnt_from_a_forgotten_document_is_not_taken(model):
 
 
 def test_a_folder_that_takes_no_lock_is_named_in_a_sentence(model):
-    (model.parent / f".{model.name}.lock").mkdir()
-    with pytest.raises(BundleError, match=r"cannot be locked: Is a directory\. Make its parent folder"):
+    (model / bundle.LOCK).mkdir()
+    with pytest.raises(BundleError, match=r"cannot be locked: Is a directory\. Make its folder writable"):
         denn.refit(model)
+
+
+NOBODY = 65534
+CHANGE = """
+import os, sys
+import denn
+
+def change(folder):
+    denn.refit(folder, force=True).close()
+    with denn.load(folder) as model:
+        model.rename_label("sport", "Sports")
+        assert model.forget("valid-1") == 1
+
+change(sys.argv[1])  # imports everything while this process can read it
+os.setgroups([])
+os.setresgid(65534, 65534, 65534)
+os.setresuid(65534, 65534, 65534)
+change(sys.argv[2])
+"""
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can become another user")
+def test_a_model_can_be_changed_though_its_parent_folder_is_not_writable(model):
+    """As in a container that mounts only the model's folder."""
+    with tempfile.TemporaryDirectory() as parent:  # not pytest's own, which only root can enter
+        Path(parent).chmod(0o755)
+        folder = Path(shutil.copytree(model, Path(parent) / "model"))
+        for path in (folder, *folder.rglob("*")):
+            os.chown(path, NOBODY, NOBODY)
+        ran = subprocess.run([sys.executable, "-c", CHANGE, model, folder], capture_output=True, text=True)
+        assert ran.returncode == 0, ran.stderr
+        card = bundle.read_card(folder)
+        assert (card.learnt, card.validation) == ("learnt-1", "validation-1")
+        assert not list(folder.rglob("*.lock"))
+
+
+def test_what_is_not_a_model_is_not_locked(tmp_path):
+    with pytest.raises(BundleError, match=r"none is not a model: no such folder\. Train one"):
+        denn.refit(tmp_path / "none")
+    with pytest.raises(BundleError, match=r"is not a model: no bundle\.json"):
+        denn.refit(tmp_path)
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_worse_refit_is_not_taken(model, tiny_corpus):
@@ -409,7 +456,26 @@ def test_labels_of_given_validation_documents_that_are_not_stored_are_not_learnt
     valid = [denn.Document(f"{one.text} yacht", (*one.labels, "sailing")) for one in tiny_corpus.test]
     with denn.refit(model, valid=valid, force=True) as after:
         assert "sailing" not in after.labels
-        assert [one.id for one in Kept.load(model / after.card.validation).documents][:2] == ["valid-0", "valid-1"]
+        assert [one.id for one in Kept.load(model / after.card.validation).documents][:2] == ["valid-1", "valid-2"]
+
+
+def test_validation_documents_without_ids_are_kept_under_new_ones(tiny_corpus, tiny_settings, tmp_path):
+    train = [replace(tiny_corpus.train[0], id="valid-3"), *tiny_corpus.train[1:]]
+    valid = [replace(one, id="valid-2" if number == 5 else None) for number, one in enumerate(tiny_corpus.valid)]
+    settings = {**tiny_settings, "epochs": 1, "allow_poor": True}
+    denn.train(denn.Corpus(train=train, valid=valid), out=tmp_path / "model", **settings).close()
+    kept = [one.id for one in Kept.load(tmp_path / "model" / "validation").documents]
+    assert kept[:7] == ["valid-1", "valid-4", "valid-5", "valid-6", "valid-7", "valid-2", "valid-8"]
+    with denn.refit(tmp_path / "model", force=True) as after:
+        assert after.card.refitted["held_out"] == len(set(kept)) == 60
+
+
+def test_texts_without_common_words_are_named_as_a_reason(model):
+    with denn.load(model) as loaded:
+        loaded.remove(loaded.store.ids())
+        loaded.add([denn.Document(f"only{number}", ("music",), str(number)) for number in range(30)])
+    with pytest.raises(TrainingError, match=r"could not learn from .* documents: there is too little time or text"):
+        denn.refit(model)
 
 
 def test_vectors_of_another_width_are_refused(model):

@@ -126,6 +126,9 @@ def test_lists_of_labels_give_lists_of_labels(classifier, data):
     assert classifier.score(X, lists) == pytest.approx(np.mean(right))
     assert classifier.score(X, lists, sample_weight=right) == 1
     assert clone(classifier).fit(X, [frozenset(labels) for labels in lists]).predict(X) == found
+    arrays = pd.Series([np.array(labels, dtype=object) for labels in lists])  # as pandas reads them from Parquet
+    again = clone(classifier).fit(X, arrays)
+    assert again.predict(X) == found and again.score(X, arrays) == pytest.approx(np.mean(right))
     assert {neighbour.id for one in classifier.model_.predict(X[:2]) for neighbour in one.neighbours} <= {
         str(number) for number in range(60)
     }
@@ -194,6 +197,7 @@ def test_a_folder_lives_as_long_as_its_model(classifier, data, own_temporary_fol
 
 
 def test_saved_models_are_models(classifier, data, tmp_path):
+    (tmp_path / "new" / ".model.part" / "store").mkdir(parents=True)  # of a save that was interrupted
     classifier.fit(*data).save(tmp_path / "new" / "model")
     with denn.load(tmp_path / "new" / "model") as model:
         expected = [list(prediction.labels) for prediction in model.predict(data[0])]
@@ -258,6 +262,8 @@ def test_a_parameter_is_given_once_and_known(data):
         DennClassifier().predict(["text"])
     with pytest.raises(NotFittedError):
         DennClassifier().save("nowhere")
+    with pytest.raises(NotFittedError):
+        DennClassifier().score(*data)
 
 
 def test_denn_imports_scikit_learn_when_it_is_asked_for():

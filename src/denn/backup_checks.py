@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import hashlib
 from pathlib import Path
 from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt, PositiveInt, ValidationError
 
 from denn.bundle import read, read_labels, settle
+from denn.durable import digest_of
 from denn.errors import BundleError, StoreError
 from denn.protocols import Progress
 from denn.stores.address import FILE, kind_of, of_model
@@ -137,9 +137,3 @@ def has_labels_of(model: Path, path: Path) -> bool:
     """Return whether a datastore begins with the labels that a model was trained with."""
     trained = read_labels(model).names
     return transfer.labels_of(path)[: len(trained)] == trained
-
-
-def digest_of(file: Path) -> str:
-    """Return the SHA-256 of a file."""
-    with file.open("rb") as content:
-        return hashlib.file_digest(content, "sha256").hexdigest()

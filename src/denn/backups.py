@@ -19,12 +19,12 @@ from denn.backup_checks import (
     OTHER,
     Manifest,
     checked,
-    digest_of,
     has_labels_of,
     is_backup,
     read_manifest,
 )
 from denn.bundle import read_card, replace, settle
+from denn.durable import digest_of
 from denn.errors import ConflictError, StoreError
 from denn.locks import alone
 from denn.protocols import Progress

@@ -12,7 +12,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import replace
+from dataclasses import astuple, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -29,20 +29,20 @@ from denn.data.corpus import read_corpus
 from denn.errors import BundleError, ConfigError, DataError, EncoderError, FineTuningError, NoRoomError, TrainingError
 from denn.evaluation import evaluate, systems_of, tune, untuned
 from denn.methods.effort import with_effort
+from denn.methods.first_labels import with_first_labels
 from denn.model import Model, load
 from denn.prediction_types import Calibrated
 from denn.progress import displayed
 from denn.protocols import Method, Progress
 from denn.refusals import check_corpus, locked, model_in, why_poor
 from denn.registry import METHODS, lookup
-from denn.stores.first_labels import with_first_labels
 from denn.training import processes, unfinished
 from denn.training.kept import KeptStates
 from denn.training.loop import CHECKPOINT
 from denn.tries import Try, best_of_tries
 from denn.types import Corpus, Stage
 from denn.untrusted import first_line
-from denn.validation import FOLDER, Kept, digests_of
+from denn.validation import FOLDER, Kept, digests_of, with_every_id
 from denn.vocabulary_file import write_vocabulary
 
 log = logging.getLogger(__name__)
@@ -132,7 +132,7 @@ def _train(
     """Train and write the model; the caller holds the folder's lock."""
     workdir = folder.with_name(folder.name + ".training")
     start = origin.folder if origin else None
-    resumed = not restart and (workdir / CHECKPOINT).exists()
+    resumed = not restart and ((workdir / CHECKPOINT).exists() or unfinished.first_facts(workdir) is not None)
     kind: type[Method] = lookup(METHODS, recipe.method, "method")
     recipe = replace(recipe, parameters=kind.plan(recipe.parameters, corpus, clock, shown, start, resumed))
     unfinished.open_folder(workdir, _fingerprint(corpus, recipe, origin), restart, processes.count())
@@ -209,7 +209,10 @@ def _fingerprint(corpus: Corpus, recipe: Recipe, origin: Origin | None = None) -
     digest = hashlib.sha256(json.dumps([content["method"], kept, corpus.labels.names]).encode())
     for part in (corpus.train, corpus.valid):
         for document in part:
-            digest.update(json.dumps([document.id, document.text, document.labels]).encode())
+            rejected = [document.rejected] if document.rejected else []
+            digest.update(json.dumps([document.id, document.text, document.labels, *rejected]).encode())
+    if corpus.vocabulary:
+        digest.update(json.dumps([astuple(entry) for entry in corpus.vocabulary]).encode())
     if origin:
         digest.update(origin.digest.encode())
     return digest.hexdigest()
@@ -248,7 +251,9 @@ def _finish(staging: Path, corpus: Corpus, recipe: Recipe, facts: Mapping[str, o
             metrics = dict(evaluate(scores, documents, thresholds, counts).headline)
             poor = why_poor(scores, documents, counts)
             if calibrated.embeddings is not None:
-                Kept(documents, calibrated.embeddings, digests_of(model.store.ids())).save(staging / FOLDER)
+                ids = model.store.ids()
+                kept = Kept(with_every_id(documents, ids), calibrated.embeddings, digests_of(ids))
+                kept.save(staging / FOLDER)
                 found["validation"] = FOLDER
         else:
             log.warning("there are no validation documents: thresholds stay at 0.5, and the model's quality is unknown")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import logging
 import os
 import re
@@ -19,7 +18,7 @@ from pydantic import ValidationError
 
 from denn import __version__
 from denn.bundle_card import Card, Trained
-from denn.durable import sync, sync_all
+from denn.durable import digest_of, sync, sync_all
 from denn.errors import BundleError, TrainingError
 from denn.machine import memory
 from denn.strict_json import dumps
@@ -36,6 +35,7 @@ MOST_FILES = 10_000
 PATIENCE = 100  # hundredths of a second
 LEARNT = ("head.safetensors", "witnesses", "combiner.json", "familiarity.json")  # a refit replaces these and labels.txt
 PART = "bundle.json.part"
+LOCK = ".lock"  # locked while files of the model change, and removed afterwards
 VERSIONED = ("torch", "transformers", "tokenizers", "numpy", "scipy", "scikit-learn")
 
 
@@ -54,8 +54,7 @@ def digests(folder: Path, part: str = "") -> dict[str, str]:
     for path in sorted((folder / part).rglob("*")):
         name = path.relative_to(folder).as_posix()
         if path.is_file() and name != "bundle.json" and not name.startswith("store/"):
-            with path.open("rb") as file:
-                found[name] = hashlib.file_digest(file, "sha256").hexdigest()
+            found[name] = digest_of(path)
     return found
 
 
@@ -120,11 +119,8 @@ def read(folder: Path, known: Card | None = None) -> tuple[Card, LabelSpace]:
 
     Files with the same digests in the card `known` were checked with that card, and are not read again.
     """
-    settle(folder)
+    check_is_model(folder)
     file = folder / "bundle.json"
-    if not file.is_file():
-        what = "no such folder" if not folder.exists() else "no bundle.json in it"
-        raise BundleError(f"{folder} is not a model: {what}. Train one with `denn train … --out {folder}`.")
     found, card = _files(folder), read_card(folder)
     _check_digests(folder, card, found, known.digests if known else {})
     labels = read_labels(folder / card.learnt)
@@ -136,6 +132,14 @@ def read(folder: Path, known: Card | None = None) -> tuple[Card, LabelSpace]:
         if there.split(".")[0] != here.split(".")[0]:
             log.warning("%s was written with %s %s, but %s is installed; scores may differ.", folder, name, there, here)
     return card, labels
+
+
+def check_is_model(folder: Path) -> None:
+    """Raise a BundleError if a folder has no bundle.json, after a replacement in progress."""
+    settle(folder)
+    if not (folder / "bundle.json").is_file():
+        what = "no such folder" if not folder.exists() else "no bundle.json in it"
+        raise BundleError(f"{folder} is not a model: {what}. Train one with `denn train … --out {folder}`.")
 
 
 def read_card(folder: Path) -> Card:
@@ -194,6 +198,8 @@ def _files(folder: Path) -> dict[str, int]:
             for entry in entries:
                 path = Path(entry.path)
                 name = path.relative_to(folder).as_posix()
+                if name == LOCK:  # it may vanish at any time
+                    continue
                 if entry.is_symlink() and not _leads_inside(path, top):
                     raise BundleError(f"{folder}: {_shown(name)} is a link out of the folder. Replace it with a copy.")
                 if entry.is_dir(follow_symlinks=False):
@@ -233,9 +239,8 @@ def _check_digests(folder: Path, card: Card, found: Mapping[str, int], known: Ma
             header(folder / name, BundleError)  # checks the file's size
         elif found[name] > MOST_TEXT:
             raise BundleError(f"{folder}: {_shown(name)} has {found[name]:,} bytes, expected at most {MOST_TEXT:,}.")
-        with (folder / name).open("rb") as file:
-            if hashlib.file_digest(file, "sha256").hexdigest() != expected:
-                raise BundleError(f"{folder}: {_shown(name)} has changed since it was written. {REMEDY}")
+        if digest_of(folder / name) != expected:
+            raise BundleError(f"{folder}: {_shown(name)} has changed since it was written. {REMEDY}")
 
 
 def replace(new: Path, target: Path) -> None:

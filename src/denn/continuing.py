@@ -13,6 +13,7 @@ from denn.errors import ConfigError
 from denn.model import Model, load
 from denn.protocols import Progress
 from denn.types import Corpus, Document, LabelSpace
+from denn.wording import counted
 
 OF_THE_RUN = ("device", "effort", "time_budget")  # parameters of an earlier command, not of its model
 
@@ -53,27 +54,41 @@ def open_origin(
 
 
 def _joined(corpus: Corpus, model: Model, with_store: bool, progress: Progress) -> Corpus:
-    """Return the corpus with the model's labels first, and with its stored documents if requested."""
+    """Return the corpus with the model's labels first, and with its stored documents if requested.
+
+    Stored documents with a text or an id of the corpus are left out. An id that denn assigned says nothing, because
+    every file without ids is numbered alike; such documents get another one.
+    """
     parts = (corpus.train, corpus.valid, corpus.test)
     texts, ids = {d.text for part in parts for d in part}, {d.id for d in corpus.train if d.id is not None}
     validating, seen, more = {d.text for d in corpus.valid}, 0, list[Document]()
     for documents, _ in model.store.export():
         seen += sum(document.text in validating for document in documents)
-        more += [one for one in documents if one.text not in texts and one.id not in ids]
+        more += [one for one in documents if one.text not in texts and not (one.id in ids and not _assigned(one.id))]
     if seen:
         progress.note(
             f"{seen:,} of {len(corpus.valid):,} validation documents may have been used to train the original model, "
             "so validation scores are too high; give new documents with --valid"
         )
     if more and with_store:
-        progress.note(f"also training on {_counted(len(more), 'stored document')} of the original model")
+        progress.note(f"also training on {counted(len(more), 'stored document')} of the original model")
+        if others := sum(one.id in ids for one in more):
+            progress.note(
+                f"new ids for {counted(others, 'stored document')}: the corpus has other texts with these ids"
+            )
     elif more:
         progress.note(
-            f"the original model's datastore has {_counted(len(more), 'document')} not in the corpus; --with-store "
+            f"the original model's datastore has {counted(len(more), 'document')} not in the corpus; --with-store "
             "trains on the datastore, too"
         )
-    train = [*corpus.train, *(more if with_store else ())]
+    stored = [replace(one, id=None) if one.id in ids else one for one in more]  # the new datastore assigns missing ids
+    train = [*corpus.train, *(stored if with_store else ())]
     return replace(corpus, train=train, labels=_labels(model.labels, corpus.labels, train, progress))
+
+
+def _assigned(id: str | None) -> bool:
+    """Return whether an id looks like those that denn gives to training documents without one."""
+    return id is not None and id.startswith("train-") and id.removeprefix("train-").isdecimal()
 
 
 def _labels(old: LabelSpace, given: LabelSpace, train: Sequence[Document], progress: Progress) -> LabelSpace:
@@ -82,11 +97,7 @@ def _labels(old: LabelSpace, given: LabelSpace, train: Sequence[Document], progr
     new = [name for name in dict.fromkeys((*given.names, *carried)) if name not in old]
     lost = sum(name not in carried for name in old.names)
     if new:
-        progress.note(f"{_counted(len(new), 'new label')}")
+        progress.note(f"{counted(len(new), 'new label')}")
     if lost:
-        progress.note(f"the model may lose {_counted(lost, 'label')} for lack of training documents")
+        progress.note(f"the model may lose {counted(lost, 'label')} for lack of training documents")
     return LabelSpace((*old.names, *new))
-
-
-def _counted(count: int, noun: str) -> str:
-    return f"{count:,} {noun}{'' if count == 1 else 's'}"

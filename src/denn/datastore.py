@@ -26,8 +26,16 @@ class Datastore(Protocol):
         """Label names in column order; new names are appended; only `vacuum` removes unused ones."""
 
     @property
+    def given_labels(self) -> tuple[str, ...]:
+        """The labels given at creation, which come first and which `vacuum` keeps even if they are unused."""
+
+    @property
     def dimension(self) -> int:
         """The dimension of the embeddings."""
+
+    @property
+    def last_change(self) -> int:
+        """The number of the last change made through this object, by any thread; 0 if there is none yet."""
 
     def __len__(self) -> int: ...
 

@@ -96,12 +96,6 @@ def untuned(systems: Iterable[str], labels: int) -> dict[str, Thresholds]:
     return {name: Thresholds(overall=0.5, per_label=(0.5,) * labels) for name in (*systems, "final")}
 
 
-def label_thresholds(thresholds: Thresholds, labels: int) -> Tensor:
-    """Return the (L,) per-label thresholds; labels added later get the overall one."""
-    later = labels - len(thresholds.per_label)
-    return torch.tensor(list(thresholds.per_label) + [thresholds.overall] * later, dtype=torch.float32)
-
-
 def decision_thresholds(
     thresholds: Thresholds, labels: int, later: Tensor | None = None, per_label: bool = False
 ) -> float | Tensor:
@@ -112,7 +106,9 @@ def decision_thresholds(
     """
     if not per_label and (later is None or not len(later)):
         return thresholds.overall
-    found = label_thresholds(thresholds, labels) if per_label else torch.full((labels,), thresholds.overall)
+    found = torch.full((labels,), thresholds.overall)
+    if per_label:
+        found[: len(thresholds.per_label)] = torch.tensor(thresholds.per_label)
     if later is not None:
         found[len(thresholds.per_label) :] = later
     return found

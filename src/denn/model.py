@@ -129,6 +129,8 @@ class Model:
     ) -> Iterator[Prediction]:
         """Tag any number of texts in constant memory; see `predict`."""
         _check_threshold(threshold)
+        if evidence is not None and evidence < 0:
+            raise ConfigError(f"evidence must be a number of neighbours, 0 or more, or None for all, not {evidence}.")
 
         def scored() -> Iterator[tuple[Scores, float | Tensor]]:
             for batch, embeddings in self.method.embed_ahead(in_batches(texts, self.batch)):
@@ -145,7 +147,8 @@ class Model:
 
     def scores(self, texts: Sequence[str], own_ids: Sequence[str | None] | None = None) -> Scores:
         """Score texts without deciding on labels, by every part and every combination; see `Method.scores`."""
-        if not texts:
+        check_list(texts, "scores")
+        if not len(texts):  # an array has no truth value
             raise DataError("There are no texts to score. Give at least one.")
         batches: list[Scores] = []
         done = 0

@@ -9,6 +9,7 @@ from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
+from denn.data.compressed import COMPRESSIONS
 from denn.errors import ConfigError
 from denn.strict_json import dumps
 
@@ -27,6 +28,8 @@ def check_format(output: Path | None, evidence: bool) -> None:
     suffix = "" if output is None else output.suffix.lower()
     if suffix in SPREADSHEETS:
         raise ConfigError(f"{suffix} files cannot be written. Give an --output that ends with .csv.")
+    if suffix in COMPRESSIONS:
+        raise ConfigError(f"{suffix} files cannot be written. Give an --output without {suffix}, then compress it.")
     if suffix in TABLES and evidence:
         raise ConfigError(f"{suffix} files cannot include --evidence. Give an --output that ends with .jsonl.")
     if suffix == ".parquet":

@@ -76,14 +76,6 @@ class Neighbours:
             return [()] * (len(self.offsets) - 1)
         return self._names_of(self.rejected_offsets, self.rejected_columns)
 
-    def labels_at(self, query: int, place: int) -> tuple[str, ...]:
-        """Return the labels of one neighbour."""
-        return self.labels()[query * self.k + place]
-
-    def rejected_at(self, query: int, place: int) -> tuple[str, ...]:
-        """Return the rejected labels of one neighbour."""
-        return self.rejected()[query * self.k + place]
-
     def _names_of(self, offsets: Tensor, columns: Tensor) -> list[tuple[str, ...]]:
         names, ends = [self.names[column] for column in columns.tolist()], offsets.tolist()
         return [tuple(names[begin:end]) for begin, end in pairwise(ends)]

@@ -74,17 +74,20 @@ def neighbours_with_texts(
     """Fetch the texts of the neighbours of `count` texts, leaving out documents that were removed since the search."""
     if store is None or found is None or limit == 0:
         return [()] * count
-    ids = {id for ids in found.ids for id in ids[:limit]}
-    texts = store.texts(list(ids))
     labels, rejected, similarity = found.labels(), found.rejected(), found.similarity.tolist()
+    shown = [  # places of the neighbours to show; a text's own document has the similarity −∞
+        [place for place, (_, cosine) in enumerate(zip(ids, row, strict=False)) if cosine != float("-inf")][:limit]
+        for ids, row in zip(found.ids, similarity, strict=True)
+    ]
+    texts = store.texts(list({ids[place] for ids, places in zip(found.ids, shown, strict=True) for place in places}))
     return [
         tuple(
             [
-                Neighbour(id, cosine, labels[entry], texts[id], rejected[entry])
-                for entry, (id, cosine) in enumerate(zip(ids, similarity[row], strict=False), row * found.k)
-                if id in texts and cosine != float("-inf")
+                Neighbour(id, similarity[row][place], labels[entry], texts[id], rejected[entry])
+                for id, place, entry in ((ids[place], place, row * found.k + place) for place in shown[row])
+                if id in texts
             ]
-        )[:limit]
+        )
         for row, ids in enumerate(found.ids)
     ]
 

@@ -18,7 +18,7 @@ from denn.model import Model
 from denn.protocols import Progress
 from denn.types import Document, LabelSpace, Stage
 from denn.untrusted import REMEDY
-from denn.validation import Kept, digests_of
+from denn.validation import Kept, digests_of, with_every_id
 
 FEWEST = 25  # documents needed for validation if the model keeps none
 ONE_IN = 10  # one in this many documents added later is held out
@@ -57,9 +57,7 @@ def kept_documents(model: Model, folder: Path, valid: Sequence[Document] | None,
         return kept
     if not valid:
         raise DataError("Got no validation documents, expected at least one.")
-    named = [
-        replace(one, id=one.id or f"valid-{number}") for number, one in enumerate(with_ids(valid, model.vocabulary))
-    ]
+    named = with_every_id(with_ids(valid, model.vocabulary), model.store.ids())
     shown.start(Stage("embedding validation documents", len(named)))
     pieces = []
     for start in range(0, len(named), 256):

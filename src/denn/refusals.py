@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,7 +18,9 @@ from denn.locks import alone
 from denn.prediction_types import Scores
 from denn.stores.address import ELSEWHERE, FILE
 from denn.stores.embedded.sqlite import version
+from denn.stores.rules import check_labels
 from denn.types import Corpus, Document, LabelSpace
+from denn.validation import changing, lock_of
 from denn.wording import counted
 
 
@@ -26,9 +28,14 @@ def check_corpus(corpus: Corpus) -> None:
     """Reject a corpus that cannot be trained on or stored, before spending any time on it."""
     if not any(document.labels for document in corpus.train):
         raise DataError(f"None of the {len(corpus.train)} training documents has a label. Add labels to some of them.")
-    broken = [name for name in corpus.labels.names if name.splitlines() != [name]]
+    names = corpus.labels.names
+    broken = [name for name in names if name.splitlines() != [name]]
     if broken:
         raise DataError(f"Got the label {broken[0]!r}, expected a name on one line.")
+    if twice := [name for name, count in Counter(names).items() if count > 1]:
+        raise DataError(f"Got the label {twice[0]!r} twice, expected different names. Rename or remove one.")
+    stored = {label for document in corpus.train for label in (*document.labels, *document.rejected)}
+    check_labels([*names, *sorted(stored - set(names))])
     ids = Counter(document.id for document in corpus.train if document.id is not None)
     if repeated := [id for id, count in ids.items() if count > 1]:
         raise DataError(f"Two training documents have the id {repeated[0]!r}; expected unique ids.")
@@ -59,16 +66,19 @@ def existing_model(out: str | Path) -> Existing | None:
 
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """Keep other training runs out of a folder."""
-    with alone(folder.with_name(f".{folder.name}.lock")) as lock:
-        if lock is None:
+    """Keep other training runs out of a folder, and refits away from the model in it, if there is one."""
+    with ExitStack() as held:
+        beside = folder.with_name(f".{folder.name}.lock")
+        if held.enter_context(alone(beside)) is None:
             raise TrainingError(f"Another training run is writing to {folder}. Wait for it, or choose another --out.")
+        bundle.recover(folder)
+        if (folder / "bundle.json").is_file() and lock_of(folder) != beside:
+            held.enter_context(changing(folder))
         yield
 
 
 def model_in(folder: Path) -> Existing | None:
-    """Describe the model in a folder; raise a TrainingError for other content."""
-    bundle.recover(folder)
+    """Describe the model in a folder that the caller has locked; raise a TrainingError for other content."""
     if not bundle.is_bundle_or_free(folder):
         raise TrainingError(f"{folder} exists and is not a model; expected a new folder. Choose another --out.")
     if not (folder / "bundle.json").is_file():

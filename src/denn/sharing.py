@@ -17,7 +17,7 @@ from denn.encoders.weights import cache_folder
 from denn.errors import BundleError, ConfigError, HubError
 from denn.hub import NAME, client, explained
 from denn.model_card import readme
-from denn.protocols import Progress
+from denn.progress import Silent
 from denn.stores.address import ELSEWHERE, FILE, create_store, open_store
 from denn.stores.copying import copy
 from denn.strict_json import dumps
@@ -29,10 +29,6 @@ STORE = f"store/{FILE}"
 CALLER = {"library_name": "denn", "library_version": __version__}
 PATIENCE = 10  # seconds for the hub's first answer
 KEPT = {".gitattributes"}  # files of the repository that a push does not remove
-
-
-class _Unwatched(Progress):
-    """Progress that is not shown."""
 
 
 @dataclass(frozen=True)
@@ -100,11 +96,17 @@ def _answers(hub: Any, name: str, revision: str | None) -> bool:
 
 
 def _wanted(name: str, card: Card) -> list[str]:
-    """Return the files to fetch; reject names that lead out of the folder before writing anything."""
+    """Return the files to fetch; reject names that lead out of the folder or into `store` before writing anything."""
     for file in card.digests:
         parts = PurePosixPath(file).parts
         if ".." in parts or file.startswith("/") or "\\" in file or ":" in file or not file.isprintable():
             raise BundleError(f"{name} on the hub names a file outside its folder: {ascii(file)[:200]}. Do not use it.")
+        # Some file systems ignore case, or dots and spaces at the end of a name.
+        if parts[:1] and parts[0].rstrip(". ").casefold() == "store":
+            raise BundleError(
+                f"{name} on the hub lists a file of its datastore, which no model does: {ascii(file)[:200]}. "
+                "Do not use it."
+            )
     if len(card.digests) > MOST_FILES:
         raise BundleError(f"{name} on the hub has more than {MOST_FILES} files; expected a model.")
     return ["bundle.json", *sorted(card.digests), STORE]
@@ -178,8 +180,8 @@ def _copied_store(source: Path, target: Path) -> Path:
     """Copy only the documents: the file itself also contains removed texts, and who changed what."""
     target.unlink(missing_ok=True)
     with open_store(source, read_only=True, index="exact") as old:
-        with create_store(target, old.dimension, old.labels, index="exact") as new:
-            copy(old, new, _Unwatched())
+        with create_store(target, old.dimension, old.given_labels, index="exact") as new:
+            copy(old, new, Silent())
             new.vacuum()
     return target
 
@@ -196,5 +198,6 @@ def _refuse_elsewhere(folder: Path) -> None:
     if (folder / "store" / ELSEWHERE).is_file():
         raise HubError(
             f"{folder} uses a datastore outside its folder; databases and their addresses are never pushed. Copy it "
-            f"first: denn store copy {folder} {folder / STORE}, then denn store use {folder} own"
+            f"into the folder first: delete {folder / STORE}* if it exists, and run denn store copy {folder} "
+            f"{folder / STORE}, then denn store use {folder} own"
         )

@@ -132,6 +132,7 @@ class DennClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # s
 
     def score(self, X: Iterable[str], y: Any, sample_weight: Any = None) -> float:
         """Return the share of texts whose labels are all correct, as scikit-learn's classifiers do."""
+        check_is_fitted(self)
         if self._form != "lists":
             return float(super().score(X, y, sample_weight))
         right = [set(own) == set(other) for own, other in zip(self.predict(X), y, strict=True)]
@@ -145,6 +146,7 @@ class DennClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # s
             raise ConfigError(f"{target} already exists. Give a new folder.")
         target.parent.mkdir(parents=True, exist_ok=True)
         beside = target.with_name(f".{target.name}.part")
+        shutil.rmtree(beside, ignore_errors=True)  # of a save that was interrupted
         shutil.copytree(self._folder, beside, ignore=shutil.ignore_patterns(SHARED_MEMORY))
         bundle.replace(beside, target)
 
@@ -237,8 +239,12 @@ def _read_labels(y: Any) -> tuple[Sequence[Sequence[int]], NDArray[Any], Form]:
 
 def _is_lists(rows: Sequence[Any]) -> bool:
     """Return whether labels are lists of names rather than rows of an indicator matrix."""
-    kinds = (list, tuple, set, frozenset)
-    return all(isinstance(row, kinds) and all(isinstance(label, str) for label in row) for row in rows)
+
+    def is_list(row: object) -> bool:
+        is_array = isinstance(row, np.ndarray) and row.dtype.kind in "OU"  # pandas reads lists from Parquet as arrays
+        return is_array or isinstance(row, list | tuple | set | frozenset)
+
+    return all(is_list(row) and all(isinstance(label, str) for label in row) for row in rows)
 
 
 def _columns_of(indicators: Any) -> tuple[list[list[int]], int]:

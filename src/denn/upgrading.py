@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import shutil
 import sqlite3
 from collections.abc import Iterator
@@ -14,7 +13,7 @@ from typing import Annotated, Any
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from denn.bundle import FORMATS, PART, read, read_card, write_card
-from denn.durable import sync, sync_all
+from denn.durable import digest_of, sync, sync_all
 from denn.errors import BundleError, ConflictError
 from denn.protocols import Progress
 from denn.registry import METHODS, lookup
@@ -161,7 +160,7 @@ def _keep(folder: Path, found: Plan, store: sqlite3.Connection | None, progress:
         shutil.copyfile(folder / "bundle.json", part / "bundle.json")
         if store is not None:
             transfer.copy_from(store, part / FILE, progress)
-        files = {file.name: _digest(file) for file in sorted(part.iterdir())}
+        files = {file.name: digest_of(file) for file in sorted(part.iterdir())}
         change = found.change if store is not None else None
         record = Record(before=found.before, after=found.after, change=change, files=files)
         content = dumps(record.model_dump(), "The record", BundleError, indent=1)
@@ -202,7 +201,7 @@ def _changed(folder: Path, record: Record) -> str | None:
     """Return the name of a kept file that is missing or has changed, if there is one."""
     kept = folder / KEPT
     files = record.files.items()
-    return next((name for name, one in files if not (kept / name).is_file() or _digest(kept / name) != one), None)
+    return next((name for name, one in files if not (kept / name).is_file() or digest_of(kept / name) != one), None)
 
 
 def _put_back_store(folder: Path, record: Record, discard: bool) -> None:
@@ -243,8 +242,3 @@ def read_record(folder: Path) -> Record:
         return Record.model_validate(read_object(file, BundleError))
     except ValidationError as error:
         raise BundleError(f"{file} is damaged, so the upgrade cannot be undone.") from error
-
-
-def _digest(file: Path) -> str:
-    with file.open("rb") as content:
-        return hashlib.file_digest(content, "sha256").hexdigest()

@@ -8,6 +8,7 @@ import math
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
+from itertools import count
 from pathlib import Path
 
 import torch
@@ -16,8 +17,9 @@ from torch import Tensor
 
 from denn import bundle
 from denn.bundle_card import Card
+from denn.data.rows import as_line
 from denn.datastore import Datastore
-from denn.durable import sync_all
+from denn.durable import WINDOWS, sync_all
 from denn.errors import BundleError, ConflictError, DataError
 from denn.locks import alone
 from denn.stores.rules import as_ids, check_filter
@@ -39,7 +41,7 @@ class Kept:
 
     def save(self, folder: Path) -> None:
         """Write as many documents as there is room for, and their vectors, into a new folder."""
-        lines = [_line(document) for document in self.documents]
+        lines = [as_line(document) for document in self.documents]
         step = math.ceil(sum(map(len, lines)) / MOST_BYTES) or 1
         while sum(map(len, lines[::step])) > MOST_BYTES:
             step += 1
@@ -63,6 +65,14 @@ class Kept:
         return replace(self, documents=[self.documents[row] for row in rows], vectors=self.vectors[rows])
 
 
+def with_every_id(documents: Iterable[Document], taken: Iterable[str]) -> list[Document]:
+    """Return documents to keep; those without an id get valid-1, valid-2, … but no id that is given or taken."""
+    documents = list(documents)
+    used = {*taken, *(document.id for document in documents)}
+    free = (id for number in count(1) if (id := f"valid-{number}") not in used)
+    return [document if document.id else replace(document, id=next(free)) for document in documents]
+
+
 def digests_of(ids: Iterable[str]) -> Tensor:
     """Return 64 bits of the sha256 of each id: (n,) int64."""
     found = [int.from_bytes(hashlib.sha256(id.encode()).digest()[:8], "little", signed=True) for id in ids]
@@ -72,17 +82,24 @@ def digests_of(ids: Iterable[str]) -> Tensor:
 @contextmanager
 def changing(folder: Path) -> Iterator[tuple[int, ...]]:
     """Keep training runs and other refits away from a model while its files change; yield the lock's descriptors."""
-    folder = folder.resolve()
+    bundle.check_is_model(folder)
     with ExitStack() as held:
         try:
-            lock = held.enter_context(alone(folder.with_name(f".{folder.name}.lock")))
+            lock = held.enter_context(alone(lock_of(folder)))
         except OSError as error:
-            raise BundleError(
-                f"The model cannot be locked: {error.strerror}. Make its parent folder writable."
-            ) from error
+            raise BundleError(f"The model cannot be locked: {error.strerror}. Make its folder writable.") from error
         if lock is None:
             raise ConflictError("Training or a refit is changing the model. Wait until it is done, then try again.")
         yield lock
+
+
+def lock_of(folder: Path) -> Path:
+    """Return the file to lock while a model changes: in its folder, the only one that all containers share.
+
+    On Windows it is next to the folder, because a folder with an open file cannot be replaced.
+    """
+    folder = folder.resolve()
+    return folder.with_name(f".{folder.name}.lock") if WINDOWS else folder / bundle.LOCK
 
 
 def forget(folder: Path | None, store: Datastore, which: Which, *, source: str = "", everything: bool = False) -> int:
@@ -154,12 +171,6 @@ def with_folder(folder: Path, card: Card, field: str, name: str) -> Card:
     gone = (f"{old}/",) if old else tuple(bundle.LEARNT) if field == "learnt" else ("\0",)
     kept = {path: digest for path, digest in card.digests.items() if not path.startswith(gone)}
     return card.model_copy(update={field: name, "digests": kept | bundle.digests(folder, name)})
-
-
-def _line(document: Document) -> bytes:
-    row = {"id": document.id, "labels": document.labels, "text": document.text}
-    row |= {"rejected": document.rejected} if document.rejected else {}
-    return json.dumps(row).encode() + b"\n"
 
 
 def _documents(lines: Iterable[str | bytes], path: Path) -> list[Document]:

@@ -142,11 +142,11 @@ def _notes(runs: Sequence[Result], names: Mapping[str, str]) -> list[str]:
 def _budget_ended(run: Result) -> str | None:
     """Return how far a run got before its time budget ended it; older results do not say so themselves."""
     costs, planned = run.data["cost"], run.data["recipe"]["parameters"]
+    said: str | None = costs.get("stopped_early")
     reached = costs.get("epochs")
     if "stopped_early" in costs or not planned.get("time_budget") or reached is None:
-        return costs.get("stopped_early")
-    short = reached < planned["epochs"]
-    return f"after {reached:.1f} of {planned['epochs']} epochs" if short else None
+        return said
+    return f"after {reached:.1f} of {planned['epochs']} epochs" if reached < planned["epochs"] else None
 
 
 def _claim(denn: Sequence[Result], bert: Sequence[Result], rows: Mapping[str, Printed]) -> str:

@@ -377,7 +377,15 @@ def test_every_machine_has_a_table_and_gpus_come_last():
 
 def test_a_page_is_filled_between_its_marks():
     rows = [row_of(Run("svm", "reuters21578", 1, 0))]
-    parts = ("above", "<!-- peers: overview -->", "old", "<!-- end -->", "text", "<!-- peers: machines -->", "<!-- end -->")
+    parts = (
+        "above",
+        "<!-- peers: overview -->",
+        "old",
+        "<!-- end -->",
+        "text",
+        "<!-- peers: machines -->",
+        "<!-- end -->",
+    )
     page = fill("\n".join(parts), rows)
     assert page.startswith("above\n<!-- peers: overview -->\n| Time | System |") and page.endswith("<!-- end -->")
     assert "<!-- end -->\ntext\n<!-- peers: machines -->\n| Corpus | System |" in page and "old" not in page

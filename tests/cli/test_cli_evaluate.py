@@ -156,6 +156,23 @@ def test_stored_documents_without_ids_are_found_too(run, tiny_settings, tiny_cor
     assert neighbours() > neighbours("--stored")
 
 
+def test_stored_documents_of_several_files_need_ids(run, tiny_model, tiny_corpus, files, tmp_path):
+    whole = json.loads(run("evaluate", tiny_model, files / "train.jsonl", "--stored", "--json").out)
+    rows = [{"text": d.text, "labels": list(d.labels), "id": d.id} for d in tiny_corpus.train]
+
+    def write(name, rows):
+        (tmp_path / name).write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+    write("a.jsonl", rows[:30])
+    write("b.jsonl", rows[30:])
+    ran = run("evaluate", tiny_model, tmp_path / "*.jsonl", "--stored", "--json")
+    assert json.loads(ran.out)["micro_f1"] == whole["micro_f1"]
+    write("b.jsonl", [{name: row[name] for name in ("text", "labels")} for row in rows[30:]])
+    ran = run("evaluate", tiny_model, tmp_path / "*.jsonl", "--stored", "--json")
+    assert (ran.code, ran.out) == (2, "")
+    assert f"{tmp_path / 'b.jsonl'} has documents without ids. With --stored, documents of several files" in ran.err
+
+
 def test_stored_documents_that_are_not_stored(run, tiny_model, tmp_path):
     file = tmp_path / "other.jsonl"
     file.write_text(json.dumps({"text": "goal", "labels": ["sport"], "id": "never seen"}) + "\n")

@@ -167,6 +167,29 @@ def test_numbers_of_options_are_checked(run, dummy, files, options):
     assert not ran.out
 
 
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("predict", NOWHERE, "x.txt", "--neighbours", 2), "--neighbours needs --evidence"),
+        (("predict", NOWHERE, "x.txt", "--partition-rows", 5), "--partition-rows, --ray-address and --workers are for"),
+        (("evaluate", NOWHERE, "x.jsonl", "--partition-rows", 5), "--partition-rows needs --engine ray"),
+        (("train", "x.jsonl", "--out", "m", "--valid", "v.jsonl", "--valid-share", 0.1), "--valid-share, not both"),
+        (("train", "x.jsonl", "--out", "m", "--vocabulary-language", "fi"), "--vocabulary-language needs --vocabulary"),
+        (("refit", NOWHERE, "--skip-bad"), "Options for reading a file need --valid FILE. Add it, or omit them"),
+        (("audit", NOWHERE, "--text-column", "body"), "Options for reading a file need FILE. Add it, or omit them"),
+    ],
+)
+def test_options_without_effect_are_refused(run, arguments, said):
+    refused(run(*arguments), said)
+
+
+@pytest.mark.parametrize("command", ["evaluate", "report"])
+def test_a_known_corpus_has_no_options_for_reading_a_file(run, dummy, tmp_path, command):
+    out = ["--out", tmp_path / "report.html"] if command == "report" else []
+    ran = run(command, dummy, "debian", "--data-dir", tmp_path, "--skip-bad", "--text-column", "body", *out)
+    refused(ran, "debian has its own columns and splits. Omit the options for reading a file")
+
+
 @pytest.mark.parametrize("value", ["nan", "inf", "-1", "1", "9" * 400, "1e400"])
 def test_times_and_shares_are_checked(run, files, tmp_path, value):
     train = ("train", files / "train.jsonl", "--out", tmp_path / "model", "--method", "dummy")

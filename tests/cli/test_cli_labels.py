@@ -16,6 +16,8 @@ def test_labels_are_renamed_and_merged(run, model):
     assert ran.code == 0 and "renamed sport to Sports (" in ran.err
     rows = [json.loads(line) for line in run("store", "list", model, "--label", "Sports").out.splitlines()]
     assert rows and all(row["names"]["sport"] == "Sports" for row in rows)
+    ran = run("store", "relabel", model, "train-0", "--add", "brand new")
+    assert ran.code == 0 and "New labels: brand new." in ran.err and "vocabulary" not in ran.err
     ran = run("labels", "merge", model, "Sports", "--into", "music")
     assert ran.code == 2 and "Pass --yes" in ran.err
     ran = run("labels", "merge", model, "Sports", "--into", "music", "--yes", "--by", "ann")

@@ -64,6 +64,14 @@ def test_the_version_is_printed(run):
     assert run("--version").out == f"denn {denn.__version__}\n"
 
 
+def test_results_are_utf_8_whatever_the_locale_says(run, tmp_path):
+    run("keys", "create", tmp_path / "keys", "図書館")
+    code = f"import sys; sys.argv = ['denn', 'keys', 'list', {str(tmp_path / 'keys')!r}]; "
+    code += "from denn.cli import main; main()"
+    done = python(code, PYTHONIOENCODING="cp1252")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "図書館: read\n", "")
+
+
 @pytest.mark.slow
 def test_bash_completion_knows_commands_and_methods():
     def complete(line):

@@ -38,11 +38,15 @@ def test_from_a_corpus_to_a_table(peers, run, tmp_path):
     assert json.loads(line)["failure"] is None
     assert "1 min, seed 0: already done" in peers("--peers", "svm", "--minutes", "1").err
     page = tmp_path / "page.md"
-    page.write_text("# Peers\n<!-- peers -->\n<!-- end -->\n")
+    page.write_text("# Peers\n<!-- peers: overview -->\n<!-- end -->\n<!-- peers: machines -->\n<!-- end -->\n")
     assert run("bench", "peers", "table", "--results", tmp_path / "peers.jsonl", "--page", page).code == 0
-    printed = run("bench", "peers", "table", "--results", tmp_path / "peers.jsonl").out
-    assert printed.startswith("| Corpus | System | F1 after 1 min | trained in s |")
-    assert page.read_text() == f"# Peers\n<!-- peers -->\n{printed}<!-- end -->\n"
+    overview, machines = run("bench", "peers", "table", "--results", tmp_path / "peers.jsonl").out.split("\n\n| Corpus")
+    assert overview.startswith("| Time | System | tiny |")
+    assert page.read_text() == (
+        f"# Peers\n<!-- peers: overview -->\n{overview}\n<!-- end -->\n"
+        f"<!-- peers: machines -->\n| Corpus{machines}<!-- end -->\n"
+    )
+
 
 
 def test_from_variations_of_a_corpus_to_a_figure(peers, run, tmp_path):

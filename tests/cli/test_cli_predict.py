@@ -231,6 +231,14 @@ def test_predictions_are_not_written_to_workbooks(run, tmp_path):
     assert ran.code == 2 and ".xlsx files cannot be written. Give an --output that ends with .csv" in ran.err
 
 
+@pytest.mark.parametrize("name", ["out.csv.gz", "out.jsonl.zst", "OUT.CSV.XZ"])
+def test_predictions_are_not_compressed(run, tmp_path, name):
+    ran = run("predict", "no model", "--output", tmp_path / name, stdin=b"x")
+    suffix = name[name.rindex(".") :].lower()
+    said = f"{suffix} files cannot be written. Give an --output without {suffix}, then compress it."
+    assert ran.code == 2 and said in " ".join(ran.err.split())
+
+
 TABLE = 'id,"text"\n7,"goal, match"\n8,referee\n'
 
 

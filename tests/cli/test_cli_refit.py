@@ -50,7 +50,8 @@ def test_too_little_time_changes_nothing(run, folder):
     found = run("refit", folder, "--time-budget", "0.001")
     assert (
         found.code == 2
-        and "could not learn from 60 documents in the given time. The model was not changed" in found.err
+        and "could not learn from 60 documents: there is too little time or text. The model was not changed"
+        in found.err
     )
     with denn.load(folder) as model:
         assert model.card.refitted is None

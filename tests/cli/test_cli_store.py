@@ -3,6 +3,8 @@
 import json
 import shutil
 import sys
+from datetime import timedelta
+from pathlib import Path
 
 import pytest
 
@@ -175,6 +177,30 @@ def test_many_documents_by_a_file_of_ids_need_consent(run, model, tmp_path):
     assert run("store", "remove", model, *listed(run, model)[:7]).code == 0, "documents named one by one"
 
 
+def test_a_file_of_ids_may_begin_with_a_mark_and_must_be_utf8(run, model, tmp_path):
+    ids = tmp_path / "ids.txt"
+    ids.write_text("train-1\ntrain-2\n", encoding="utf-8-sig")
+    assert listed(run, model, "--from", ids) == ["train-1", "train-2"]
+    ids.write_bytes("train-1\nümlaut\n".encode("latin-1"))
+    ran = run("store", "remove", model, "--from", ids)
+    assert ran.code == 2 and "ids.txt is not encoded in UTF-8" in " ".join(ran.err.split())
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("undo", 10**20),
+        ("undo", 0),
+        ("history", "--limit", 10**20),
+        ("list", "--limit", 10**20),
+        ("list", "--since", "0001-01-01"),
+    ],
+)
+def test_numbers_and_times_out_of_range_are_refused(run, model, command):
+    ran = run("store", command[0], model, *command[1:])
+    assert ran.code == 2 and ("Input should be" in ran.err or "the years 2 to 9998" in ran.err), ran.err
+
+
 @pytest.mark.parametrize("labels", [[""], ["  "], ["music", ""], ["--add", ""], ["--drop", " "]])
 def test_an_empty_label_takes_none_away(run, model, labels):
     before = run("store", "list", model, "train-4").out
@@ -250,6 +276,29 @@ def test_a_copy_can_be_used_in_the_place_of_the_original(run, model, tmp_path):
         assert len(loaded.store) == 59
     assert run("store", "use", model, "own").code == 0
     assert info(run, model)["documents"] == 60
+
+
+def test_a_copy_in_a_database_has_no_labels_of_removed_documents(run, model, tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(Path(__file__).parents[1] / "stores")
+    import postgres_server
+
+    with denn.load(model) as loaded:
+        trained = loaded.store.labels
+        loaded.add([denn.Document("a", ("hush",), "gone"), denn.Document("b", ("later", "sport"), "stays")])
+        loaded.store.forget("gone")
+    address = postgres_server.address_of(tmp_path / "address", fresh=True)
+    assert "copied and verified 61 documents" in run("store", "copy", model, address).err
+    assert run("store", "use", model, address).code == 0
+    with denn.load(model) as loaded:
+        assert loaded.store.labels == (*trained, "later")
+        loaded.store.remove("stays")
+        loaded.store.vacuum(timedelta())
+        assert loaded.store.labels == trained
+
+
+def test_nothing_is_copied_into_memory(run, model):
+    ran = run("store", "copy", model, "memory:")
+    assert ran.code == 2 and "memory: would not outlive this command" in ran.err
 
 
 def test_a_store_that_does_not_fit_is_not_used(run, model, tmp_path):

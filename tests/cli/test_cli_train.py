@@ -83,6 +83,12 @@ def test_an_effort_level_is_an_option_and_a_recipe_without_one_means_one_fine_tu
     assert ran.code == 2 and "'dummy' has no parameter 'effort'" in ran.err
 
 
+def test_a_missing_encoder_is_noted_when_training_starts(run, tmp_path, monkeypatch):
+    monkeypatch.setattr("denn.methods.effort.is_installed", lambda name: False)
+    ran = run("train", tmp_path / "missing.jsonl", "--out", tmp_path / "model", "--effort", "best")
+    assert ran.code == 2 and ran.err == f"denn: {tmp_path / 'missing.jsonl'}: no such file. Check the path.\n"
+
+
 def test_a_training_continues_from_a_model_and_what_it_stores(run, files, tiny_model, tmp_path):
     train = ["train", files / "test.jsonl", "--valid", files / "valid.jsonl", "--out", tmp_path / "new", "--from"]
     ran = run(*train, tmp_path / "nowhere")

@@ -41,6 +41,9 @@ def test_a_mapping_needs_train_and_stands_alone(caplog):
         read_corpus({"text": ["x"], "labels": ["y"]})
     with pytest.raises(DataError, match="Put all splits into the mapping"):
         read_corpus({"train": PAIRS}, test=PAIRS)
+    with pytest.raises(DataError, match="both 'validation' and 'dev', which name the same split; expected one"):
+        read_corpus({"train": PAIRS, "dev": PAIRS[:2], "validation": PAIRS[:3]})
+    assert len(read_corpus({"train": PAIRS, "valid": None, "dev": PAIRS[:2]}).valid) == 2
     read_corpus({"train": PAIRS, "unsupervised": PAIRS})
     assert "ignored the splits 'unsupervised'" in caplog.text
 
@@ -75,6 +78,20 @@ def test_duplicate_ids_within_a_part_name_both_rows(tmp_path):
     assert [document.id for document in documents] == ["7", "8"]
     assert report.bad == 1
     assert read_corpus(rows[:2], valid=rows[:2]).valid == read_corpus(rows[:2], valid=rows[:2]).train
+
+
+def test_an_id_that_denn_assigns_is_never_one_that_is_given():
+    ids = ("train-1", "train-4", "train-7", None, "train-8", None, None)
+    documents, _ = read_documents([{"text": "x", "labels": ["a"], "id": id} for id in ids], part="train")
+    assert [one.id for one in documents] == [
+        "train-1",
+        "train-4",
+        "train-7",
+        "train-9",
+        "train-8",
+        "train-6",
+        "train-10",
+    ]
 
 
 def test_all_bad_rows_are_counted_and_the_first_are_shown_in_order():

@@ -18,7 +18,7 @@ MISSING = LISTS | {"labels": [["a", "b"], None, ["b"]], "rejected": [None, ["a",
 
 
 @pytest.mark.parametrize("columns", [LISTS, JOINED, MISSING])
-@pytest.mark.parametrize("frame", [pd.DataFrame, pl.DataFrame])
+@pytest.mark.parametrize("frame", [pd.DataFrame, pl.DataFrame, pl.LazyFrame])
 def test_frames_give_the_documents_of_their_rows(frame, columns):
     assert read_documents(frame({**columns, "other": [1, 2, 3]}))[0] == DOCUMENTS
 
@@ -44,7 +44,7 @@ def test_a_missing_text_is_a_bad_row_and_missing_labels_are_none(nothing):
     assert [document.labels for document in read_documents(frame)[0]] == [("a",), ()]
 
 
-@pytest.mark.parametrize("frame", [pd.DataFrame, pl.DataFrame])
+@pytest.mark.parametrize("frame", [pd.DataFrame, pl.DataFrame, pl.LazyFrame])
 def test_number_labels_and_missing_columns_are_refused(frame):
     with pytest.raises(DataError, match="row 1: the label column has the wrong type"):
         read_documents(frame(LISTS | {"labels": [[1, 2], [], [2]]}))

@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from denn.data.corpus import read_documents
-from denn.data.spreadsheets import protect, restore, write_table
+from denn.data.files import iterate_texts
+from denn.data.spreadsheets import ADDED, protect, restore, write_table
 
 CELLS = st.text(st.sampled_from("=+-@\t\r\n'＝1.e|a")) | st.text()
 
@@ -49,6 +50,18 @@ def test_only_a_file_of_the_page_is_restored(tmp_path_factory, labels, name, mor
     documents, _ = read_documents(path, labels_column=name)
     assert [document.labels for document in documents] == [(label,) for label in labels]
     assert {document.text for document in documents} == {"'=x"}
+
+
+@given(st.lists(CELLS, min_size=1), st.sampled_from([",", "\t"]))
+def test_what_is_written_is_read_back(tmp_path_factory, texts, separator):
+    path = tmp_path_factory.mktemp("files") / ("a.csv" if separator == "," else "a.tsv")
+    path.write_bytes(write_table([["text", *ADDED], *([text, None, 0.5, None, True] for text in texts)], separator))
+    with path.open(encoding="utf-8", newline="") as file:
+        rows = list(csv.reader(file, delimiter=separator, strict=True))
+    assert rows == [["text", *ADDED], *([protect(text), "", "0.5", "", "True"] for text in texts)]
+    storable = [text for text in texts if "\0" not in text]
+    path.write_bytes(write_table([["text", *ADDED], *([text, *[""] * len(ADDED)] for text in storable)], separator))
+    assert [text for text, _ in iterate_texts(path)] == storable
 
 
 def test_an_apostrophe_of_another_file_means_itself(tmp_path):

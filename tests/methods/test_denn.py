@@ -371,11 +371,24 @@ def test_documents_that_are_cut_are_counted(tiny_corpus, tiny_settings, tmp_path
 def test_devices():
     assert device_of("cpu") == torch.device("cpu")
     assert device_of("auto").type == ("cuda" if torch.cuda.is_available() else "cpu")
-    with pytest.raises(ConfigError, match="expected auto, cpu, cuda or cuda:0"):
-        device_of("quantum")
+    for name in ("quantum", "", "cpu:0", "cpu:x", "cuda:", "cuda:x", "cuda:-1", "cuda:99999"):
+        with pytest.raises(ConfigError, match=f"Unknown device '{name}', expected auto, cpu, cuda or cuda:0"):
+            device_of(name)
     if not torch.cuda.is_available():
         with pytest.raises(ConfigError, match="no CUDA device found"):
             device_of("cuda")
+
+
+def test_a_gpu_that_this_machine_does_not_have(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    chosen = []
+    monkeypatch.setattr(torch.cuda, "set_device", chosen.append)
+    assert [device_of(name) for name in ("cuda", "cuda:1")] == [torch.device("cuda"), torch.device("cuda", 1)]
+    assert chosen == [torch.device("cuda", 1)]
+    for index in (2, 300):  # torch.device reads cuda:300 as cuda:44
+        with pytest.raises(ConfigError, match=f"got index {index}, expected at most 1, because .* has 2 CUDA devices"):
+            device_of(f"cuda:{index}")
 
 
 def test_saving_follows_training(tiny_settings, tmp_path):

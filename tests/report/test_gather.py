@@ -4,12 +4,11 @@ import shutil
 from dataclasses import replace
 
 import pytest
-import torch
 
 import denn
 from denn.errors import BundleError, DataError
 from denn.progress import Silent
-from denn.report.gather import gather, principal_components
+from denn.report.gather import gather
 from denn.types import Document
 
 pytestmark = pytest.mark.slow  # whole evaluations
@@ -170,16 +169,27 @@ def test_the_map_shows_both_parts_in_the_colours_of_frequent_labels(found, tiny_
     assert sum(label == rare for *_, label in drawn.stored) == 1  # though it has the frequent "sport" too
 
 
-def test_principal_components_by_hand():
-    # Unit rows on a circle in the first two of four dimensions: all the variance, and most of it along the first.
-    angles = torch.tensor([0.2, -0.2, torch.pi - 0.2, torch.pi + 0.2])
-    keys = torch.stack([angles.cos(), angles.sin(), torch.zeros(4), torch.zeros(4)], 1)
-    points, queries, (first, second) = principal_components(3 * keys, torch.tensor([[5.0, 0, 0, 0], [0, 0, 1, 0]]))
-    assert points[:, 0].tolist() == pytest.approx(keys[:, 0].tolist())
-    assert points[:, 1].abs().tolist() == pytest.approx(keys[:, 1].abs().tolist())
-    assert queries.tolist() == [pytest.approx([1, 0], abs=1e-6), pytest.approx([0, 0], abs=1e-6)]
-    assert first == pytest.approx(float(keys[:, 0].square().mean()))
-    assert first + second == pytest.approx(1)
+def test_documents_that_are_removed_meanwhile_are_left_out(model, tiny_corpus, monkeypatch):
+    def remove(what):
+        if model.store.ids() and what in ("trying other settings", "trying smaller datastores"):
+            model.remove(model.store.ids()[:20])
+
+    vectors = model.store.vectors
+
+    def remove_and_read(ids):
+        monkeypatch.setattr(model.store, "vectors", vectors)
+        model.remove(ids[:10])
+        return vectors(ids)
+
+    class Removing(Silent):
+        def start(self, stage):
+            remove(stage.what)
+
+    monkeypatch.setattr(model.store, "vectors", remove_and_read)
+    found = gather(model, tiny_corpus.test, (), Removing())
+    assert len(found.neighbourhood.map.stored) == 10
+    left = set(model.store.ids())
+    assert len(left) == 10 and {near.id for error in found.errors for near in error.neighbours} <= left
 
 
 def test_one_stored_document_can_be_drawn(model, tiny_corpus):

@@ -63,7 +63,9 @@ class Gate:
         if self.poison in texts:
             raise RuntimeError(f"cannot bear {self.poison}")
 
-    def scores(self, texts: list[str], own_ids: Any = None) -> Any:
+    def scores(self, texts: list[str], own_ids: Any = None, embeddings: Any = None) -> Any:
+        if embeddings is not None:  # `embed` has recorded the batch
+            return self._method.scores(texts, own_ids, embeddings)
         self._enter(texts)
         return self._method.scores(texts, own_ids)
 

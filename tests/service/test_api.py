@@ -33,7 +33,7 @@ def writer(service) -> Iterator[httpx.Client]:
         yield client
         for document in client.get("/v1/documents", params={"limit": 1000}).json()["documents"]:
             if not document["id"].startswith("train-"):
-                assert client.delete(at(document["id"])).status_code == 204
+                assert client.delete(at(document["id"])).status_code == 200
 
 
 @pytest.fixture(scope="module")
@@ -50,7 +50,7 @@ def test_labels_that_the_model_will_never_give_are_warned_of(serving, deaf_model
         assert answer.status_code == 201
         assert answer.json()["warning"].startswith("The model cannot predict the new label 'airships' yet, because it")
         answer = writer.post("/v1/documents", json={"documents": [{**new, "labels": ["sport"]}]})
-        assert answer.json().keys() == {"ids"}
+        assert answer.json().keys() == {"ids", "change"}
 
 
 def at(id: str) -> str:
@@ -212,7 +212,7 @@ def test_what_is_taught_is_known_at_once(client, writer, model):
     }  # fmt: skip
     assert scores["airships"]["threshold"] == pytest.approx(row["threshold"])
     for id in ids:
-        assert writer.delete(at(id)).status_code == 204
+        assert writer.delete(at(id)).status_code == 200
     again = client.post("/v1/predict", json={"text": f"{text} one"}).json()
     assert not set(ids) & {one["id"] for one in again["neighbours"]} and "airships" not in again["labels"]
     assert client.get("/v1/labels", params={"query": "AIRSHIP"}).json()["total"] == 0
@@ -226,23 +226,30 @@ NAMES = [
 
 @pytest.mark.parametrize("id", NAMES, ids=range(len(NAMES)))
 def test_the_life_of_a_document(client, writer, id):
+    def newest() -> int:
+        return client.get("/v1/history", params={"limit": 1}).json()["changes"][0]["number"]
+
     put = {"text": "<script>alert(1)</script> goal", "labels": ["sport", "<b>", "sport", "l" * 1000]}
     assert client.get(at(id)).status_code == writer.delete(at(id)).status_code == 404
     made = writer.put(at(id), json=put)
     assert made.status_code == 200
-    assert made.json() == {"id": id, "text": put["text"], "labels": ["sport", "<b>", "l" * 1000], "rejected": []}
-    assert client.get(at(id)).json() == made.json()
-    assert writer.post("/v1/documents", json={"documents": [{**put, "text": "new", "id": id}]}).json() == {"ids": [id]}
+    stored = {"id": id, "text": put["text"], "labels": ["sport", "<b>", "l" * 1000], "rejected": []}
+    assert made.json() == stored | {"change": newest()}
+    assert client.get(at(id)).json() == stored
+    added = writer.post("/v1/documents", json={"documents": [{**put, "text": "new", "id": id}]})
+    assert added.json() == {"ids": [id], "change": newest()}
     assert client.get(at(id)).json()["text"] == "new"
     assert writer.patch(at(id), json={"add": ["music"], "drop": ["<b>"]}).json()["labels"] == [
         "sport",
         "l" * 1000,
         "music",
     ]
-    assert writer.patch(at(id), json={"labels": []}).json() == {"id": id, "text": "new", "labels": [], "rejected": []}
+    emptied = {"id": id, "text": "new", "labels": [], "rejected": []}
+    assert writer.patch(at(id), json={"labels": []}).json() == emptied | {"change": newest()}
+    assert writer.patch(at(id), json={"labels": []}).json() == emptied | {"change": None}  # nothing changed
     changes = client.get("/v1/history", params={"id": id, "limit": 5}).json()["changes"]
     assert [change["action"] for change in changes[:4]] == ["relabel", "relabel", "add", "add"]
-    assert writer.delete(at(id)).status_code == 204
+    assert writer.delete(at(id)).json() == {"change": newest()}
     assert client.get(at(id)).status_code == 404
 
 
@@ -263,21 +270,43 @@ def test_rejected_labels(client, writer):
     ):
         assert answer.status_code == 422
         assert answer.json()["detail"] == "The label 'war' is both given and rejected. Keep one of the two."
-    assert client.get(at("rejecting")).json() == changed
+    assert client.get(at("rejecting")).json() | {"change": changed["change"]} == changed
     assert writer.patch(at("rejecting"), json={"reject": []}).status_code == 422
     put = writer.put(at("rejecting"), json={"text": "x", "labels": [], "rejected": ["war"]})
-    assert put.json() == client.get(at("rejecting")).json()
-    assert put.json() == {"id": "rejecting", "text": "x", "labels": [], "rejected": ["war"]}
-    assert writer.delete(at("rejecting")).status_code == 204
+    stored = client.get(at("rejecting")).json()
+    assert stored == {"id": "rejecting", "text": "x", "labels": [], "rejected": ["war"]}
+    assert put.json() == stored | {"change": put.json()["change"]}
+    assert writer.delete(at("rejecting")).status_code == 200
 
 
 def test_a_forgotten_document_cannot_come_back(client, writer):
     writer.put(at("forget me"), json={"text": "x", "labels": []})
-    assert writer.delete(at("forget me"), params={"forget": True}).status_code == 204
+    assert writer.delete(at("forget me"), params={"forget": True}).status_code == 200
     assert writer.delete(at("forget me"), params={"forget": True}).status_code == 404
     again = writer.put(at("forget me"), json={"text": "x", "labels": []})
     assert again.status_code == 409 and "was forgotten on" in again.json()["detail"]
     assert [one["action"] for one in client.get("/v1/history", params={"limit": 1}).json()["changes"]] == ["forget"]
+
+
+def test_a_document_that_was_removed_can_be_forgotten(client, writer):
+    writer.put(at("gone"), json={"text": "x", "labels": []})
+    assert writer.delete(at("gone")).status_code == 200
+    assert writer.delete(at("gone")).status_code == 404
+    assert writer.delete(at("gone"), params={"forget": True}).status_code == 200
+    assert [one["action"] for one in client.get("/v1/history", params={"id": "gone"}).json()["changes"]] == []
+    assert writer.delete(at("gone"), params={"forget": True}).status_code == 404
+
+
+def test_a_change_is_known_by_its_number_whatever_others_change(client, writer, model):
+    """The same model in this process changes the datastore like another replica."""
+    writer.put(at("shared"), json={"text": "x", "labels": ["sport"]})
+    model.store.relabel("shared", add=["music"], source="someone else")
+    kept = writer.patch(at("shared"), json={"add": ["music"]}).json()
+    assert kept["labels"] == ["sport", "music"] and kept["change"] is None  # the newest change is not ours
+    ours = writer.patch(at("shared"), json={"add": ["war"]}).json()["change"]
+    model.store.relabel("shared", add=["peace"], source="someone else")
+    theirs, mine, *_ = client.get("/v1/history", params={"id": "shared"}).json()["changes"]
+    assert mine["number"] == ours and mine["author"] == "teach" and theirs["source"] == "someone else"
 
 
 def test_adding_is_all_or_nothing(client, writer):
@@ -332,7 +361,9 @@ def test_history_and_undo(client, writer):
     assert datetime.fromisoformat(first["time"]).tzinfo and first["number"] < second["number"]
     blocked = writer.post(f"/v1/history/{first['number']}/undo")
     assert blocked.status_code == 409 and "Undo that first" in blocked.json()["detail"]
-    assert writer.post(f"/v1/history/{second['number']}/undo", params={"source": "eve"}).json() == {"documents": 1}
+    assert writer.post(f"/v1/history/{second['number']}/undo", params={"source": "eve"}).json() == {
+        "documents": 1, "change": second["number"] + 1,
+    }  # fmt: skip
     assert client.get(at("u")).json() == {"id": "u", "text": "one", "labels": ["sport"], "rejected": []}
     assert client.get("/v1/history", params={"limit": 1}).json()["changes"][0]["source"] == "teach: eve"
     assert writer.post(f"/v1/history/{second['number']}/undo").status_code == 409
@@ -344,7 +375,7 @@ def test_history_and_undo(client, writer):
 def test_forget_reaches_a_document_that_is_kept_for_validation(service, writer, tiny_corpus):
     gone = tiny_corpus.valid[7]
     assert writer.delete(at(gone.id)).status_code == 404  # it is not in the datastore
-    assert writer.delete(at(gone.id), params={"forget": True}).status_code == 204
+    assert writer.delete(at(gone.id), params={"forget": True}).status_code == 200
     assert writer.delete(at(gone.id), params={"forget": True}).status_code == 404
     assert gone.text.encode() not in b"".join(path.read_bytes() for path in service.folder.glob("validation*/*"))
     denn.load(service.folder).close()

@@ -10,6 +10,7 @@ import pytest
 import torch
 from inside import PATIENCE, Inside, eventually, inside, request
 
+from denn import bundle
 from denn.errors import UnavailableError
 from denn.service import answers, projection
 from denn.service import guard as guarding
@@ -174,6 +175,17 @@ def test_the_service_is_not_ready_without_its_datastore(running, monkeypatch):
     assert answer.status_code == 503 and answer.headers["Retry-After"] == "5"
     assert answer.json()["detail"] == "The datastore is unavailable. Try again later."
     assert got(running, "/health")[0].status_code == 200
+
+
+def test_a_service_whose_model_was_trained_again_stores_nothing_and_is_not_ready(tiny_model, tmp_path, caplog):
+    folder = shutil.copytree(tiny_model, tmp_path / "model")
+    with inside(folder, keys=Keys.parse([LINE])) as running, running.client(KEY) as client:
+        bundle.replace(shutil.copytree(tiny_model, tmp_path / "new"), folder)
+        document = {**TEXT, "labels": ["sport"]}
+        assert client.post("/v1/documents", json={"documents": [document]}).status_code == 503
+        assert "Load the model again, or restart the service." in caplog.text
+        assert eventually(lambda: client.get("/ready").status_code == 503)
+        assert client.post("/v1/predict", json=TEXT).status_code == 200, "predictions continue until the restart"
 
 
 def test_answers_hold_no_more_text_than_they_may(running, monkeypatch):

@@ -206,7 +206,7 @@ def test_what_one_service_adds_another_knows_at_once(serving, common):
                 {"text": f"{text} {number} {n}", "labels": ["airships"], "id": f"{number}/{n}\x00"} for n in "ab"
             ]
             added = writer.post("/v1/documents", json={"documents": documents, "source": f"desk {number}"})
-            assert added.json() == {"ids": [f"{number}/a\x00", f"{number}/b\x00"]}
+            assert added.json()["ids"] == [f"{number}/a\x00", f"{number}/b\x00"]
             found = reader.post("/v1/predict", json={"text": documents[0]["text"]}).json()
             assert found["neighbours"][0]["id"] == f"{number}/a\x00"
             assert found["neighbours"][0]["similarity"] == pytest.approx(1, abs=1e-3)
@@ -217,10 +217,10 @@ def test_what_one_service_adds_another_knows_at_once(serving, common):
             one.get("/v1/documents", params={"limit": 0}).json()
             == other.get("/v1/documents", params={"limit": 0}).json()
         )
-        assert one.delete("/v1/documents/1%2Fa%00").status_code == 204
+        assert one.delete("/v1/documents/1%2Fa%00").status_code == 200
         assert other.get("/v1/documents/1%2Fa%00").status_code == 404
         (change,) = other.get("/v1/history", params={"limit": 1}).json()["changes"]
-        assert other.post(f"/v1/history/{change['number']}/undo").json() == {"documents": 1}
+        assert other.post(f"/v1/history/{change['number']}/undo").json()["documents"] == 1
         assert one.get("/v1/documents/1%2Fa%00").json()["labels"] == ["airships"]
         assert [row.status_code for row in (one.get("/v1/model"), other.get("/v1/map"), one.get("/ready"))] == [200] * 3
         assert "postgresql" not in one.get("/v1/model").text + one.get("/v1/documents/nobody").text

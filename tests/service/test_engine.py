@@ -240,6 +240,30 @@ def test_embeddings_take_turns_with_scores(model, gate):
     assert as_predicted(model, decided, TEXTS)
 
 
+def test_texts_to_rank_are_embedded_once(model, gate):
+    documents = [Document(text) for text in TEXTS]
+    found = working(model, lambda engine: engine.rank(documents, len(documents)))
+    assert gate.batches == [TEXTS]
+    expected = model.queue(documents)
+    assert [one.text for one in found] == [one.text for one in expected]
+    for one, other in zip(found, expected, strict=True):
+        assert alike(one.prediction, other.prediction)
+        assert (one.uncertainty, one.nearness) == pytest.approx((other.uncertainty, other.nearness), abs=1e-4)
+
+
+def test_a_change_is_known_by_its_number_and_nothing_has_none(model, gate):
+    store, vectors = model.store, model.method.embed(["numbered"])
+
+    async def scenario(engine):
+        added = await engine.change(lambda: store.add([Document("numbered", ("sport",), "numbered")], vectors))
+        nothing = await engine.change(lambda: store.relabel("numbered", add=["sport"]))
+        return added, nothing
+
+    (ids, number), nothing = working(model, scenario)
+    assert ids == ["numbered"] and number == model.store.history(1)[0].number and nothing == (0, None)
+    model.store.remove("numbered")
+
+
 def test_a_write_holds_up_neither_predictions_nor_reads(model, gate):
     done = threading.Event()
 

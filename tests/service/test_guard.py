@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 from inside import Inside, eventually, inside
 
-from denn.errors import UnavailableError
+from denn.errors import BundleError, EncoderError, UnavailableError
 from denn.service.guard import SECURITY
 from denn.service.keys import Keys, new_key
 from denn.service.telemetry import JsonLines
@@ -134,7 +134,7 @@ def test_every_kind_of_answer_has_the_headers(named):
         seen[what] = status
         assert {name: headers.get(name) for name in SECURITY} == SECURITY, what
         assert re.fullmatch("[0-9a-f]{32}", headers["X-Request-Id"]), what
-    assert list(seen.values()) == [200, 200, 200, 200, 200, 200, 201, 204, 307, 200, 400, 401, 404, 404, 404, 405, 409,
+    assert list(seen.values()) == [200, 200, 200, 200, 200, 200, 201, 200, 307, 200, 400, 401, 404, 404, 404, 405, 409,
                                    413, 422, 400, 500]  # fmt: skip
 
 
@@ -168,6 +168,23 @@ def test_a_datastore_out_of_reach(named, monkeypatch):
     first, second = map(json.loads, stream.splitlines())
     assert first == {"line": 1, "id": None, "error": "The datastore is unavailable. Try again later."}
     assert "Not a JSON object" in second["error"]
+
+
+@pytest.mark.parametrize("kind", [BundleError, EncoderError])
+def test_a_model_folder_out_of_reach_and_where_it_is(named, monkeypatch, caplog, kind):
+    def fail(*_: object, **__: object) -> None:
+        raise kind("/srv/secret-project/model/bundle.json is missing.")
+
+    monkeypatch.setattr("denn.service.routes_examples.some_kept", fail)
+    monkeypatch.setattr(named.gate, "scores", fail, raising=False)
+    with named.client(READ, Host="denn.example") as client:
+        stream = client.post("/v1/predict/stream", content=json.dumps(TEXT)).json()
+        found = [client.get("/v1/examples"), client.post("/v1/predict", json=TEXT)]
+    for answer in found:
+        assert answer.status_code == 503 and int(answer.headers["Retry-After"]) >= 1
+    said = {stream["error"], *(answer.json()["detail"] for answer in found)}
+    assert said == {"The model folder cannot be read or written. See the service log."}
+    assert caplog.text.count("/srv/secret-project/model/bundle.json is missing.") == 3  # the log names it
 
 
 def test_errors_behind_errors_are_told_without_their_words():
@@ -222,7 +239,7 @@ def test_the_log_is_json_and_holds_no_texts_ids_labels_or_keys(service):
     lines = [json.loads(line) for line in service.log]
     assert secret not in "".join(service.log).lower() and service.write_key not in "".join(service.log)
     ours = {line["request_id"]: line for line in lines if line.get("request_id") in ids}
-    assert [ours[one]["status"] for one in ids] == [200, 422, 422, 200, 201, 200, 200, 200, 204, 404, 404, 400]
+    assert [ours[one]["status"] for one in ids] == [200, 422, 422, 200, 201, 200, 200, 200, 200, 404, 404, 400]
     assert ours[ids[5]] | {"time": 0, "ms": 0} == {
         "time": 0, "level": "info", "message": "request", "request_id": ids[5], "method": "GET",
         "route": "/v1/documents/{id:id}", "status": 200, "ms": 0, "bytes": 0, "key": "teach",

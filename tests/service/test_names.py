@@ -57,7 +57,18 @@ def test_documents_are_stored_by_id_however_their_labels_are_written(client):
     assert changed["names"] == {SPORT: "sport", ID(4): "music"}
     put = client.put("/v1/documents/n", json={"text": "other", "labels": ["music"]}).json()
     assert (put["labels"], put["names"]) == ([ID(4)], {ID(4): "music"})
-    assert client.delete("/v1/documents/n").status_code == 204
+    assert client.delete("/v1/documents/n").status_code == 200
+
+
+def test_thresholds_are_set_by_name_and_by_id(client):
+    def asked(**thresholds: float) -> tuple[list[str], dict[str, float]]:
+        found = client.post("/v1/predict", json={"text": TEXT, "thresholds": thresholds}).json()
+        return found["labels"], {row["label"]: row["threshold"] for row in found["scores"]}
+
+    assert SPORT in asked()[0]
+    assert asked(sport=1.0) == asked(**{SPORT: 1.0})
+    labels, thresholds = asked(sport=1.0)
+    assert SPORT not in labels and thresholds[SPORT] == 1.0
 
 
 def test_annifs_clients_get_uris_and_names(named, client):
@@ -68,4 +79,4 @@ def test_annifs_clients_get_uris_and_names(named, client):
     annif.learn("named", [{"text": "of many things", "subjects": subjects}])
     (taught,) = client.get("/v1/documents", params={"source": "teach: annif"}).json()["documents"]
     assert taught["labels"] == [UNSEEN, ID(4), ID(1)]
-    assert client.delete(f"/v1/documents/{taught['id']}").status_code == 204
+    assert client.delete(f"/v1/documents/{taught['id']}").status_code == 200

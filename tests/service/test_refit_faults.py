@@ -167,12 +167,12 @@ def test_a_running_refit_keeps_others_away(folder, child):
         pass
 
 
-def test_a_folder_that_cannot_be_locked(folder, child):
+def test_a_folder_that_is_gone_cannot_be_refitted(folder, child):
     child("raise SystemExit")
     with serving(folder) as running:
         folder.parent.rename(folder.parent.with_name("gone"))
         found = over(running)
-    assert found["state"] == "failed" and found["sentence"].startswith("The model cannot be locked: No such file")
+    assert found["state"] == "failed" and found["sentence"].startswith("model is not a model: no such folder.")
 
 
 def test_a_datastore_that_is_away_is_not_counted(folder, monkeypatch):

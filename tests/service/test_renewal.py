@@ -18,6 +18,7 @@ import denn
 from denn.renewing import renew
 from denn.service.app import make_app
 from denn.service.engine import DecisionOptions, Engine
+from denn.service.renewal import Renewal
 from denn.service.settings import Settings
 from denn.service.telemetry import Telemetry
 from denn.stores.address import use
@@ -170,6 +171,24 @@ def test_a_refit_from_another_datastore_is_not_taken_up(taught, serving, tmp_pat
         denn.refit(taught).close()
         eventually(lambda: any("now uses another datastore" in line for line in running.log))
         assert not switched(running)
+
+
+def test_labels_renamed_elsewhere_reach_a_model_that_cannot_be_refitted(taught):
+    model, gate = gated(taught)
+    gate.can_refit = False
+
+    async def scenario() -> None:
+        engine = Engine(model, Settings(), Telemetry())
+        renewal = Renewal(engine, every=0.01)
+        renewal.start()
+        with denn.load(taught) as other:
+            await asyncio.to_thread(other.rename_label, "sport", "athletics")
+        while engine.model.vocabulary.name("sport") != "athletics":
+            await asyncio.sleep(0.01)
+        await renewal.stop()
+
+    asyncio.run(asyncio.wait_for(scenario(), PATIENCE))
+    model.close()
 
 
 def test_what_waits_during_a_switch_is_answered_by_the_model_it_came_to(taught):

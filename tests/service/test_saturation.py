@@ -15,4 +15,4 @@ def test_every_answer_is_right_while_others_change_the_datastore(tiny_model):
     checked, statuses = found["checked"], found["statuses"]
     assert found["changes"] > 10 and checked["texts"] > 50 and checked["scores"] > 100
     assert not found["first_wrong"]
-    assert {status.rpartition(" ")[2] for status in statuses} <= {"200", "503"}, statuses
+    assert {status.rpartition(" ")[2] for status in statuses} <= {"200", "503", "504"}, statuses

@@ -29,6 +29,16 @@ def test_empty_store(make):
     assert store.add([], torch.zeros(0, 5)) == [] and store.remove([]) == 0 and store.get([]) == []
 
 
+def test_given_labels_stay_apart_from_those_that_documents_bring(make):
+    store = make.create(labels=["b", "a"])
+    assert store.given_labels == ("b", "a")
+    store.add([Document("one", ("new", "a"), "one", ("no",))], vectors(1))
+    assert store.labels == ("b", "a", "new", "no")
+    store.forget("one")
+    store.vacuum()
+    assert store.given_labels == make.open().given_labels == store.labels == ("b", "a")
+
+
 def test_no_queries(make):
     store = make.create()
     store.add([Document("a", id="a")], vectors(1))

@@ -1,6 +1,6 @@
 """The contract of every datastore on changes: history, undo, forgetting, filters; the kinds are in kinds.py."""
 
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime, timedelta, timezone
 from functools import partial
 
 import pytest
@@ -104,6 +104,14 @@ def test_select_by_time(make):
     assert store.select(Where(since=times[1].astimezone().replace(tzinfo=None))) == ["b", "c"]  # local time
 
 
+@pytest.mark.parametrize("time", [datetime(1, 1, 1), datetime.max.replace(tzinfo=timezone(timedelta(hours=-1)))])
+def test_a_time_out_of_range_is_refused(make, time):
+    store = filled(make)
+    for where in (Where(since=time), Where(before=time)):
+        with pytest.raises(StoreError, match=r"got the time .*, expected one in the years 2 to 9998"):
+            store.select(where)
+
+
 def test_remove_and_relabel_what_is_described(make):
     store = filled(make)
     assert store.relabel(Where(labels=("fruit",)), drop=["fruit", "unknown"], add=["food", "x"]) == 2
@@ -133,6 +141,25 @@ def test_history(make):
     assert [change.action for change in store.history(id="b")] == ["remove", "add"]
     assert [change.action for change in store.history(id="c", limit=5)] == ["add"]
     assert store.history(id="unheard of") == []
+
+
+def test_the_number_of_the_last_change_is_that_of_this_object(make):
+    store = make.create()
+    assert store.last_change == 0
+    store.add([Document("a", ("x",), "a"), Document("b", (), "b")], vectors(2))
+    changes = [
+        lambda: store.relabel("a", add=["y"]), lambda: store.remove("b"), lambda: store.forget("b"),
+        lambda: store.undo(2), lambda: store.add([Document("c", (), "c")], vectors(1)),
+    ]  # fmt: skip
+    for change in changes:
+        change()
+        (newest,) = store.history(1)
+        assert store.last_change == newest.number
+    assert store.relabel("a", add=["x"]) == 0 and store.last_change == newest.number  # nothing changed
+    other = make.open()
+    if other is not store:
+        other.relabel("a", add=["z"])
+        assert store.last_change == newest.number < other.last_change == store.history(1)[0].number
 
 
 def test_history_names_documents_and_what_was_undone(make):
@@ -226,7 +253,9 @@ def test_forget(make):
         store.add([Document("again", id="a"), Document("new", id="n")], vectors(2))
     with pytest.raises(StoreError, match="cannot be undone"):
         store.undo(store.history()[0].number)
-    assert store.undo(removed) == 0 and store.ids() == ["c"]
+    before = store.history()
+    assert store.undo(removed) == 0 and store.ids() == ["c"]  # nothing is left to restore
+    assert store.history() == make.open().history() == before and not any(change.undone for change in before)
     with pytest.raises(StoreError, match="'a'"):
         store.forget("a")
     assert store.forget(Where(labels=("y",))) == 1 and len(make.reopen()) == 0

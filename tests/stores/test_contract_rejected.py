@@ -8,6 +8,7 @@ from kinds import everything, vectors
 
 from denn.datastore import Datastore
 from denn.errors import DataError, StoreError
+from denn.methods.first_labels import with_first_labels
 from denn.progress import Silent
 from denn.stores.copying import copy
 from denn.stores.embedded.temporary import MemoryStore
@@ -56,21 +57,27 @@ def test_a_search_finds_them_apart(make):
     assert found.ids == (("a", "b", "c"), ("c", "b", "a"))
     expected = [[A, B, C], [C, B, A]]
     for part, documents in ((found, expected), (found.rows(1, 2), expected[1:]), (found.nearest(2), expected)):
-        for query, row in enumerate(documents):
-            for place, document in enumerate(row[: part.k]):
-                assert part.labels_at(query, place) == document.labels
-                assert part.rejected_at(query, place) == document.rejected
+        nearest = [document for row in documents for document in row[: part.k]]
+        assert part.labels() == [document.labels for document in nearest]
+        assert part.rejected() == [document.rejected for document in nearest]
     assert found.offsets.tolist() == [0, 1, 3, 3, 3, 5, 6] and found.rejected_offsets.tolist() == [0, 2, 2, 3, 4, 4, 6]
     without = store.search(torch.eye(3)[:1], 3, exclude=["a"])
-    assert [without.rejected_at(0, place) for place in (0, 1)] == [(), ("x",)]
+    assert without.rejected()[:2] == [(), ("x",)]
+
+
+def test_a_view_of_the_first_labels_keeps_their_rejections(make):
+    store = filled(make)
+    found = with_first_labels(store, 1).search(torch.eye(3), 1)
+    assert found.names == ("x",) and found.labels() == [("x",), (), ()] and found.rejected() == [(), (), ("x",)]
+    assert with_first_labels(store, len(store.labels)) is store
 
 
 def test_a_store_without_rejections_finds_none(make):
     store = make.create()
     store.add([B], torch.eye(3)[:1])
     found = store.search(torch.eye(3)[:1], 3)
-    assert not len(found.rejected_offsets) and not len(found.rejected_columns) and found.rejected_at(0, 0) == ()
-    assert found.rows(0, 1).rejected_at(0, 0) == found.nearest(1).rejected_at(0, 0) == ()
+    assert not len(found.rejected_offsets) and not len(found.rejected_columns) and found.rejected()[0] == ()
+    assert found.rows(0, 1).rejected()[0] == found.nearest(1).rejected()[0] == ()
 
 
 def test_relabelling_rejects_and_takes_back(make):
@@ -114,11 +121,7 @@ def test_they_can_be_undone(make):
     assert make.reopen().get(["a", "b", "c"]) == [A, B, C]
     make.open().undo(make.open().history()[0].number)
     assert of(make.open(), "b") == (("no",), ("y",))
-    assert [make.open().search(torch.eye(3), 1).rejected_at(row, 0) for row in range(3)] == [
-        ("no", "never"),
-        ("y",),
-        ("x",),
-    ]
+    assert make.open().search(torch.eye(3), 1).rejected() == [("no", "never"), ("y",), ("x",)]
 
 
 def test_vacuum_keeps_labels_that_are_only_rejected(make):
@@ -131,8 +134,7 @@ def test_vacuum_keeps_labels_that_are_only_rejected(make):
     for opened in (store, reader, make.open()):
         assert set(opened.labels) == {"x", "no", "never", "late", "later"}
         assert opened.get(["a", "b", "c"]) == [A, Document("two", ("late",), "b", ("later",)), C]
-        found = opened.search(torch.eye(3), 1)
-        assert [found.rejected_at(row, 0) for row in range(3)] == [("no", "never"), ("later",), ("x",)]
+        assert opened.search(torch.eye(3), 1).rejected() == [("no", "never"), ("later",), ("x",)]
     store.forget(["a", "b"])
     store.vacuum(timedelta())
     assert reader.labels == ("x",) and of(reader, "c") == ((), ("x",)) and reader.info()["rejections"] == 1
@@ -148,7 +150,7 @@ def test_another_process_sees_a_rejection(make):
     store = make.create()
     store.add([B], torch.eye(3)[:1])
     reader = make.open()
-    assert reader.search(torch.eye(3)[:1], 1).rejected_at(0, 0) == ()
+    assert reader.search(torch.eye(3)[:1], 1).rejected() == [()]
     store.relabel("b", reject=["no"])
     found = reader.search(torch.eye(3)[:1], 1)
-    assert (found.labels_at(0, 0), found.rejected_at(0, 0)) == (("y",), ("no",))
+    assert (found.labels(), found.rejected()) == ([("y",)], [("no",)])

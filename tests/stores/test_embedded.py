@@ -7,11 +7,13 @@ import numpy as np
 import pytest
 import torch
 
-from denn.errors import StoreError
+from denn import bundle
+from denn.errors import StoreError, UnavailableError
+from denn.stores.embedded import ledger
 from denn.stores.embedded.memory import MemoryIndex
 from denn.stores.embedded.store import EmbeddedStore
 from denn.stores.unit_vectors import unit_rows
-from denn.types import Document
+from denn.types import Document, Where
 
 
 @pytest.fixture(name="path")
@@ -175,6 +177,44 @@ def test_second_writer_is_told_to_wait(store, path):
         first.rollback()
         second.add([Document("d", id="d")], torch.ones(1, 3))
     assert store.ids() == ["a", "b", "c", "d"]
+
+
+def replace_folder_of(path):
+    """Replace the folder of a store by one with another store, as training with --replace does."""
+    new = path.parent.with_name("new")
+    EmbeddedStore.create(new / path.name, 3, ["other"]).close()
+    bundle.replace(new, path.parent)
+
+
+def test_a_store_whose_file_was_replaced_does_not_claim_to_store_anything(store, path):
+    with EmbeddedStore.open(path, read_only=True) as reader:
+        replace_folder_of(path)
+        for use in (
+            lambda: store.add([Document("lost")], torch.ones(1, 3)),
+            lambda: store.relabel("a", ["y"]),
+            store.vacuum,
+            store.refresh,
+            reader.refresh,
+            lambda: store.select(Where(text="text")),
+            lambda: list(store.export()),
+        ):
+            with pytest.raises(UnavailableError, match=r"moved or replaced after it was opened.* Load the model again"):
+                use()
+        assert store.search(torch.eye(3), 1).ids == (("a",), ("b",), ("c",)) and store.texts(["a"]) == {"a": "text a"}
+    with EmbeddedStore.open(path) as new:
+        assert len(new) == 0
+
+
+def test_a_change_during_which_the_file_is_replaced_is_an_error(store, path, monkeypatch):
+    record = ledger.record
+
+    def record_and_replace(*entry):
+        record(*entry)
+        replace_folder_of(path)
+
+    monkeypatch.setattr(ledger, "record", record_and_replace)
+    with pytest.raises(UnavailableError, match="moved or replaced"):
+        store.add([Document("lost")], torch.ones(1, 3))
 
 
 def test_closed_store_says_so(store):

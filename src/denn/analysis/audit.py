@@ -15,6 +15,7 @@ from denn.core.thresholds import decide
 from denn.errors import DataError
 from denn.label_editing import merge_scores
 from denn.prediction_types import Neighbour, Scores
+from denn.progress import Silent
 from denn.protocols import Progress, Retriever
 from denn.types import Document, LabelSpace, Stage, Where
 
@@ -49,14 +50,10 @@ class Suspect:
     neighbours: tuple[Neighbour, ...]  # nearest first, without the document itself
 
 
-class Unwatched(Progress):
-    """Progress that is not shown."""
-
-
 def audit(model: Model, documents: Sequence[Document] | None, count: int, progress: Progress | None) -> list[Suspect]:
     """Rank documents by how likely a label is wrong; see `Model.audit`."""
     check_count(count)
-    progress = progress or Unwatched()
+    progress = progress or Silent()
     _ = model.store  # raises if there is none
     method = cast(Retriever, model.method)
     progress.start(Stage("reading the datastore"))

@@ -15,6 +15,7 @@ import torch.nn.functional as F
 from denn.core.choice import expected_errors, spread_out
 from denn.core.thresholds import decide
 from denn.errors import ConfigError, DataError
+from denn.methods import familiarity
 from denn.prediction_types import Prediction, Scores
 from denn.types import Document
 
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
 
 MOST = 10_000  # maximum number of texts to choose
 POOL = 10  # candidates for each of them, from which those unlike each other are chosen
-NEAREST = 5  # stored documents whose mean cosine is the nearness
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,9 +131,8 @@ def worth(uncertainty: Tensor, nearness: Tensor) -> Tensor:
 
 def mean_nearness(similarity: Tensor) -> Tensor:
     """Return the (n,) mean cosine of the nearest neighbours from (n,k) cosines, nearest first; 0 if there are none."""
-    near = similarity[:, :NEAREST]
-    known = near.isfinite()
-    return near.masked_fill(~known, 0).sum(1) / known.sum(1).clamp(min=1)
+    near = familiarity.nearness(similarity)
+    return near.where(near.isfinite(), 0.0)
 
 
 def distinct(texts: Iterable[str | Document]) -> Iterator[Document]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import io
 import sys
 import time
 import traceback
@@ -29,6 +30,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     begun = time.monotonic() - (time.process_time() if arguments is None else 0.0)
     if arguments is None:  # called as a program, not by a test
         gc.set_threshold(COLLECT_AFTER)
+        _write_utf8()
     sys.excepthook = _bug  # an uncaught error is a bug in denn, and Python exits with 1
     listen()
     try:
@@ -43,6 +45,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
         drop_stdout()
         complain(sentence)
         sys.exit(2)
+
+
+def _write_utf8() -> None:
+    """Write results in UTF-8 whatever the locale says; texts and labels may be in any language."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(encoding="utf-8", errors=sys.stdout.errors)
 
 
 def _run(arguments: Sequence[str] | None) -> None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from denn.cli.options import Model, Quiet, Verbose
-from denn.cli.sources import Reading, read_file, with_reading
+from denn.cli.sources import Reading, check_needed, read_file, with_reading
 from denn.strict_json import dumps
 
 if TYPE_CHECKING:
@@ -49,6 +49,8 @@ def audit(
     from denn.cli.show import interruptible
     from denn.model import load
 
+    if file is None:
+        check_needed(reading, "FILE")
     check_file(out, "--out")
     with interruptible("interrupted"), load(model) as loaded, watching() as progress:
         warn_uncalibrated(loaded.card.corpus)

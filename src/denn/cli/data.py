@@ -112,6 +112,7 @@ def get(
     from denn.cli.sources import data_folder
     from denn.data.debian import load_debian
     from denn.data.known import files_of, folder_of
+    from denn.data.rows import as_line
     from denn.errors import DataError
     from denn.registry import CORPORA, lookup
 
@@ -123,8 +124,6 @@ def get(
     check_file(path, "--out")
     tagged, untagged = load_debian(folder)
     with writing(path) as file:
-        for document in tagged:
-            row = {"id": document.id, "text": document.text, "labels": document.labels}
-            file.write(json.dumps(row, ensure_ascii=False).encode() + b"\n")
+        file.writelines(map(as_line, tagged))
     log.info(f"Wrote {len(tagged):,} tagged packages to {path}; {len(untagged):,} others have no tags.")
     log.info(f"Next: denn train {path} --out model --time-budget 5m")

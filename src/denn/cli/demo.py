@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import platform
 import random
@@ -19,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from denn.cli import show
 from denn.cli.output import check_folder, writing
+from denn.data.rows import as_line
 from denn.prediction_types import Prediction
 from denn.report.combination import combination_of, system_names
 from denn.strict_json import dumps
@@ -165,9 +165,7 @@ def parts(tagged: Sequence[Document], documents: int, seed: int) -> Corpus:
 def _write_test(path: Path, documents: Sequence[Document]) -> None:
     """Write the test packages as JSON lines."""
     with writing(path) as file:
-        for document in documents:
-            row = {"id": document.id, "text": document.text, "labels": document.labels}
-            file.write(json.dumps(row, ensure_ascii=False).encode() + b"\n")
+        file.writelines(map(as_line, documents))
 
 
 def compare(model: Model, corpus: Corpus) -> Comparison:

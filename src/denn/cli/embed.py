@@ -22,7 +22,7 @@ def embed(
     engine: Engine = "local",
     ray_address: RayAddress = None,
     workers: Workers = None,
-    partition_rows: PartitionRows = 10_000,
+    partition_rows: PartitionRows = None,
     input_format: InputFormat = None,
     text_column: TextColumn = "text",
     id_column: IdColumn = "id",

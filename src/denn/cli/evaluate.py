@@ -9,13 +9,15 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from denn.cli.options import DataDir, MinLabels, Model, Quiet, Verbose
-from denn.cli.partitioned import Engine, RayAddress, Workers, is_pattern
-from denn.cli.sources import Reading, open_documents, with_reading
+from denn.cli.partitioned import PARTITION_ROWS, Engine, RayAddress, Workers, is_pattern
+from denn.cli.sources import Reading, open_documents, read_file, with_reading
+from denn.errors import ConfigError
 from denn.strict_json import dumps
 from denn.wording import counted
 
 if TYPE_CHECKING:
     from denn.evaluation import Evaluation
+    from denn.types import Document
     from denn.vocabulary import Vocabulary
 
 log = logging.getLogger(__name__)
@@ -48,8 +50,9 @@ def evaluate(
     ray_address: RayAddress = None,
     workers: Workers = None,
     partition_rows: Annotated[
-        int, typer.Option(min=1, max=10**9, help="Documents per partition for --engine ray.")
-    ] = 10_000,
+        int | None,
+        typer.Option(min=1, max=10**9, help="Documents per partition for --engine ray.  [default: 10,000]"),
+    ] = None,
     data_dir: DataDir = None,
     *,
     reading: Reading,
@@ -64,14 +67,15 @@ def evaluate(
     from denn.cli.progress import watching
     from denn.model import load
 
+    if partition_rows is not None and engine != "ray":
+        raise ConfigError("--partition-rows needs --engine ray. Add it, or omit --partition-rows.")
     check_file(per_label, "--per-label")
     with show.interruptible("interrupted"), load(model) as loaded:
-        part, scores = "train" if stored else "document", None
-        documents = [document for one in _sources(corpus) for document in open_documents(one, data_dir, reading, part)]
+        documents, scores = _documents(corpus, data_dir, reading, stored), None
         log.info(f"scoring {counted(len(documents), 'document')}")
         with chosen(engine, ray_address, workers) as compute, watching() as progress:
             if engine == "ray":
-                scores = score(model.absolute(), documents, stored, partition_rows, compute, progress)
+                scores = score(model.absolute(), documents, stored, partition_rows or PARTITION_ROWS, compute, progress)
         found = loaded.evaluate(documents, stored=stored, min_labels=min_labels, scores=scores)
     if per_label is not None:
         _write_labels(per_label, found, loaded.vocabulary)
@@ -81,11 +85,27 @@ def evaluate(
         show.evaluation(found, loaded.card, compare)
 
 
-def _sources(corpus: str) -> list[str]:
-    """Return the files that a pattern matches, or the source itself."""
+def _documents(corpus: str, data_dir: Path | None, reading: Reading, stored: bool) -> list[Document]:
+    """Read a source, or the files that a pattern matches.
+
+    Stored documents without ids have those of training, train-1 and so on, which identify rows of a single file only.
+    """
     from denn.batch.partitions import find
 
-    return [str(file) for file in find(corpus).values()] if is_pattern(corpus) else [corpus]
+    sources = [str(file) for file in find(corpus).values()] if is_pattern(corpus) else [corpus]
+    if not stored or len(sources) == 1:
+        part = "train" if stored else "document"
+        return [document for source in sources for document in open_documents(source, data_dir, reading, part)]
+    documents: list[Document] = []
+    for source in sources:
+        read = read_file(source, reading, part=None)
+        if any(document.id is None for document in read):
+            raise ConfigError(
+                f"{source} has documents without ids. With --stored, documents of several files need ids to be found "
+                "in the datastore. Evaluate the file of the training documents alone, or add ids."
+            )
+        documents += read
+    return documents
 
 
 def _write_labels(path: Path, found: Evaluation, vocabulary: Vocabulary) -> None:

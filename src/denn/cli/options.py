@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Literal
@@ -33,6 +34,14 @@ def model_folder(text: str) -> Path:
     from denn.sharing import fetch
 
     return fetch(name, revision or None)
+
+
+def confirm(what: str, unchanged: str = "Nothing was changed.", alternative: str = "") -> None:
+    """Ask whether to continue; without a terminal, require --yes."""
+    if not sys.stdin.isatty():
+        raise ConfigError(f"{what} {unchanged} Pass --yes to proceed{alternative}.")
+    if not typer.confirm(f"{what}\nContinue?", err=True):
+        raise ConfigError(unchanged)
 
 
 def finite(value: float | None) -> float | None:

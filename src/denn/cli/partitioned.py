@@ -36,7 +36,10 @@ Workers = Annotated[
     int | None,
     typer.Option(min=1, max=10_000, help="Number of workers for --engine ray.  [default: one per GPU, or per 4 CPUs]"),
 ]
-PartitionRows = Annotated[int, typer.Option(min=1, max=10**9, help="Rows per partition of a Parquet file.")]
+PartitionRows = Annotated[
+    int | None, typer.Option(min=1, max=10**9, help="Rows per partition of a Parquet file.  [default: 10,000]")
+]
+PARTITION_ROWS = 10_000
 
 
 def is_pattern(file: str) -> bool:
@@ -76,7 +79,7 @@ def engine(kind: str, ray_address: str | None, workers: int | None) -> AbstractC
 def write_results(
     task: WritingTask,
     pattern: str,
-    rows: int,
+    rows: int | None,
     kind: str,
     ray_address: str | None,
     workers: int | None,
@@ -89,7 +92,7 @@ def write_results(
     from denn.cli.show import interruptible
 
     check_folder(task.folder, "--output")
-    compute = engine(kind, ray_address, workers)
+    compute, rows = engine(kind, ray_address, workers), rows or PARTITION_ROWS
     files = {name: file for name, file in find(pattern).items() if not file.is_relative_to(task.folder)}
     partitions = plan(files, task.reading, rows)
     message = "interrupted; run the same command again to resume"

@@ -17,6 +17,8 @@ from denn.errors import DataError
 
 log = logging.getLogger(__name__)
 
+NEIGHBOURS = 3  # shown with --evidence
+
 
 def predict(
     model: Model,
@@ -32,11 +34,12 @@ def predict(
         bool, typer.Option("--evidence", help="Add the evidence: similar documents and supporting words.")
     ] = False,
     neighbours: Annotated[
-        int, typer.Option(min=1, max=10**4, help="Number of similar documents to show with --evidence.")
-    ] = 3,
+        int | None,
+        typer.Option(min=1, max=10**4, help="Number of similar documents to show with --evidence.  [default: 3]"),
+    ] = None,
     threshold: Annotated[
         float | None,
-        typer.Option(min=0, max=1, callback=finite, help="Minimum score for a label; default: the tuned threshold."),
+        typer.Option(min=0, max=1, callback=finite, help="Labels score above this; default: the tuned threshold."),
     ] = None,
     per_label: Annotated[
         bool, typer.Option("--per-label", help="Use a separate tuned threshold for each label.")
@@ -58,7 +61,7 @@ def predict(
     engine: Engine = "local",
     ray_address: RayAddress = None,
     workers: Workers = None,
-    partition_rows: PartitionRows = 10_000,
+    partition_rows: PartitionRows = None,
     input_format: InputFormat = None,
     text_column: TextColumn = "text",
     id_column: IdColumn = "id",
@@ -76,7 +79,9 @@ def predict(
     """
     if per_label and threshold is not None:
         raise typer.BadParameter("give --threshold or --per-label, not both")
-    limit, exact = neighbours if evidence else 0, None if precision == "auto" else precision
+    if neighbours is not None and not evidence:
+        raise typer.BadParameter("--neighbours needs --evidence. Add it, or omit --neighbours")
+    limit, exact = (neighbours or NEIGHBOURS) if evidence else 0, None if precision == "auto" else precision
     deciding: dict[str, Any] = {"threshold": threshold, "per_label": per_label, "min_labels": min_labels}
     if engine == "ray" or is_pattern(file):
         from denn.batch.partitions import Reading
@@ -94,7 +99,7 @@ def predict(
     from denn.model import load
     from denn.prediction_files import check_format, prediction_writer
 
-    _check_one(model, file, output_format or ray_address or workers)
+    _check_one(model, file, output_format or partition_rows or ray_address or workers)
     check_file(output, "--output")
     check_format(output, evidence)
     source = sys.stdin.buffer if file == "-" else file
@@ -117,7 +122,8 @@ def _check_one(model: Path, file: str, of_many: object) -> None:
     """Raise if options for many files are given for one, or a text instead of a file."""
     if of_many:
         raise typer.BadParameter(
-            "--output-format, --ray-address and --workers are for many files. Add --engine ray, or give a pattern"
+            "--output-format, --partition-rows, --ray-address and --workers are for many files. Add --engine ray, or "
+            "give a pattern"
         )
     if " " in file and not Path(file).exists():
         raise typer.BadParameter(

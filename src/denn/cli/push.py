@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import logging
-import sys
 from typing import Annotated
 
 import typer
 
-from denn.cli.options import Model, Quiet, Verbose
+from denn.cli.options import Model, Quiet, Verbose, confirm
 
 log = logging.getLogger(__name__)
 
@@ -28,16 +27,11 @@ def push(
     This uploads the texts of its documents too. The repository is private unless --public is given. Log in first with
     `hf auth login`, or set HF_TOKEN.
     """
-    from denn.errors import HubError
     from denn.hub import client
     from denn.sharing import push as push_model
     from denn.sharing import texts_of
 
     client()
     if not yes:
-        sentence = texts_of(model).sentence(name, not public)
-        if not sys.stdin.isatty():
-            raise HubError(f"{sentence} Nothing was uploaded. Pass --yes to proceed.")
-        if not typer.confirm(f"{sentence}\nContinue?", err=True):
-            raise HubError("Nothing was uploaded.")
+        confirm(texts_of(model).sentence(name, not public), "Nothing was uploaded.")
     log.info(f"pushed: {push_model(model, name, private=not public, license=license, revision=revision)}")

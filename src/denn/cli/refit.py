@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from denn.cli.options import Model, Quiet, Verbose, duration
-from denn.cli.sources import Reading, read_file, with_reading
+from denn.cli.sources import Reading, check_needed, read_file, with_reading
 
 
 @with_reading
@@ -36,6 +36,8 @@ def refit(
     from denn.cli.show import interruptible
     from denn.refitting import refit as learn_again
 
+    if valid is None:
+        check_needed(reading, "--valid FILE")
     with interruptible("interrupted; the model was not changed"):
         documents = None if valid is None else read_file(valid, reading, part="valid")
         with watching() as progress:

@@ -90,7 +90,7 @@ def serve(
 
     known, secret = _keys(teach)
     settings = Settings(
-        name=model.name,
+        name=_name(model),
         keys=known,
         key_file=key_file,
         queue=queue,
@@ -154,6 +154,15 @@ def run(
     _greet(folder, listening, keys, secret)
     gc.freeze()  # spare requests a garbage collection of all loaded objects
     DrainingServer(config, draining, drain_seconds).run(sockets=[listening])
+
+
+def _name(folder: Path) -> str:
+    """Return the name of a model: that of its folder, or of its repository if it was downloaded from the hub."""
+    from denn.encoders.weights import cache_folder
+
+    if cache_folder() / "hub" in folder.parents:  # hub/user--model/commit, see `denn.sharing.fetch`
+        return folder.parent.name.replace("--", "/")
+    return folder.name
 
 
 def _prefer_int8(model: LoadedModel, folder: Path) -> None:

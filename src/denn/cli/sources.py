@@ -66,19 +66,27 @@ def open_corpus(
 ) -> Corpus:
     """Read and split a file, or read a known corpus with its published split."""
     from denn.data.corpus import read_corpus
-    from denn.data.vocabularies import with_vocabulary
+    from denn.data.vocabularies import check_known, with_vocabulary
 
     if _is_file(source):
         return read_corpus(source, valid, valid_share=valid_share, vocabulary=vocabulary, **asdict(reading))
     if (reading, valid, valid_share) != (Reading(), None, 0.1):
-        raise ConfigError(f"{source} has its own columns and splits. Omit the options for reading a file.")
+        raise _not_a_file(source)
     corpus = _load(source, data_dir)
-    return corpus if vocabulary is None else with_vocabulary(corpus, vocabulary)
+    if vocabulary is None:
+        return corpus
+    corpus = with_vocabulary(corpus, vocabulary)
+    check_known((document for part in (corpus.train, corpus.valid, corpus.test) for document in part), vocabulary)
+    return corpus
 
 
 def open_documents(source: str, data_dir: Path | None, reading: Reading, part: str = "document") -> Sequence[Document]:
     """Read a file, or the test part of a known corpus; `part` determines the ids of documents that have none."""
-    return read_file(source, reading, part) if _is_file(source) else _load(source, data_dir).test
+    if _is_file(source):
+        return read_file(source, reading, part)
+    if reading != Reading():
+        raise _not_a_file(source)
+    return _load(source, data_dir).test
 
 
 def read_file(path: str | Path, reading: Reading, part: str | None = "document") -> Sequence[Document]:
@@ -86,6 +94,16 @@ def read_file(path: str | Path, reading: Reading, part: str | None = "document")
     from denn.data.corpus import labelled
 
     return labelled(path, part, **asdict(reading))
+
+
+def check_needed(reading: Reading, needed: str) -> None:
+    """Raise if options for reading a file are given without the file."""
+    if reading != Reading():
+        raise ConfigError(f"Options for reading a file need {needed}. Add it, or omit them.")
+
+
+def _not_a_file(source: str) -> ConfigError:
+    return ConfigError(f"{source} has its own columns and splits. Omit the options for reading a file.")
 
 
 def _is_file(source: str) -> bool:

@@ -15,6 +15,7 @@ from denn.cli.options import Model, Quiet, Verbose
 from denn.cli.sources import Reading, read_file, with_reading
 from denn.cli.store_list import show_only
 from denn.cli.store_options import (
+    LARGEST,
     Address,
     Before,
     By,
@@ -77,7 +78,7 @@ def add(
             f"The datastore holds {counted(len(store), 'document')}; {replaced:,} of the added documents replaced "
             "older versions."
         )
-        _report_new(store.labels[known:], loaded.vocabulary)
+        _report_new(model, store.labels[known:], loaded.vocabulary)
         if warning := loaded.label_warning(label for document in documents for label in document.labels):
             log.warning(warning)
 
@@ -177,7 +178,7 @@ def relabel(
             rejected = f"; rejected: {rejects}" if rejects else ""
             log.info(f"{id} has {labels_now}{rejected}")
         log.info(f"{'confirmed' if confirm else 'relabelled'} {counted(changed, 'document')}")
-        _report_new(store.labels[known:], vocabulary)
+        _report_new(Path(model), store.labels[known:], vocabulary)
 
 
 @app.command()
@@ -239,7 +240,8 @@ def list_documents(
         bool, typer.Option("--unlabelled", help="Select documents that have no labels and reject none.")
     ] = False,
     limit: Annotated[
-        int | None, typer.Option(min=1, metavar="N", help="Maximum number of documents to print; default: all.")
+        int | None,
+        typer.Option(min=1, max=LARGEST, metavar="N", help="Maximum number of documents to print; default: all."),
     ] = None,
     quiet: Quiet = False,
     verbose: Verbose = False,
@@ -292,13 +294,16 @@ def info(
 LISTED = ("kind", "documents", "labels", "bytes", "new_labels")
 
 
-def _report_new(labels: Sequence[str], vocabulary: Vocabulary) -> None:
+def _report_new(folder: Path, labels: Sequence[str], vocabulary: Vocabulary) -> None:
     """Report labels that are new in the datastore, and warn of those that are not in the vocabulary."""
+    from denn.bundle import read_labels
     from denn.registry import did_you_mean
 
     if labels:
         log.info(f"New labels: {_some([*map(vocabulary.name, labels)])}.")
-    if vocabulary and (missing := [label for label in labels if label not in vocabulary]):
+    if not vocabulary or not all(label in vocabulary for label in read_labels(folder)):
+        return  # a vocabulary that only renames some labels says nothing about others
+    if missing := [label for label in labels if label not in vocabulary]:
         hint = did_you_mean(missing[0], (entry.name for entry in vocabulary)) if len(missing) == 1 else ""
         log.warning(f"not in the vocabulary, added without a name: {_some(missing)}.{hint}")
 

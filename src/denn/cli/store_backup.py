@@ -9,8 +9,8 @@ from typing import Annotated
 
 import typer
 
-from denn.cli.options import Quiet, Verbose
-from denn.cli.store_options import Address
+from denn.cli.options import Quiet, Verbose, confirm
+from denn.cli.store_options import Address, address_of
 from denn.wording import counted
 
 log = logging.getLogger(__name__)
@@ -57,7 +57,8 @@ def restore(
 
     found = read_manifest(source)
     what = f"the backup of {found.created} ({counted(found.documents, 'document')}, up to change {found.change})"
-    confirm(f"This would replace the datastore of {model} with {what}; later changes would be lost.", yes)
+    if not yes:
+        confirm(f"This would replace the datastore of {model} with {what}; later changes would be lost.")
     with watching() as progress, interruptible("interrupted; the datastore was not changed"):
         _, again = restore_backup(model, source, progress, with_forgotten=with_forgotten)
     log.info(f"restored {what}")
@@ -67,7 +68,12 @@ def restore(
 
 def check(
     model: Annotated[
-        str, typer.Argument(metavar="MODEL", help="Model folder, datastore address, or folder of a backup.")
+        str,
+        typer.Argument(
+            metavar="MODEL",
+            help="Model folder or its name on the Hugging Face hub, datastore address, or folder of a backup.",
+            parser=address_of,
+        ),
     ],
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
     quiet: Quiet = False,
@@ -96,17 +102,3 @@ def check(
             typer.echo(f"{what} {model} is intact: {facts or 'it has no datastore'}")
     if found.problems:
         raise typer.Exit(2)
-
-
-def confirm(what: str, yes: bool) -> None:
-    """Ask the user to continue; without a terminal, require --yes."""
-    import sys
-
-    from denn.errors import StoreError
-
-    if yes:
-        return
-    if not sys.stdin.isatty():
-        raise StoreError(f"{what} Nothing was changed. Pass --yes to proceed.")
-    if not typer.confirm(f"{what} Continue?", err=True):
-        raise StoreError("Nothing was changed.")

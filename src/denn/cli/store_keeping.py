@@ -12,19 +12,20 @@ from typing import Annotated
 import typer
 
 from denn.cli.options import Model, Quiet, Verbose
-from denn.cli.store_options import Address, By, Yes, check_agreed, opened, whose
+from denn.cli.store_options import LARGEST, Address, By, Yes, address_of, check_agreed, opened, whose
 from denn.wording import counted
 
 log = logging.getLogger(__name__)
 
 SHOWN = ("number", "action", "documents", "source", "ids", "undoes", "undone", "undoable")
-MOST_DAYS = 36_525  # 100 years, longer than any history
 
 
 def history(
     model: Address,
     id: Annotated[str | None, typer.Option("--id", help="Show only changes to this document.")] = None,
-    limit: Annotated[int, typer.Option(min=0, help="Maximum number of changes to show; 0 shows all.")] = 20,
+    limit: Annotated[
+        int, typer.Option(min=0, max=LARGEST, help="Maximum number of changes to show; 0 shows all.")
+    ] = 20,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON lines.")] = False,
     quiet: Quiet = False,
     verbose: Verbose = False,
@@ -49,7 +50,9 @@ def history(
 
 def undo(
     model: Address,
-    number: Annotated[int, typer.Argument(metavar="NUMBER", help="Number of the change in `denn store history`.")],
+    number: Annotated[
+        int, typer.Argument(metavar="NUMBER", min=1, max=LARGEST, help="Number of the change in `denn store history`.")
+    ],
     yes: Yes = False,
     by: By = None,
     quiet: Quiet = False,
@@ -79,8 +82,10 @@ def vacuum(
 
     Clears the space of removed and forgotten documents, and deletes unused labels.
     """
-    if keep is not None and not 0 <= keep <= MOST_DAYS:  # also true for NaN
-        raise typer.BadParameter(f"--keep must be a number of days from 0 to {MOST_DAYS:,}, not {keep:g}")
+    from denn.stores.rules import CENTURY
+
+    if keep is not None and not 0 <= keep <= CENTURY.days:  # also true for NaN
+        raise typer.BadParameter(f"--keep must be a number of days from 0 to {CENTURY.days:,}, not {keep:g}")
     with opened(model) as store:
         before = store.info()["bytes"]
         store.vacuum(None if keep is None else timedelta(days=keep))
@@ -105,14 +110,22 @@ def index(model: Address, quiet: Quiet = False, verbose: Verbose = False) -> Non
 
 
 def copy(
-    source: Annotated[str, typer.Argument(metavar="SRC", help="Model folder or datastore address to copy from.")],
+    source: Annotated[
+        str,
+        typer.Argument(
+            metavar="SRC",
+            help="Model folder or its name on the Hugging Face hub, or datastore address to copy from.",
+            parser=address_of,
+        ),
+    ],
     target: Annotated[str, typer.Argument(metavar="DST", help="New file, or postgresql://host/database?schema=name.")],
     quiet: Quiet = False,
     verbose: Verbose = False,
 ) -> None:
     """Copy a datastore to a new one, and verify the copy.
 
-    A copy from one file to another includes the history. To or from a database, the copy starts a new history.
+    A copy from one file to another includes the history. To or from a database, the copy starts a new history, without
+    labels that were added after training and that no document has or rejects.
     """
     from denn.cli.progress import watching
     from denn.cli.show import interruptible
@@ -121,13 +134,15 @@ def copy(
     from denn.stores.copying import copy_whole
     from denn.stores.embedded.store import EmbeddedStore
 
+    if kind_of(target) == "memory":
+        raise typer.BadParameter("memory: would not outlive this command. Give a new file or postgresql://… as DST")
     with opened(source, read_only=True) as old, watching() as progress:
         with interruptible("interrupted; the copy is incomplete"):
             if isinstance(old, EmbeddedStore) and kind_of(target) == "embedded":
                 count = copy_whole(old.path, Path(target), progress)
                 log.info(f"copied and verified {counted(count, 'document')} and the history")
                 return
-            with create_store(target, old.dimension, old.labels) as new, ExitStack() as unfinished:
+            with create_store(target, old.dimension, old.given_labels) as new, ExitStack() as unfinished:
                 unfinished.callback(_discard, target)
                 count = copy_store(old, new, progress)
                 unfinished.pop_all()

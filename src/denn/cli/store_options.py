@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import getpass
-import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from denn.cli.options import confirm, model_folder
 from denn.wording import counted
 
 if TYPE_CHECKING:
@@ -19,11 +19,23 @@ if TYPE_CHECKING:
     from denn.types import Where, Which
     from denn.vocabulary import Vocabulary
 
-MANY = 1000  # documents; a command asks before changing more than this many
-SHARE = 0.1  # share of the datastore; a command asks before changing more
+LARGEST = 2**53 - 1  # the service does not accept larger numbers either
 FORMATS = ["%Y-%m-%d", "%Y-%m-%dT%H:%M", "%Y-%m-%dT%H:%M:%S", "%Y-%m-%d %H:%M:%S"]
 
-Address = Annotated[str, typer.Argument(metavar="MODEL", help="Model folder or datastore address.")]
+
+def address_of(text: str) -> str:
+    """Return the address of a datastore or the folder of a model, downloaded first if this is its name on the hub."""
+    return text if "://" in text else str(model_folder(text))
+
+
+Address = Annotated[
+    str,
+    typer.Argument(
+        metavar="MODEL",
+        help="Model folder or its name on the Hugging Face hub, or datastore address.",
+        parser=address_of,
+    ),
+]
 Ids = Annotated[list[str] | None, typer.Argument(metavar="[ID]...", help="Document ids.")]
 IdFile = Annotated[Path | None, typer.Option("--from", metavar="FILE", help="File of document ids, one per line.")]
 Label = Annotated[
@@ -80,7 +92,7 @@ def chosen(
             )
     named = list(ids or [])
     if file is not None:
-        named += [line for line in file.read_text(encoding="utf-8", errors="replace").split("\n") if line]
+        named += ids_in(file)
     described = Where(tuple(label or ()), text, source, since, before)
     if (named or file is not None) and not described.matches_everything:
         raise typer.BadParameter("give ids or filters (--label, --text, --source, --since, --before), not both")
@@ -91,6 +103,15 @@ def chosen(
             "no documents selected. Give an ID, --from FILE, --label, --text, --source, --since or --before"
         )
     return described
+
+
+def ids_in(file: Path) -> list[str]:
+    """Read document ids from a file, one per line."""
+    try:
+        text = file.read_text(encoding="utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise typer.BadParameter(f"{file} is not encoded in UTF-8. Save it as UTF-8, with one id per line") from error
+    return [line for line in text.split("\n") if line]
 
 
 def vocabulary_of(model: str) -> Vocabulary:
@@ -116,33 +137,27 @@ def agreed(store: Datastore, which: Which, verb: str, *, yes: bool, named: bool)
     from denn.types import Where
 
     ids = store.select(which) if isinstance(which, Where) else list(dict.fromkeys(which))
-    check_agreed(store, len(ids), verb, yes=yes, share=1.0 if named else SHARE)
+    check_agreed(store, len(ids), verb, yes=yes, named=named)
     return ids
 
 
 def check_agreed(
-    store: Datastore, count: int, verb: str, *, yes: bool, share: float = SHARE, look: str = " first with --dry-run"
+    store: Datastore, count: int, verb: str, *, yes: bool, named: bool = False, look: str = " first with --dry-run"
 ) -> None:
     """Ask before changing many documents; without a terminal, require --yes."""
-    from denn.errors import StoreError
+    from denn.stores.rules import SHARE, is_large
 
     total = len(store)
-    if yes or (count <= MANY and count <= share * total):
-        return
-    what = f"This would {verb} {counted(count, 'document')}; the datastore holds {total:,}."
-    if not sys.stdin.isatty():
-        raise StoreError(f"{what} Nothing was changed. Pass --yes to proceed, or review them{look}.")
-    if not typer.confirm(f"{what} Continue?", err=True):
-        raise StoreError("Nothing was changed.")
+    if not yes and is_large(count, total, 1.0 if named else SHARE):
+        what = f"This would {verb} {counted(count, 'document')}; the datastore holds {total:,}."
+        confirm(what, alternative=f", or review them{look}")
 
 
 @contextmanager
 def opened(address: str, read_only: bool = False) -> Iterator[Datastore]:
     """Open the datastore of a model, or the one at an address."""
-    from denn.cli.options import model_folder
     from denn.stores.address import open_store
 
-    address = str(model_folder(address)) if "://" not in address else address
     if Path(address).is_dir():
         check_keeps_one(Path(address))
     with open_store(address, read_only) as store:

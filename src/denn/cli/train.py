@@ -38,6 +38,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+VALID_SHARE = 0.1  # of the corpus, unless there is a validation file
+
 
 @with_reading
 def train(
@@ -49,7 +51,9 @@ def train(
     ],
     out: Annotated[Path, typer.Option(help="Folder to write the model to.")],
     valid: Annotated[Path | None, typer.Option(help="Validation file; default: a share of CORPUS.")] = None,
-    valid_share: Annotated[float, typer.Option(callback=finite, help="Share of CORPUS to use for validation.")] = 0.1,
+    valid_share: Annotated[
+        float | None, typer.Option(callback=finite, help="Share of CORPUS to use for validation.  [default: 0.1]")
+    ] = None,
     vocabulary: Vocabulary = None,
     vocabulary_language: VocabularyLanguage = None,
     effort: Effort = None,
@@ -110,6 +114,10 @@ def train(
     from denn.data.vocabularies import read_vocabulary
     from denn.training.processes import joined
 
+    if valid is not None and valid_share is not None:
+        raise typer.BadParameter("give --valid or --valid-share, not both")
+    if vocabulary_language is not None and vocabulary is None:
+        raise typer.BadParameter("--vocabulary-language needs --vocabulary. Add it, or omit --vocabulary-language")
     with joined() as team:
         if team and team.rank:
             team.follow()
@@ -128,7 +136,9 @@ def train(
         replace, clock = _agreed(out, replace, parameters.get("time_budget"))
         with interruptible("interrupted; run the same command again to resume"):
             names = None if vocabulary is None else read_vocabulary(vocabulary, language=vocabulary_language)
-            documents = open_corpus(corpus, data_dir, reading, valid, valid_share, names)
+            documents = open_corpus(
+                corpus, data_dir, reading, valid, VALID_SHARE if valid_share is None else valid_share, names
+            )
             with watching() as progress:
                 model = build(
                     documents, out=out, method=chosen, progress=progress, restart=restart, replace=replace,
@@ -145,7 +155,7 @@ def _settings(
     """Return the method and its parameters; options override the recipe, and --set overrides both."""
     from denn.config import accepts, make_recipe, parse_settings, read_recipe
     from denn.methods.effort import with_effort
-    from denn.progress import Silent
+    from denn.progress import Plain
 
     written, parameters = (None, {}) if recipe is None else read_recipe(recipe)
     chosen = method or written or "denn"
@@ -154,7 +164,7 @@ def _settings(
     make_recipe(chosen, parameters)  # report a misspelt name before reading the corpus
     if recipe is not None and accepts(chosen, "effort"):
         parameters.setdefault("effort", None)
-    with_effort(chosen, parameters, Silent())  # likewise for incompatible settings
+    with_effort(chosen, parameters, Plain(lambda _: None))  # likewise for incompatible settings; training shows notes
     return chosen, parameters
 
 

@@ -13,7 +13,6 @@ from torch import Tensor
 from denn.combiners import mean_known, rows_of
 from denn.combiners.cells import (
     Linear,
-    Rival,
     blocks_of,
     chosen_cells,
     highest,
@@ -21,7 +20,16 @@ from denn.combiners.cells import (
     mean_of,
     rivals_of,
 )
-from denn.core.monotone import NARROWEST, fit_logistic, fit_offsets, hats, quantiles, ramps
+from denn.core.monotone import (
+    NARROWEST,
+    OtherMaximum,
+    fit_logistic,
+    fit_offsets,
+    hats,
+    other_maximum,
+    quantiles,
+    ramps,
+)
 from denn.errors import BundleError
 from denn.prediction_types import Context, Parts
 from denn.untrusted import REMEDY
@@ -235,10 +243,10 @@ class Additive:
         counts = context.label_counts
         return hats(torch.log2(1.0 + counts.float()), torch.tensor(self.frequencies, device=counts.device))
 
-    def _rival(self, parts: Parts) -> Rival | None:
+    def _rival(self, parts: Parts) -> OtherMaximum | None:
         """Return the highest mean score of the other labels, by all witnesses but the neighbours."""
         others = {name: part for name, part in parts.items() if name != "neighbours"}
-        return Rival.of(mean_of(others)) if others else None
+        return other_maximum(mean_of(others)) if others else None
 
     def _cautious(self, votes: Tensor, mass: Tensor) -> Tensor:
         """Return the logit of votes after adding the usual mass of neighbours to both sides."""

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Self
 
 import torch
 from torch import Tensor
 
-from denn.core.monotone import other_maximum
+from denn.core.monotone import OtherMaximum
 from denn.prediction_types import Parts
 
 BLOCK = 1_000_000  # cells processed together
@@ -17,37 +16,18 @@ CELLS = 100_000  # cells (texts × labels) to fit in addition to gold labels: ha
 
 
 @dataclass(frozen=True)
-class Rival:
-    """The highest score of another label: one for each text, and the runner-up for the label that has it."""
-
-    score: Tensor  # (n,1)
-    column: Tensor  # (n,1), the label with that score
-    second: Tensor  # (n,1), the rival of that label
-
-    @classmethod
-    def of(cls, scores: Tensor) -> Self:
-        """Find them among (n,L) scores; 0 if there is no other label."""
-        found = other_maximum(scores)
-        return cls(found.largest, found.column, found.second.clamp(min=0))
-
-    def at(self, rows: Tensor, columns: Tensor) -> Tensor:
-        """Return the (m,1) values of some cells."""
-        return torch.where(self.column[rows] == columns[:, None], self.second[rows], self.score[rows])
-
-
-@dataclass(frozen=True)
 class Linear:
-    """A sum that depends on the label and on its rival."""
+    """A sum that depends on the label and on its rival, the highest score of the other labels."""
 
     by_label: Tensor  # (L,)
     by_rival: float
 
-    def spread(self, rival: Rival | None) -> Tensor:
+    def spread(self, rival: OtherMaximum | None) -> Tensor:
         """Return (n,L), or (1,L) without a rival."""
         if rival is None:
             return self.by_label[None].clone()
-        total = self.by_label + self.by_rival * rival.score
-        return total.scatter_add_(1, rival.column, self.by_rival * (rival.second - rival.score))
+        total = self.by_label + self.by_rival * rival.largest
+        return total.scatter_add_(1, rival.column, self.by_rival * (rival.second - rival.largest))
 
 
 def mean_of(parts: Parts) -> Tensor:

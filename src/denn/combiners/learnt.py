@@ -41,10 +41,10 @@ class Learnt:
 
     held_out: Tensor | None = None
 
-    def __init__(self, optimise: Optimise = "micro_f1", seed: int = 0, k: int = RANKED, folds: int = FOLDS) -> None:
+    def __init__(self, optimise: Optimise = "micro_f1", seed: int = 0, k: int = RANKED) -> None:
         if optimise not in get_args(Optimise):
             raise ConfigError(f"Got optimise = {optimise!r}, expected one of {', '.join(get_args(Optimise))}.")
-        self.optimise, self.k, self.folds, self.seed = optimise, k, folds, seed
+        self.optimise, self.k, self.seed = optimise, k, seed
         self.chosen = "average"  # or "learnt", "confidence", the name of a witness
         self.model: Additive | None = None
 
@@ -61,7 +61,7 @@ class Learnt:
                 f"{FEWEST_DOCUMENTS} documents with {FEWEST_LABELS} labels are needed."
             )
             return {"chosen": "average", "why": why, "documents": documents}
-        fold = folds_of(documents, self.seed, self.folds)
+        fold = folds_of(documents, self.seed)
         judged: dict[str, Tensor] = {}
         errors: dict[str, float] = {}
         losses: dict[str, float] = {}
@@ -134,7 +134,7 @@ class Learnt:
     def _cross_fitted(self, parts: Parts, gold: Tensor, context: Context, fold: Tensor) -> Tensor:
         """Return (n,L) scores, each by a combination fitted without its document."""
         found = torch.empty(gold.shape)
-        for number in range(self.folds):
+        for number in range(FOLDS):
             seen, unseen = (fold != number).nonzero()[:, 0], (fold == number).nonzero()[:, 0]
             model = Additive.fit(parts, gold, context, self.seed, seen)
             found[unseen] = model.combine(rows_of(parts, unseen), context.rows(unseen))

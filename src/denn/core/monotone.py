@@ -35,13 +35,17 @@ class OtherMaximum(NamedTuple):
 
     largest: Tensor  # (n,1)
     column: Tensor  # (n,1), the column of the largest
-    second: Tensor  # (n,1), the largest of the others; −inf if there are none
+    second: Tensor  # (n,1), the largest of the others; 0 if there are none
+
+    def at(self, rows: Tensor, columns: Tensor) -> Tensor:
+        """Return the (m,1) values of some entries."""
+        return torch.where(self.column[rows] == columns[:, None], self.second[rows], self.largest[rows])
 
 
 def other_maximum(values: Tensor) -> OtherMaximum:
-    """Return the maximum of the other entries for every entry of (n,L), L > 0, with memory for n."""
+    """Return the maximum of the other entries for every entry of (n,L) values ≥ 0, L > 0, with memory for n."""
     largest, column = values.max(1, keepdim=True)
-    return OtherMaximum(largest, column, values.scatter(1, column, -torch.inf).amax(1, keepdim=True))
+    return OtherMaximum(largest, column, values.scatter(1, column, 0.0).amax(1, keepdim=True))
 
 
 def quantiles(values: Tensor, at: Sequence[float]) -> Tensor:

@@ -26,6 +26,11 @@ ROW_COST = 256  # bytes added to each row's size, because small rows take more s
 DECODER_MEMORY = 192 << 20  # bytes; xz -9 and zstd --ultra -22 stay below it, zstd refuses windows above 128 MiB itself
 
 
+def uncompressed_suffix(path: Path) -> str:
+    """Return the extension of a file without that of its compression."""
+    return (path.with_suffix("") if path.suffix.lower() in COMPRESSIONS else path).suffix.lower()
+
+
 @contextmanager
 def open_bytes(path: Path) -> Iterator[BinaryIO]:
     """Open a plain or compressed file; raise a DataError, at its end at the latest, if it is truncated or damaged."""

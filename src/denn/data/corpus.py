@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain, count
 from pathlib import Path
 from typing import Any
 
@@ -165,11 +166,19 @@ def _parse(table: Table, columns: Columns) -> tuple[list[_Parsed], _Bad]:
 def _finish(
     table: Table, parsed: list[_Parsed], bad: _Bad, part: str | None, split: Callable[[str], tuple[str, ...]]
 ) -> list[Document]:
-    """Split label strings and set ids; of rows with the same id the first is kept, and the others count as bad."""
+    """Split label strings and set ids; of rows with the same id the first is kept, and the others count as bad.
+
+    A row without an id gets its number, or, if another row has that id, a number after the last row.
+    """
     documents: list[Document] = []
     owner: dict[str, int] = {}
+    given = {row.id for row in parsed}
+    later = count(len(parsed) + bad.count + 1)
     for row in parsed:
-        identity = row.id or (f"{part}-{row.ordinal}" if part else None)
+        identity = row.id
+        if identity is None and part:
+            numbered = (f"{part}-{number}" for number in chain([row.ordinal], later))
+            identity = next(id for id in numbered if id not in given)
         try:
             labels, rejected = (split(some) if isinstance(some, str) else some for some in (row.labels, row.rejected))
             if identity is not None and identity in owner:
@@ -274,7 +283,14 @@ def _parts(train: object, valid: object, test: object) -> dict[str, object]:
             raise DataError(f"got a mapping with {', '.join(map(repr, train))}; expected train, valid and test.")
         if ignored := [repr(key) for key in train if key not in PARTS]:
             log.warning("ignored the splits %s; only train, valid and test are read.", ", ".join(ignored))
-        given = {part: train[key] for key, part in PARTS.items() if key in train}
+        key_of: dict[str, str] = {}
+        for key in (key for key in PARTS if train.get(key) is not None):
+            if (first := key_of.setdefault(PARTS[key], key)) != key:
+                raise DataError(
+                    f"got a mapping with both {first!r} and {key!r}, which name the same split; expected one of them. "
+                    "Remove the other."
+                )
+        given = {"train": train["train"], **{part: train[key] for part, key in key_of.items()}}
     return {part: source for part, source in given.items() if source is not None or part == "train"}
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import shutil
 import subprocess
@@ -14,6 +13,7 @@ from pathlib import Path
 
 from denn.data.compressed import open_bytes, read_lines
 from denn.data.corpus import read_documents, split_documents
+from denn.data.rows import as_line
 from denn.errors import DataError
 from denn.types import Corpus, Document
 
@@ -63,10 +63,7 @@ def fetch(cache: Path) -> Path:
         if not any(document.labels for document in documents):
             raise DataError(f"apt's package lists have no debtags; this needs those of Debian. {INSTEAD}")
         beside = Path(folder) / FILE
-        with beside.open("w", encoding="utf-8") as file:
-            for document in documents:
-                row = {"id": document.id, "text": document.text, "labels": document.labels}
-                file.write(json.dumps(row, ensure_ascii=False) + "\n")
+        beside.write_bytes(b"".join(map(as_line, documents)))
         beside.replace(path)
     return path
 

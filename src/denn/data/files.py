@@ -10,7 +10,7 @@ from itertools import chain
 from pathlib import Path
 from typing import IO, cast
 
-from denn.data.compressed import COMPRESSIONS, LONGEST_ROW, TOO_LONG, open_bytes, read_lines
+from denn.data.compressed import COMPRESSIONS, LONGEST_ROW, TOO_LONG, open_bytes, read_lines, uncompressed_suffix
 from denn.data.folders import annif_rows, folder_table, has_annif_lines
 from denn.data.parquet import parquet_rows
 from denn.data.rows import Columns, Row, Rows, Table, describe, missing, parse_id, parse_text
@@ -60,8 +60,8 @@ def iterate_texts(
         table = Table(str(path), "row", parquet_rows(path, columns, *extent))
     elif isinstance(source, str | Path):
         known = FORMATS | TEXT_FORMATS
-        if format is not None and _suffix(Path(source)) not in FORMATS:
-            known = {_suffix(Path(source)): _BY_NAME[format]}
+        if format is not None and uncompressed_suffix(Path(source)) not in FORMATS:
+            known = {uncompressed_suffix(Path(source)): _BY_NAME[format]}
         table = _open(source, columns, known)
     else:
         # Reading the bytes below a text stream keeps U+2028 and lone carriage returns inside their line.
@@ -85,15 +85,10 @@ def read_text(row: Mapping[str, object], columns: Columns) -> tuple[str, str | N
 
 
 def _format(path: Path, formats: dict[str, _Format]) -> _Format:
-    suffix = _suffix(path)
+    suffix = uncompressed_suffix(path)
     if suffix not in formats:
         raise DataError(f"{path}: unknown extension {suffix!r}; expected {_known(formats)}.")
     return formats[suffix]
-
-
-def _suffix(path: Path) -> str:
-    """Return the extension of a file without that of its compression."""
-    return (path.with_suffix("") if path.suffix.lower() in COMPRESSIONS else path).suffix.lower()
 
 
 def _known(formats: Iterable[str]) -> str:

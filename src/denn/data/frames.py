@@ -19,7 +19,8 @@ def read_rows(source: object, name: str, columns: Columns) -> Table:
     """Read a frame, a dataset or a list, recognising frames and datasets without importing their packages."""
     package = type(source).__module__.partition(".")[0]
     readers = {"pandas": _pandas_rows, "polars": _polars_rows, "datasets": _dataset_rows}
-    if package in readers and hasattr(source, "columns" if package != "datasets" else "column_names"):
+    attributes = {"pandas": "columns", "polars": "select", "datasets": "column_names"}  # that a column does not have
+    if package in readers and hasattr(source, attributes[package]):
         return Table(name, "row", _numbered(readers[package](source, name, columns)))
     if isinstance(source, list | tuple):
         return Table(name, "row", _numbered(_list_row(item, columns) for item in source))
@@ -44,7 +45,9 @@ def _plain(value: Any) -> object:
 
 
 def _polars_rows(frame: Any, name: str, columns: Columns) -> Iterator[Row]:
-    yield from frame.select(columns.among(frame.columns, name)).iter_rows(named=True)
+    lazy = frame.lazy()  # a LazyFrame then reads only the wanted columns
+    wanted = columns.among(lazy.collect_schema().names(), name)
+    yield from lazy.select(wanted).collect().iter_rows(named=True)
 
 
 def _dataset_rows(dataset: Any, name: str, columns: Columns) -> Iterator[Row]:

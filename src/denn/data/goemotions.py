@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 
 from denn.data.published import Layout, jsonl, read_lines, read_published
@@ -26,20 +26,20 @@ def _read_tables(found: Mapping[str, Path]) -> dict[str, list[Document]]:
         raise DataError(
             f"{folder}: there is no {' or '.join(NAMES)}; it should contain the names of the label numbers."
         )
-    emotions = read_lines(names)
+    emotions = dict(enumerate(read_lines(names)))
     return {part: _read_table(found[file], emotions) for part, file in FILES.items()}
 
 
-def _read_table(path: Path, emotions: Sequence[str]) -> list[Document]:
+def _read_table(path: Path, emotions: Mapping[int, str]) -> list[Document]:
     documents = []
     for number, line in enumerate(read_lines(path), 1):
         try:
             text, labels, identity = line.split("\t")
             names = tuple(emotions[int(label)] for label in labels.split(","))
-        except (ValueError, IndexError):
+        except (ValueError, KeyError):
             raise DataError(
-                f"{path}, line {number}: got {line[:60]!r}; expected a text, label numbers below {len(emotions)} "
-                "joined by commas, and an id, separated by tabs."
+                f"{path}, line {number}: got {line[:60]!r}; expected a text, label numbers from 0 to "
+                f"{len(emotions) - 1} joined by commas, and an id, separated by tabs."
             ) from None
         documents.append(Document(text, names, identity))
     return documents

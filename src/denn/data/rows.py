@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from itertools import islice
 
 from denn.errors import DataError
+from denn.types import Document
 
 SEPARATORS = ("|", ";", ",")
 REJECTED = "rejected"  # the column of labels that a person rejected
@@ -155,6 +156,17 @@ def _is_set(value: object, column: str) -> bool:
         f"the label column {short(str(column))} contains {describe(value)}, expected 0 or 1. Name the label columns "
         "with label_columns (--label-columns a,b)"
     )
+
+
+def as_row(document: Document) -> dict[str, object]:
+    """Return a document as a row of a corpus."""
+    row: dict[str, object] = {"id": document.id, "text": document.text, "labels": document.labels}
+    return row | ({REJECTED: document.rejected} if document.rejected else {})
+
+
+def as_line(document: Document) -> bytes:
+    """Return a document as a line of a JSON lines file."""
+    return json.dumps(as_row(document), ensure_ascii=False).encode() + b"\n"
 
 
 def parse_text(value: object) -> str:

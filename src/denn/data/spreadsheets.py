@@ -5,8 +5,6 @@ Such a cell gets an apostrophe in front, as OWASP advises; numbers stay numbers.
 
 from __future__ import annotations
 
-import csv
-import io
 import re
 from collections.abc import Iterable, Sequence
 
@@ -17,11 +15,18 @@ NUMBER = re.compile(r"[+-]?\d+(\.\d+)?([eE][+-]?\d+)?", re.ASCII)
 
 
 def write_table(rows: Iterable[Sequence[object]], separator: str = ",") -> bytes:
-    """Return rows as CSV in UTF-8."""
-    text = io.StringIO()
-    writer = csv.writer(text, delimiter=separator, lineterminator="\n")
-    writer.writerows([protect(cell) if isinstance(cell, str) else cell for cell in row] for row in rows)
-    return text.getvalue().encode()
+    """Return rows as CSV in UTF-8; None is an empty cell.
+
+    Python's csv module writes a lone carriage return without quotes, and then cannot read it.
+    """
+    special = re.compile(rf'["\r\n{re.escape(separator)}]')
+
+    def field(cell: object) -> str:
+        text = protect(cell) if isinstance(cell, str) else "" if cell is None else str(cell)
+        return '"' + text.replace('"', '""') + '"' if special.search(text) else text
+
+    lines = (separator.join(map(field, row)) or '""' for row in rows)  # blank lines are skipped by readers
+    return "".join(f"{line}\n" for line in lines).encode()
 
 
 def protect(cell: str) -> str:

@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from denn.data.compressed import BOM, COMPRESSIONS, LONGEST_ROW, read_whole
+from denn.data.compressed import BOM, LONGEST_ROW, read_whole, uncompressed_suffix
 from denn.data.rows import describe, parse_labels, short
 from denn.errors import DataError, MissingExtraError
 from denn.types import Corpus, Document
@@ -45,18 +45,17 @@ def read_vocabulary(source: object, *, language: str | None = None) -> Vocabular
     path = Path(source)
     if not path.is_file():
         raise DataError(f"{path}: no such file. Check the path of the vocabulary.")
-    suffix = (path.with_suffix("") if path.suffix.lower() in COMPRESSIONS else path).suffix.lower()
+    suffix = uncompressed_suffix(path)
     if suffix not in FORMATS:
         raise DataError(f"{path}: unknown extension {suffix!r} of a vocabulary, expected {', '.join(FORMATS)}.")
     return _vocabulary(FORMATS[suffix](path, language), str(path))
 
 
 def with_vocabulary(corpus: Corpus, vocabulary: Vocabulary) -> Corpus:
-    """Return the corpus with a vocabulary, and with its ids as labels."""
+    """Return the corpus with a vocabulary, and with its ids as labels; other labels stay as they are."""
     if not vocabulary:
         return corpus
     parts = [with_ids(part, vocabulary) for part in (corpus.train, corpus.valid, corpus.test)]
-    check_known((document for part in parts for document in part), vocabulary)
     return Corpus(parts[0], parts[1], parts[2], name=corpus.name, vocabulary=vocabulary)
 
 

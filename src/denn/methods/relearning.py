@@ -46,8 +46,8 @@ def relearn(method: DENN, corpus: Corpus, vectors: Tensor, progress: Progress, c
         witness = lookup(WITNESSES, name, "witness").fit(corpus, new, progress, WITNESS_SHARE * clock.left())
         if witness is None:
             raise TrainingError(
-                f"The witness {name} could not learn from {counted(len(vectors), 'document')} in the given time. The "
-                "model was not changed; refit with more time."
+                f"The witness {name} could not learn from {counted(len(vectors), 'document')}: there is too little "
+                "time or text. The model was not changed; refit with more time or more documents."
             )
         new.witnesses[name] = witness
     return new

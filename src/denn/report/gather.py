@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, cast
 
@@ -13,14 +14,16 @@ from torch import Tensor
 from denn.analysis.curves import calibration, threshold_curve
 from denn.analysis.errors import confusions, worst
 from denn.analysis.sweeps import GAMMAS, KS, Searched, datastore_sweep, sweep
+from denn.core.components import principal_axes
 from denn.core.thresholds import GRID, decide
 from denn.data.vocabularies import with_ids
-from denn.errors import DataError
+from denn.datastore import Datastore
+from denn.errors import DataError, UnknownError
 from denn.evaluation import Evaluation, concatenate, decision_thresholds, evaluate, stored_copies, systems_of
 from denn.label_editing import merge_scores, with_merges
 from denn.model import Model
 from denn.prediction_types import Neighbour, Scores
-from denn.predictions import checked
+from denn.predictions import checked, neighbours_with_texts
 from denn.protocols import Progress, Retriever
 from denn.report.combination import combination_of
 from denn.text_batches import BATCH
@@ -179,27 +182,26 @@ class _Searched:
         counts = store.label_counts()
         shown = LabelSpace(tuple(sorted(counts, key=lambda name: -counts[name])[:COLOURED]))
         ids = store.ids()
-        stored = store.get([ids[row] for row in torch.randperm(len(ids), generator=chance)[:MAPPED].tolist()])
+        sample = [ids[row] for row in torch.randperm(len(ids), generator=chance)[:MAPPED].tolist()]
+        stored, vectors = _with_vectors(store, sample)
         chosen = torch.randperm(len(self.documents), generator=chance)[:MAPPED]
-        keys = self._embed("drawing the map", stored)
-        points, others, variance = principal_components(keys, self.test.embeddings[chosen])
+        keys, queries = (F.normalize(rows.double(), dim=1) for rows in (vectors, self.test.embeddings[chosen]))
+        centre, axes, (first, second) = principal_axes(keys)
         return Map(
             shown.names,
-            _coloured(points, stored, shown),
-            _coloured(others, [self.documents[row] for row in chosen.tolist()], shown),
-            variance,
+            _coloured((keys - centre) @ axes, stored, shown),
+            _coloured((queries - centre) @ axes, [self.documents[row] for row in chosen.tolist()], shown),
+            (float(first), float(second)),
         )
 
 
-def principal_components(keys: Tensor, queries: Tensor) -> tuple[Tensor, Tensor, tuple[float, float]]:
-    """Project normalised rows onto two principal components of the (n,d) keys; return the explained variance."""
-    keys, queries = (F.normalize(rows.double(), dim=1) for rows in (keys, queries))
-    centre = keys.mean(0)
-    values, vectors = torch.linalg.eigh((keys - centre).T @ (keys - centre))  # ascending
-    axes = vectors[:, -2:].flip(1)
-    axes = axes * axes.gather(0, axes.abs().argmax(0, keepdim=True)).sign()  # fix the arbitrary sign
-    shares = (values[-2:].flip(0) / values.sum().clamp(min=1e-12)).tolist()
-    return (keys - centre) @ axes, (queries - centre) @ axes, (shares[0], shares[1])
+def _with_vectors(store: Datastore, ids: Sequence[str]) -> tuple[list[Document], Tensor]:
+    """Return stored documents with their (n,d) vectors, leaving out those that are removed meanwhile."""
+    while True:
+        documents = store.get(ids, missing_ok=True)
+        ids = [str(document.id) for document in documents]
+        with suppress(UnknownError):  # one was removed since
+            return documents, store.vectors(ids)
 
 
 def _coloured(points: Tensor, documents: Sequence[Document], shown: LabelSpace) -> list[tuple[float, float, int]]:
@@ -231,12 +233,11 @@ def _error(
     model: Model, documents: Sequence[Document], scores: Scores, found: Mapping[str, Any], uses_lambda: bool
 ) -> Error:
     """Collect the evidence for one of the worst texts; labels unknown to the model count as missed."""
-    row, document, neighbours = found["row"], documents[found["row"]], []
+    row, document = found["row"], documents[found["row"]]
+    neighbours: Sequence[Neighbour] = ()
     missed = [(label, 0.0) for label in document.labels if label not in scores.names] + found["missed"]
     if scores.neighbours is not None:
-        near = model.store.get(scores.neighbours.ids[row][:EVIDENCE])
-        for other, similarity in zip(near, scores.neighbours.similarity[row].tolist(), strict=False):
-            neighbours.append(Neighbour(str(other.id), similarity, other.labels, other.text))
+        (neighbours,) = neighbours_with_texts(model.store, scores.neighbours.rows(row, row + 1), 1, EVIDENCE)
     involved = {*document.labels, *(label for label, _ in found["wrong"])}
     columns = [column for column, label in enumerate(scores.names) if label in involved]
     (support,) = model.method.support([document.text], [columns])

@@ -34,11 +34,11 @@ def check_answer(texts: Iterable[str], characters: int = ANSWER_CHARACTERS) -> N
         raise Refusal(413, f"The response would have more than {ANSWER_CHARACTERS:,} characters of text. Request less.")
 
 
-def decision_options(options: Options) -> DecisionOptions:
-    """Return the options of a request in the engine's form."""
+def decision_options(options: Options, vocabulary: Vocabulary) -> DecisionOptions:
+    """Return the options of a request in the engine's form, with labels by id."""
     return DecisionOptions(
         options.threshold,
-        tuple(options.thresholds.items()),
+        tuple((vocabulary.id(label), threshold) for label, threshold in options.thresholds.items()),
         options.per_label,
         options.min_labels,
         options.evidence,
@@ -68,7 +68,7 @@ def prediction_json(decided: Decided, options: Options) -> dict[str, Any]:
         "familiarity": one.familiarity,
         "unfamiliar": one.unfamiliar,
         "same_text": one.same_text,
-        "neighbours": [neighbour_json(neighbour, options.text_characters) for neighbour in one.neighbours],
+        "neighbours": [neighbour_json(near, near.similarity, options.text_characters) for near in one.neighbours],
     } | names_json(one.vocabulary, (*one.labels, *one.scores, *_labels_of(one.neighbours)))
 
 
@@ -86,11 +86,11 @@ def _labels_of(documents: Iterable[Document | Neighbour]) -> Iterator[str]:
     return (label for document in documents for label in (*document.labels, *document.rejected))
 
 
-def neighbour_json(neighbour: Neighbour, characters: int) -> dict[str, Any]:
-    """Return a neighbour as JSON."""
+def neighbour_json(neighbour: Neighbour | Document, similarity: float, characters: int) -> dict[str, Any]:
+    """Return a neighbour as JSON, with at most this many characters of its text."""
     return {
         "id": neighbour.id,
-        "similarity": neighbour.similarity,
+        "similarity": similarity,
         "labels": list(neighbour.labels),
         "rejected": list(neighbour.rejected),
         "text": neighbour.text[:characters],

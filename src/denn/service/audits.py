@@ -5,40 +5,23 @@ from __future__ import annotations
 import asyncio
 import logging
 import sys
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Container, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Literal, TypeAlias
+from typing import Any
 
 from denn.model import Model
-from denn.service.child import run_child, shown_error
+from denn.service.child import State, Work, now, run_child, shown_error
 from denn.service.engine import Engine
 from denn.service.problems import Refusal
+from denn.service.served import address_of, folder_of
 from denn.service.settings import Settings
-from denn.stores.address import of_model
 from denn.types import Where
 from denn.wording import counted
 
 log = logging.getLogger("denn.service")
 
-State: TypeAlias = Literal["never", "running", "done", "failed"]
 CHILD = (sys.executable, "-P", "-m", "denn.service.audit_child")
-
-
-@dataclass
-class Audit:
-    """An audit, running or finished."""
-
-    state: State = "never"
-    stage: str | None = None  # while it runs
-    done: int | None = None  # units of the stage
-    total: int | None = None
-    started: str | None = None
-    ended: str | None = None
-    by: str | None = None  # name of the key
-    sentence: str | None = None
 
 
 class Audits:
@@ -46,12 +29,10 @@ class Audits:
 
     def __init__(self, engine: Engine, settings: Settings) -> None:
         self._engine, self._settings = engine, settings
-        self.last = Audit()
+        self.last = Work()
         self._suspects: list[dict[str, Any]] = []
         self._running: asyncio.Task[None] | None = None
-        model = engine.model
-        stored = model.folder is not None and model.method.store is not None
-        self._address = str(of_model(_folder(model))) if stored else ""  # of the datastore
+        self._address = address_of(engine.model)
 
     async def stop(self) -> None:
         """Stop a running audit."""
@@ -66,9 +47,9 @@ class Audits:
         _ = model.store  # raises if there is none
         if self.last.state == "running":
             raise Refusal(409, "An audit is already running. Try again when it is done.")
-        self.last = Audit("running", stage="starting", started=_now(), by=by)
+        self.last = Work("running", stage="starting", started=now(), by=by)
         log.info("audit started", extra={"facts": {"by": by}})
-        folder = _folder(model)
+        folder = folder_of(model)
         command = (*CHILD, str(count), str(folder), model.card.created, self._address)
         self._running = asyncio.get_running_loop().create_task(self._run(command, folder))
 
@@ -96,38 +77,23 @@ class Audits:
 
     async def _run(self, command: Sequence[str], folder: Path) -> None:
         try:
-            result = await run_child(command, "audit", self._show, "suspects")
+            result = await run_child(command, "audit", self.last.show, "suspects")
         except Exception:  # a bug
             log.exception("could not run the audit")
             result = {"kind": "bug", "error": "Could not run the audit."}
         begun = self.last
         if "error" in result:
             ended: State = "failed"
-            sentence = shown_error(result, "audit").replace(str(folder), self._settings.name)  # hide the path
+            sentence = shown_error(result, "audit", folder, self._settings.name)
         else:
             ended, self._suspects = "done", result["suspects"]
             sentence = f"{counted(len(self._suspects), 'document')} with labels that look wrong."
-        self.last = Audit(ended, started=begun.started, ended=_now(), by=begun.by, sentence=sentence)
+        self.last = Work(ended, started=begun.started, ended=now(), by=begun.by, sentence=sentence)
         facts = {"by": begun.by, **{name: result[name] for name in ("error", "trace", "printed") if result.get(name)}}
         log.log(logging.WARNING if ended == "failed" else logging.INFO, f"audit {ended}", extra={"facts": facts})
-
-    def _show(self, line: Mapping[str, Any]) -> None:
-        if "stage" in line:
-            self.last.stage, self.last.total, self.last.done = line["stage"], line["total"], None
-        elif "done" in line:
-            self.last.done = line["done"]
 
 
 def _without(suspect: dict[str, Any], labels: Container[str]) -> dict[str, Any] | None:
     """Return a suspect without doubts about some labels, or None if no other doubt is left."""
     kept = {kind: [doubt for doubt in suspect[kind] if doubt["label"] not in labels] for kind in ("add", "drop")}
     return suspect | kept if any(kept.values()) else None
-
-
-def _folder(model: Model) -> Path:
-    assert model.folder is not None
-    return model.folder.resolve()
-
-
-def _now() -> str:
-    return datetime.now(UTC).isoformat(timespec="seconds")

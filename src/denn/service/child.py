@@ -7,19 +7,45 @@ import json
 import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from typing import Any
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Literal, TypeAlias
 
-from denn.service.problems import SENTENCES
+from denn.service.problems import UNAVAILABLE, UNREADABLE
 from denn.service.refit_child import Kind
 from denn.witnesses.sparse_linear import available_cores
 
+State: TypeAlias = Literal["never", "running", "done", "kept", "failed"]
 PRINTED = 2000  # bytes of a process's output to log
 LONGEST = 2**26  # bytes of a line
 SHOWN: Mapping[Kind, str] = {  # shown instead of messages that may name paths, which go to the log
-    "datastore": SENTENCES[503],
+    "datastore": UNAVAILABLE,
     "room": "There is not enough disk space for the refitted model. Free some, then start the refit again.",
-    "folder": "The model folder cannot be read or written. See the service log.",
+    "folder": UNREADABLE,
 }
+
+
+@dataclass
+class Work:
+    """Work in a separate process, running or finished."""
+
+    state: State = "never"
+    stage: str | None = None  # while it runs
+    done: int | None = None  # units of the stage
+    total: int | None = None
+    unit: str | None = None
+    started: str | None = None
+    ended: str | None = None
+    by: str | None = None  # name of the key
+    sentence: str | None = None
+
+    def show(self, line: Mapping[str, Any]) -> None:
+        """Take over the progress that the process reports in a line."""
+        if "stage" in line:
+            self.stage, self.total, self.unit, self.done = line["stage"], line["total"], line["unit"], None
+        elif "done" in line:
+            self.done = line["done"]
 
 
 async def run_child(
@@ -60,11 +86,17 @@ async def run_child(
     return result if ends in result else {**result, "printed": text.decode(errors="replace")}
 
 
-def shown_error(result: Mapping[str, Any], what: str) -> str:
-    """Return the sentence about an error that users may see."""
+def shown_error(result: Mapping[str, Any], what: str, folder: Path, name: str) -> str:
+    """Return the sentence about an error that users may see, with the model's name instead of its folder."""
     if result["kind"] == "bug":
         return f"The {what} failed. See the service log."
-    return SHOWN.get(result["kind"], result["error"])
+    sentence: str = SHOWN.get(result["kind"], result["error"])
+    return sentence.replace(str(folder), name)
+
+
+def now() -> str:
+    """Return the time in UTC, to the second."""
+    return datetime.now(UTC).isoformat(timespec="seconds")
 
 
 async def _last_of(stream: asyncio.StreamReader) -> bytes:

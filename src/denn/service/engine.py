@@ -6,8 +6,10 @@ import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Literal, TypeAlias, TypeVar, get_args
 
+from denn.datastore import Datastore
 from denn.model import Model
 from denn.prediction_types import Prediction, Scores
 from denn.service.batching import Batching
@@ -68,7 +70,7 @@ class Engine:
         self._reading_long = {kind: BriefThreads(1, f"denn-{kind}") for kind in get_args(LongRead)}
         self._long_reads: Counter[LongRead] = Counter()
         store = model.method.store
-        self.probe = None if store is None else Probe(lambda: len(store))
+        self.probe = None if store is None else Probe(partial(_count, store))
         model.defer_estimates(*ESTIMATES)
 
     def start(self) -> None:
@@ -127,11 +129,15 @@ class Engine:
             for part in self._batching.parts([document.text for document in documents]):
                 rows = slice(len(pool), len(pool) + len(part))
 
-                def finish(scores: Scores, begin: int, end: int, rows: slice = rows) -> list[Candidate]:
-                    return list(judged(model, documents[rows], scores.rows(begin, end)))
+                def finish(
+                    found: tuple[Scores, Tensor], begin: int, end: int, rows: slice = rows
+                ) -> tuple[list[Candidate], Tensor]:
+                    scores, embeddings = found
+                    return list(judged(model, documents[rows], scores.rows(begin, end))), embeddings[begin:end]
 
-                pool += await self._batching.run(model, _scores, part, finish, own[rows])
-                vectors.append(await self._batching.run(model, _vectors, part, _rows))
+                candidates, embeddings = await self._batching.run(model, _scores_and_vectors, part, finish, own[rows])
+                pool += candidates
+                vectors.append(embeddings)
         return ranked(pool, torch.cat(vectors), count)
 
     async def embed(self, texts: Sequence[str]) -> Tensor:
@@ -144,11 +150,22 @@ class Engine:
             ]
         return torch.cat(parts)
 
-    async def add(self, documents: Sequence[Document], source: str) -> list[str]:
-        """Add documents to the datastore; they are on disk when this returns."""
+    async def add(self, documents: Sequence[Document], source: str) -> tuple[list[str], int | None]:
+        """Add documents to the datastore; they are on disk when this returns. Return their ids and see `change`."""
         store = self.model.store
         vectors = await self.embed([document.text for document in documents])
-        return await self.write(lambda: store.add(documents, vectors, source=source))
+        return await self.change(lambda: store.add(documents, vectors, source=source))
+
+    async def change(self, work: Callable[[], Result]) -> tuple[Result, int | None]:
+        """Like `write`, and also return the number of the change in the history; None if the work changed nothing."""
+        store = self.model.store
+
+        def numbered() -> tuple[Result, int | None]:
+            before = store.last_change  # only this thread changes the datastore through this object
+            result = work()
+            return result, None if store.last_change == before else store.last_change
+
+        return await self.write(numbered)
 
     async def write(self, work: Callable[[], Result]) -> Result:
         """Change the datastore, one change at a time; a started change finishes even if the client disconnects."""
@@ -170,8 +187,19 @@ class Engine:
             self._long_reads[kind] -= 1
 
 
+def _count(store: Datastore) -> int:
+    """Count the documents of a datastore; raise an error if it cannot be used any more."""
+    store.refresh()
+    return len(store)
+
+
 def _scores(model: Model, texts: list[str], own_ids: list[str | None]) -> Scores:
     return model.score(texts, own_ids) if any(own_ids) else model.score(texts)
+
+
+def _scores_and_vectors(model: Model, texts: list[str], own_ids: list[str | None]) -> tuple[Scores, Tensor]:
+    vectors = _vectors(model, texts, own_ids)
+    return model.score(texts, own_ids if any(own_ids) else None, vectors), vectors
 
 
 def _vectors(model: Model, texts: list[str], _: list[str | None]) -> Tensor:

@@ -133,7 +133,7 @@ class _Request:
         name = asked[0].rsplit(":", 1)[0] if not asked[0].endswith("]") else asked[0]
         if len(asked) > 1 or (hosts and name.lower() not in hosts):
             raise Refusal(400, "Host name not allowed. Add it with --host-name.")
-        check_origin(self._scope["method"], self._headers, self._settings.origins)
+        check_origin(self._scope["method"], self._scope["path"], self._headers, self._settings.origins)
         ring = self._guard._ring
         given = given_key(self._headers.get("authorization"), self._headers.get("x-api-key"))
         self._access = state["access"] = ring.access(given)
@@ -199,7 +199,7 @@ class _Request:
         except TimeoutError:
             if self._status:
                 raise Stalled from None
-            raise Busy(f"The request took longer than {limit:g} s. Split it, or try again later.", after=5) from None
+            raise Refusal(504, f"The request took longer than {limit:g} s. Split it, or try again later.") from None
         finally:
             watcher.cancel()
 

@@ -9,7 +9,8 @@ from starlette.datastructures import Headers
 
 from denn.service.problems import Refusal
 
-SAFE = ("GET", "HEAD", "OPTIONS")  # these methods change nothing and cost little
+READING = ("GET", "HEAD")  # these methods change nothing
+COSTLY = ("/v1/", "/metrics")  # paths that need work even to be read; the page itself may be opened from other sites
 USUAL = re.compile(r":(80|443)$")  # default ports, which may be omitted
 REFUSED = (
     "Cross-site request not allowed. Allow the site with --allow-origin; if there is a proxy, it must forward the Host "
@@ -17,9 +18,9 @@ REFUSED = (
 )
 
 
-def check_origin(method: str, headers: Headers, allowed: Collection[str]) -> None:
+def check_origin(method: str, path: str, headers: Headers, allowed: Collection[str]) -> None:
     """Reject requests from pages of sites that are not allowed; programs send no origin and pass."""
-    if method in SAFE:
+    if method == "OPTIONS" or (method in READING and not path.startswith(COSTLY)):
         return
     origins, site = headers.getlist("origin"), headers.get("sec-fetch-site", "none").lower()
     if not origins and site in ("none", "same-origin"):

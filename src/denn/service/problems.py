@@ -14,24 +14,24 @@ from pydantic import BaseModel, Field
 from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse, Response
 
-from denn.errors import ConflictError, DennError, UnavailableError, UnknownError
+from denn.errors import BundleError, ConflictError, DennError, EncoderError, UnavailableError, UnknownError
 from denn.wording import counted
 
 log = logging.getLogger("denn.service")
 
 MEDIA = "application/problem+json"
 SHOWN = 20  # maximum number of mistakes reported per request
-SENTENCES = {
-    404: "No such document or change in the datastore.",
-    503: "The datastore is unavailable. Try again later.",
-}
+UNAVAILABLE = "The datastore is unavailable. Try again later."
+UNREADABLE = "The model folder cannot be read or written. See the service log."
 FAILED = "Internal error. The service log has details under this request's id."
 TITLES = {413: "Content Too Large", 422: "Unprocessable Content"}  # as in RFC 9110; older Pythons differ
-STATUS: Sequence[tuple[type[DennError], int]] = (
-    (UnknownError, 404),
-    (ConflictError, 409),
-    (UnavailableError, 503),
-    (DennError, 422),
+STATUS: Sequence[tuple[type[DennError], int, str | None]] = (  # with a sentence that names no path and no address
+    (UnknownError, 404, "No such document or change in the datastore."),
+    (ConflictError, 409, None),
+    (UnavailableError, 503, UNAVAILABLE),
+    (BundleError, 503, UNREADABLE),
+    (EncoderError, 503, UNREADABLE),
+    (DennError, 422, None),
 )
 
 
@@ -77,7 +77,7 @@ class Busy(Refusal):
 
 def responses(*statuses: int) -> dict[int | str, dict[str, Any]]:
     """Return the OpenAPI descriptions of these error statuses and of those that any request can have."""
-    every = sorted({400, 401, 403, 408, 413, 422, 429, 503, *statuses})
+    every = sorted({400, 401, 403, 408, 413, 422, 429, 503, 504, *statuses})
     content = {MEDIA: {"schema": {"$ref": "#/components/schemas/Problem"}}}
     return {status: {"description": _title(status), "content": content} for status in every}
 
@@ -104,9 +104,11 @@ def problem(
 
 
 def status_and_sentence(error: DennError) -> tuple[int, str]:
-    """Return status and message for an error; hide messages that may contain the datastore's address."""
-    status = next(status for kind, status in STATUS if isinstance(error, kind))
-    text = SENTENCES.get(status) or str(error)
+    """Return status and message for an error; messages that may name places on the server go to the log only."""
+    status, sentence = next((status, sentence) for kind, status, sentence in STATUS if isinstance(error, kind))
+    if status == 503:
+        log.warning("%s", error)
+    text = sentence or str(error)
     return status, text[:1].upper() + text[1:]
 
 
@@ -123,8 +125,6 @@ def install(app: FastAPI) -> None:
     @app.exception_handler(DennError)
     async def invalid_use(request: Request, error: DennError) -> Response:
         status, sentence = status_and_sentence(error)
-        if status == 503:
-            log.warning("%s", error)
         return answer(request, status, sentence, headers={"Retry-After": "5"} if status == 503 else None)
 
     @app.exception_handler(RequestValidationError)

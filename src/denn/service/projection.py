@@ -90,7 +90,7 @@ class Projection:
 
 
 def _draw(store: Datastore, limit: int) -> Drawn:
-    import torch
+    from denn.core.components import principal_axes
 
     for _ in range(3):
         ids = store.ids()
@@ -102,19 +102,12 @@ def _draw(store: Datastore, limit: int) -> Drawn:
             continue
     else:
         raise StoreError("The datastore changes too fast for a map. Try again later.")
-    centre = vectors.mean(0) if len(vectors) else torch.zeros(store.dimension)
-    spread = vectors - centre
-    values, axes = torch.linalg.eigh(spread.T @ spread)  # ascending
-    axes = axes[:, [-1, -2]] if store.dimension > 1 else axes[:, [-1, -1]]
-    axes = axes * torch.where(
-        axes.abs().max(0).values == axes.max(0).values, 1.0, -1.0
-    )  # fix the sign, so that the map does not flip
-    share = float(values[-2:].sum() / values.sum()) if float(values.sum()) > 0 else 0.0
-    places = (spread @ axes).tolist()
+    centre, axes, shares = principal_axes(vectors)
+    places = ((vectors - centre) @ axes).tolist()
     points = tuple(
         Point(id, x, y, document.labels) for id, document, (x, y) in zip(chosen, documents, places, strict=True)
     )
-    return Drawn(points, _frequent(points), len(ids), share, centre, axes)
+    return Drawn(points, _frequent(points), len(ids), float(shares.sum()), centre, axes)
 
 
 def _read(store: Datastore, ids: Sequence[str]) -> tuple[list[Document], Tensor]:

@@ -8,27 +8,24 @@ import sys
 from collections.abc import Mapping
 from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass
-from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Literal, TypeAlias
+from typing import Any
 
 from denn.errors import BundleError, ConflictError, DennError
-from denn.model import Model
 from denn.refitting import describe
 from denn.service.changes import Changes, learnt_until
-from denn.service.child import run_child, shown_error
+from denn.service.child import State, Work, now, run_child, shown_error
 from denn.service.engine import Engine
 from denn.service.problems import Refusal
 from denn.service.renewal import Renewal
+from denn.service.served import address_of, folder_of
 from denn.service.settings import Settings
 from denn.service.telemetry import Telemetry
 from denn.service.threads import BriefThreads
-from denn.stores.address import of_model
 from denn.validation import changing
 
 log = logging.getLogger("denn.service")
 
-State: TypeAlias = Literal["never", "running", "done", "kept", "failed"]
 EVERY = 2.0  # seconds between two counts of the changes
 CHILD = (sys.executable, "-P", "-m", "denn.service.refit_child")
 COUNTING = 5.0  # timeout in seconds for counting the changes
@@ -38,18 +35,9 @@ FIGURES = ("metric", "before", "after", "standard_error", "documents", "held_out
 
 
 @dataclass
-class Refit:
-    """A refit, running or finished."""
+class Refit(Work):
+    """A refit, running or finished; `by` is None if another process ran it."""
 
-    state: State = "never"
-    stage: str | None = None  # while it runs
-    done: int | None = None  # units of the stage
-    total: int | None = None
-    unit: str | None = None
-    started: str | None = None
-    ended: str | None = None
-    by: str | None = None  # name of the key; None if another process ran it
-    sentence: str | None = None
     figures: Mapping[str, object] | None = None
 
 
@@ -58,8 +46,7 @@ class Refits:
 
     def __init__(self, engine: Engine, renewal: Renewal, settings: Settings, telemetry: Telemetry) -> None:
         self._engine, self._renewal, self._settings, self._telemetry = engine, renewal, settings, telemetry
-        model = engine.model
-        self._address = str(of_model(_folder(model))) if model.method.can_refit and model.folder else ""
+        self._address = address_of(engine.model)
         self._last = Refit()
         self._after: object = None  # refit facts in the model's card when the last one ended
         self._changes = Changes()
@@ -90,11 +77,11 @@ class Refits:
             raise Refusal(409, "A refit is already running. Try again when it is done.")
         lock, failure = ExitStack(), None
         try:
-            held = lock.enter_context(changing(_folder(model)))
+            held = lock.enter_context(changing(folder_of(model)))
         except BundleError as error:
             held, failure = (), str(error)
         self._tried = (learnt_until(model.card), changed)
-        self._last = Refit("running", stage="starting", started=_now(), by=by)
+        self._last = Refit("running", stage="starting", started=now(), by=by)
         log.info("refit started", extra={"facts": {"by": by, "force": force}})
         if failure is not None:
             return self._end({"kind": "shown", "error": failure}, model.card.refitted)
@@ -157,11 +144,10 @@ class Refits:
     def _end(self, result: Mapping[str, Any], before: Mapping[str, Any] | None) -> None:
         """Record the outcome of a refit, from its process's result and the model now served."""
         result = _seen(result, before, self._engine.model.card.refitted)
-        state, sentence = _ended(result)
-        sentence = sentence.replace(str(_folder(self._engine.model)), self._settings.name)  # hide the path
+        state, sentence = _ended(result, folder_of(self._engine.model), self._settings.name)
         figures = _figures(result["facts"]) if "facts" in result else None
         begun = self._last
-        self._last = Refit(state, started=begun.started, ended=_now(), by=begun.by, sentence=sentence, figures=figures)
+        self._last = Refit(state, started=begun.started, ended=now(), by=begun.by, sentence=sentence, figures=figures)
         self._after = self._engine.model.card.refitted
         self._telemetry.refits.labels(state).inc()
         facts = {"by": begun.by, "sentence": sentence, **{name: result[name] for name in LOGGED if result.get(name)}}
@@ -170,20 +156,8 @@ class Refits:
     async def _watched(self, lock: tuple[int, ...], force: bool) -> dict[str, Any]:
         """Run the process, show its progress, and return its result; kill it when this task ends."""
         model = self._engine.model
-        command = (*CHILD, str(_folder(model)), str(force), model.card.created, self._address)
-        return await run_child(command, "refit", self._show, "facts", lock)
-
-    def _show(self, result: Mapping[str, Any]) -> None:
-        if "stage" in result:
-            self._last.stage, self._last.total, self._last.unit = result["stage"], result["total"], result["unit"]
-            self._last.done = None
-        elif "done" in result:
-            self._last.done = result["done"]
-
-
-def _folder(model: Model) -> Path:
-    assert model.folder is not None
-    return model.folder.resolve()
+        command = (*CHILD, str(folder_of(model)), str(force), model.card.created, self._address)
+        return await run_child(command, "refit", self._last.show, "facts", lock)
 
 
 def _seen(
@@ -197,10 +171,10 @@ def _seen(
     return result
 
 
-def _ended(result: Mapping[str, Any]) -> tuple[State, str]:
-    """Return the state of a finished refit and a sentence about it."""
+def _ended(result: Mapping[str, Any], folder: Path, name: str) -> tuple[State, str]:
+    """Return the state of a finished refit of the model with this folder and name, and a sentence about it."""
     if "error" in result:
-        return "failed", shown_error(result, "refit")
+        return "failed", shown_error(result, "refit", folder, name)
     if result["taken"]:
         return "done", describe(result["facts"])
     return "kept", f"{describe(result['facts'])} The refit is worse, so the model was not changed."
@@ -208,7 +182,3 @@ def _ended(result: Mapping[str, Any]) -> tuple[State, str]:
 
 def _figures(facts: Mapping[str, object]) -> dict[str, object]:
     return {name: facts.get(name) for name in FIGURES}
-
-
-def _now() -> str:
-    return datetime.now(UTC).isoformat(timespec="seconds")

@@ -1,4 +1,4 @@
-"""Switch the service to a refitted model, whichever process refitted it."""
+"""Switch the service to a refitted model or to renamed labels, whichever process changed them."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from denn.errors import BundleError, DennError
 from denn.model import Model
 from denn.renewing import renew
 from denn.service.engine import Engine
+from denn.service.served import address_of
 from denn.service.threads import BriefThreads
-from denn.stores.address import of_model
 
 log = logging.getLogger("denn.service")
 
@@ -19,13 +19,11 @@ EVERY = 1.0  # seconds between two checks
 
 
 class Renewal:
-    """Watch the folder of the engine's model, and reload the model after a refit."""
+    """Watch the folder of the engine's model, and reload what other processes change: by a refit, or its labels."""
 
     def __init__(self, engine: Engine, every: float = EVERY) -> None:
         self._engine, self._every = engine, every
-        model = engine.model
-        self._folder = model.folder if model.method.can_refit else None
-        self._address = of_model(self._folder) if self._folder else None
+        self._folder, self._address = engine.model.folder, address_of(engine.model)
         self._seen: object = None  # signature of the last bundle.json checked
         self._told: object = None  # signature of the last bundle.json whose failure was logged
         self._looking = asyncio.Lock()
@@ -44,12 +42,14 @@ class Renewal:
         await self._thread.rest()
 
     async def look(self) -> None:
-        """Switch to the refitted model, if a refit has changed the folder since the last check."""
+        """Switch to what has changed in the folder since the last check."""
         async with self._looking:
             model = await self._thread.run(self._renewed)
             if model is not None:
+                before, after = self._engine.model.card.refitted, model.card.refitted
                 await self._engine.switch(model)
-                log.info("switched to the refitted model", extra={"facts": {"refitted": model.card.refitted}})
+                done = "label names read again" if before == after else "switched to the refitted model"
+                log.info(done, extra={"facts": {"refitted": after}})
 
     async def _run(self) -> None:
         while True:
@@ -57,7 +57,7 @@ class Renewal:
             try:
                 await self.look()
             except Exception:  # a bug: log it, and keep the old model
-                log.exception("could not load the refitted model")
+                log.exception("could not load what has changed in the model's folder")
 
     def _renewed(self) -> Model | None:
         """Return the new model, or None to keep the old one."""
@@ -67,7 +67,7 @@ class Renewal:
             return None
         try:
             model = renew(self._engine.model)
-            if model is not None and of_model(self._folder) != self._address:
+            if model is not None and address_of(model) != self._address:
                 raise BundleError(f"{self._folder} now uses another datastore. Restart the service to use it.")
         except (DennError, OSError) as error:
             if isinstance(error, BundleError):  # other errors may be temporary

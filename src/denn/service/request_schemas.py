@@ -63,11 +63,11 @@ def _not_many(given: Any) -> Any:
 class Options(Request):
     """Decision options."""
 
-    threshold: Share | None = Field(None, description="Minimum score for all labels; null: the tuned threshold.")
+    threshold: Share | None = Field(None, description="Labels score above this; null: the tuned threshold.")
     thresholds: Annotated[dict[Label, Share], BeforeValidator(_not_many)] = Field(
         default_factory=dict,
         max_length=THRESHOLDS,
-        description="Minimum scores for single labels; these override the other thresholds.",
+        description="Thresholds of single labels, which score above them; these override the others.",
     )
     per_label: bool = Field(False, description="Use a separate tuned threshold for each label.")
     min_labels: Few = Field(0, description="Always return at least this many labels.")

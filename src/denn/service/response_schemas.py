@@ -11,6 +11,11 @@ Names = Annotated[
     Field(description="Names of the labels in this response, if the model has a vocabulary."),
 ]
 
+ChangeNumber = Annotated[
+    int | None,
+    Field(description="Number of the change in the history; null if the datastore did not change."),
+]
+
 
 class SupportingWord(BaseModel):
     """A word or phrase of the text that supports a label."""
@@ -99,6 +104,18 @@ class DocumentOut(BaseModel):
     names: Names = None
 
 
+class ChangedDocumentOut(DocumentOut):
+    """A stored document after a change."""
+
+    change: ChangeNumber
+
+
+class DeletedOut(BaseModel):
+    """The change that deleted a document."""
+
+    change: ChangeNumber
+
+
 class DocumentsOut(BaseModel):
     """A page of the matching documents, newest first."""
 
@@ -119,6 +136,7 @@ class IdsOut(BaseModel):
     """The ids of the added documents, in the order given."""
 
     ids: list[str]
+    change: ChangeNumber
     warning: str | None = Field(
         None, description="Set if some of the labels were merged, or cannot be predicted until a refit."
     )
@@ -149,6 +167,7 @@ class UndoneOut(BaseModel):
     """The number of documents that an undo restored."""
 
     documents: int
+    change: ChangeNumber
 
 
 class LabelOut(BaseModel):
@@ -184,7 +203,7 @@ class MergedOut(BaseModel):
     """The result of a merge."""
 
     documents: int = Field(description="Number of documents changed.")
-    change: int | None = Field(description="Number of the change in the history, to undo it; null if there is none.")
+    change: ChangeNumber
 
 
 class PointOut(BaseModel):

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Query
 from fastapi.responses import JSONResponse, Response
 
-from denn.service.answers import check_answer, documents_json, names_json
+from denn.service.answers import check_answer, documents_json, names_json, neighbour_json
 from denn.service.problems import responses
 from denn.service.request_schemas import AuditRequest
 from denn.service.state import Running, Service, Writer
@@ -51,13 +51,7 @@ async def _status(service: Service, limit: int) -> dict[str, Any]:
             | {
                 "text": documents[suspect["id"]].text,
                 "neighbours": [
-                    {
-                        "id": id,
-                        "similarity": similarity,
-                        "labels": list(documents[id].labels),
-                        "rejected": list(documents[id].rejected),
-                        "text": documents[id].text[:CHARACTERS],
-                    }
+                    neighbour_json(documents[id], similarity, CHARACTERS)
                     for id, similarity in suspect["neighbours"]
                     if id in documents
                 ],

@@ -17,16 +17,23 @@ from denn.service.answers import check_answer, check_texts, document_json, docum
 from denn.service.keys import BETWEEN
 from denn.service.problems import Mistake, Refusal, responses
 from denn.service.request_schemas import LARGEST, AddRequest, Id, Label, PatchRequest, PutRequest, Source
-from denn.service.response_schemas import DocumentOut, DocumentsOut, HistoryOut, IdsOut, UndoneOut
+from denn.service.response_schemas import (
+    ChangedDocumentOut,
+    DeletedOut,
+    DocumentOut,
+    DocumentsOut,
+    HistoryOut,
+    IdsOut,
+    UndoneOut,
+)
 from denn.service.state import Running, Writer
+from denn.stores.rules import is_large
 from denn.types import Document, Where
-from denn.validation import matching
 
 router = APIRouter(prefix="/v1", tags=["datastore"])
 
 FEW = 200  # documents that count as a short read
 TOGETHER = 50  # documents per read, so that memory stays bounded if the texts are too long
-MANY, SHARE = 1000, 0.1  # documents, and share of all; undoing a larger change needs confirmation
 
 
 def _written(time: Any) -> Any:
@@ -101,7 +108,8 @@ async def add(body: AddRequest, service: Running, author: Writer) -> Response:
     check_texts(service.settings, [document.text for document in body.documents])
     given = [Document(one.text, tuple(one.labels), one.id, tuple(one.rejected)) for one in body.documents]
     new = with_ids(given, service.model.vocabulary)
-    answer: dict[str, Any] = {"ids": await service.engine.add(new, author.source(body.source))}
+    ids, number = await service.engine.add(new, author.source(body.source))
+    answer: dict[str, Any] = {"ids": ids, "change": number}
     if warning := service.model.label_warning(label for document in new for label in document.labels):
         answer["warning"] = warning
     return JSONResponse(answer, 201)
@@ -114,17 +122,17 @@ async def get(id: str, service: Running) -> Response:
     return JSONResponse(document_json((await service.engine.read(lambda: store.get([id])))[0], vocabulary))
 
 
-@router.put("/documents/{id:id}", response_model=DocumentOut, responses=responses(409))
+@router.put("/documents/{id:id}", response_model=ChangedDocumentOut, responses=responses(409))
 async def put(id: Annotated[Id, Path()], body: PutRequest, service: Running, author: Writer) -> Response:
     """Create or replace a document."""
     check_texts(service.settings, [body.text])
     vocabulary = service.model.vocabulary
     (document,) = with_ids([Document(body.text, tuple(body.labels), id, tuple(body.rejected))], vocabulary)
-    await service.engine.add([document], author.source(body.source))
-    return JSONResponse(document_json(document, vocabulary))
+    _, number = await service.engine.add([document], author.source(body.source))
+    return JSONResponse(document_json(document, vocabulary) | {"change": number})
 
 
-@router.patch("/documents/{id:id}", response_model=DocumentOut, responses=responses(404, 409))
+@router.patch("/documents/{id:id}", response_model=ChangedDocumentOut, responses=responses(404, 409))
 async def patch(id: str, body: PatchRequest, service: Running, author: Writer) -> Response:
     """Change the labels of a document."""
     store, vocabulary = service.model.store, service.model.vocabulary
@@ -137,23 +145,22 @@ async def patch(id: str, body: PatchRequest, service: Running, author: Writer) -
         )
         return store.get([id])[0]
 
-    return JSONResponse(document_json(await service.engine.write(change), vocabulary))
+    document, number = await service.engine.change(change)
+    return JSONResponse(document_json(document, vocabulary) | {"change": number})
 
 
-@router.delete("/documents/{id:id}", status_code=204, responses=responses(404, 409))
+@router.delete("/documents/{id:id}", response_model=DeletedOut, responses=responses(404, 409))
 async def delete(
     id: str, service: Running, author: Writer, forget: bool = False, source: Annotated[Source, Query()] = ""
 ) -> Response:
-    """Remove a document; `forget` also erases it from the history and the validation documents."""
+    """Remove a document; `forget` also erases it from the history and the validation documents.
+
+    A document that was removed before can still be forgotten.
+    """
     model = service.model
-
-    def change() -> None:
-        if not (forget and matching(model.folder, id)):
-            model.store.get([id])  # raise if it is missing, because `forget` does not
-        (model.forget if forget else model.remove)(id, source=author.source(source))
-
-    await service.engine.write(change)
-    return Response(status_code=204)
+    erase = model.forget if forget else model.remove
+    _, number = await service.engine.change(lambda: erase(id, source=author.source(source)))
+    return JSONResponse({"change": number})
 
 
 @router.get("/history", response_model=HistoryOut, responses=responses(409))
@@ -197,7 +204,8 @@ async def undo(
             _check_extent(store, number)
         return store.undo(number, source=author.source(source))
 
-    return JSONResponse({"documents": await service.engine.write(change)})
+    restored, undoing = await service.engine.change(change)
+    return JSONResponse({"documents": restored, "change": undoing})
 
 
 def _check_extent(store: Datastore, number: int) -> None:
@@ -205,7 +213,7 @@ def _check_extent(store: Datastore, number: int) -> None:
     newest = store.history(1)
     later = store.history(newest[0].number - number + 1) if newest and newest[0].number >= number else []
     touched = next((change.documents for change in later if change.number == number), 0)
-    if touched > 1 and (touched > MANY or touched > SHARE * len(store)):
+    if touched > 1 and is_large(touched, len(store)):
         raise Refusal(
             409,
             f"Undoing change {number} affects {touched:,} documents; the datastore holds {len(store):,}. "

@@ -14,7 +14,7 @@ from denn import __version__
 from denn.service.answers import check_texts, names_json
 from denn.service.key_ring import Access
 from denn.service.labels import Order
-from denn.service.problems import SENTENCES, Busy, responses
+from denn.service.problems import UNAVAILABLE, Busy, responses
 from denn.service.request_schemas import LARGEST, PlaceRequest
 from denn.service.response_schemas import LabelsOut, MapOut, PlaceOut
 from denn.service.state import Administrator, Running
@@ -183,7 +183,7 @@ async def ready(service: Running) -> Response:
     if service.engine.waiting >= service.settings.queue:
         raise Busy("The queue is full. Try again later.", after=1)
     if service.engine.probe is not None and not service.engine.probe.well:
-        raise Busy(SENTENCES[503], after=5)
+        raise Busy(UNAVAILABLE, after=5)
     return JSONResponse({"status": "ready"})
 
 

@@ -20,6 +20,7 @@ from denn.service.answers import (
     decision_options,
     documents_json,
     names_json,
+    neighbour_json,
     prediction_json,
 )
 from denn.service.key_ring import Access
@@ -110,20 +111,13 @@ async def neighbours(body: NeighboursRequest, service: Running) -> Response:
         found = store.search(vector, body.k)
         documents = {document.id: document for document in store.get(found.ids[0], missing_ok=True)}
         check_answer((document.text for document in documents.values()), body.text_characters)
-        found_documents = [
-            {
-                "id": id,
-                "similarity": similarity,
-                "labels": list(documents[id].labels),
-                "rejected": list(documents[id].rejected),
-                "text": documents[id].text[: body.text_characters],
-            }
-            for id, similarity in zip(
-                found.ids[0], found.similarity[0].tolist(), strict=False
-            )  # similarity may have more columns
+        nearest = zip(found.ids[0], found.similarity[0].tolist(), strict=False)  # similarity may have more columns
+        rows = [
+            neighbour_json(documents[id], similarity, body.text_characters)
+            for id, similarity in nearest
             if id in documents
         ]
-        return {"neighbours": found_documents} | documents_json(list(documents.values()), vocabulary)
+        return {"neighbours": rows} | documents_json(list(documents.values()), vocabulary)
 
     if body.k > FEW:
         return JSONResponse(await service.engine.read_long("list", look))
@@ -133,7 +127,7 @@ async def neighbours(body: NeighboursRequest, service: Running) -> Response:
 async def _predicted(
     service: Service, texts: Sequence[str], options: Options, own_id: str | None = None
 ) -> list[dict[str, Any]]:
-    deciding = decision_options(options)
+    deciding = decision_options(options, service.model.vocabulary)
     decided = await service.engine.predict(texts, deciding, own_id)
     service.telemetry.predicted([one.prediction for one in decided], deciding.as_tuned)
     check_answer((near.text for one in decided for near in one.prediction.neighbours), options.text_characters)

@@ -163,8 +163,9 @@ class AuditOut(BaseModel):
 
     state: Literal["never", "running", "done", "failed"]
     stage: str | None = Field(description="Current stage of a running audit.")
-    done: int | None = Field(description="Documents done in this stage.")
+    done: int | None = Field(description="Progress of the stage, in units.")
     total: int | None
+    unit: str | None = Field(description="What `done` and `total` count.")
     started: str | None
     ended: str | None
     by: str | None = Field(description="Name of the key that started it.")

@@ -6,12 +6,13 @@ import re
 from collections import Counter
 from collections.abc import Callable, Container, Iterable, Sequence
 from dataclasses import dataclass, replace
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 
 from denn.errors import ConflictError, StoreError, UnknownError
 from denn.types import Document, Where, Which
 
 CENTURY = timedelta(days=36_525)  # longer than any history, and within the range of every clock
+MANY, SHARE = 1000, 0.1  # documents, and share of all; interfaces ask before larger changes
 MADE = re.compile(r"doc-([0-9]{1,15})")  # ids that a store may create
 MOST_COUNTED = 10**15 - 1
 NAMED = 3  # documents that an entry of the history names
@@ -26,6 +27,19 @@ def check_dimension(dimension: int) -> None:
 def as_ids(which: str | Sequence[str]) -> list[str]:
     """Return one id or several as a list, each once."""
     return [which] if isinstance(which, str) else list(dict.fromkeys(which))
+
+
+def is_large(count: int, total: int, share: float = SHARE) -> bool:
+    """Return whether changing this many of all documents needs a confirmation."""
+    return count > MANY or count > share * total
+
+
+def in_utc(time: datetime) -> datetime:
+    """Return a time in UTC; one without a zone is local. Raise a StoreError if it is out of range."""
+    try:
+        return time.astimezone(UTC)
+    except (OverflowError, ValueError) as error:
+        raise StoreError(f"got the time {time}, expected one in the years 2 to 9998.") from error
 
 
 def check_filter(which: Which, everything: bool) -> None:

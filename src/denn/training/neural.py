@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
@@ -20,6 +21,9 @@ from denn.training.network import Network, TransformerParameters
 from denn.training.session import Training
 from denn.types import Corpus, Fitted, LabelSpace
 from denn.untrusted import REMEDY, first_line
+from denn.wording import counted
+
+DEVICE = re.compile(r"cpu|cuda(:[0-9]{1,3})?")
 
 
 class Neural(Method, ABC):
@@ -108,13 +112,21 @@ def device_of(name: str) -> torch.device:
     """Return the device with a name; `auto` is CUDA if available."""
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
-    if name.partition(":")[0] not in ("cpu", "cuda"):
+    if not DEVICE.fullmatch(name):  # torch.device would turn cuda:300 into cuda:44
         raise ConfigError(f"Unknown device {name!r}, expected auto, cpu, cuda or cuda:0.")
-    device = torch.device(name)
-    if device.type == "cuda" and not torch.cuda.is_available():
+    if name == "cpu":
+        return torch.device("cpu")
+    if not torch.cuda.is_available():
         raise ConfigError(f"The device {name!r} is not available: no CUDA device found. Use --set device=cpu.")
-    if device.type == "cuda":
-        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # makes recurrent layers reproducible
-    if device.index is not None:
-        torch.cuda.set_device(device)  # kernels and recordings run on the current device
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # makes recurrent layers reproducible
+    index = name.partition(":")[2]
+    if not index:
+        return torch.device("cuda")
+    if int(index) >= (count := torch.cuda.device_count()):
+        raise ConfigError(
+            f"The device {name!r} is not available: got index {int(index)}, expected at most {count - 1}, because "
+            f"this machine has {counted(count, 'CUDA device')}. Use --set device=cuda."
+        )
+    device = torch.device("cuda", int(index))
+    torch.cuda.set_device(device)  # kernels and recordings run on the current device
     return device

@@ -117,9 +117,7 @@ def run(
 
 @app.command()
 def table(
-    page: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Update the tables of this page.")
-    ] = None,
+    page: Annotated[Path | None, typer.Option(metavar="FILE", help="Update the tables of this page.")] = None,
     results: Results = Path("results/peers.jsonl"),
     quiet: Quiet = False,
     verbose: Verbose = False,

@@ -24,12 +24,13 @@ import numpy as np
 import torch
 
 import denn
-from denn.analysis.audit import Unwatched, doubts, label_shares
+from denn.analysis.audit import doubts, label_shares
 from denn.analysis.unseen import FOLDS, Judge, Stored, fold_of
 from denn.cli.sources import Reading, open_corpus
 from denn.data.corpus import split_documents
 from denn.model import Model
 from denn.prediction_types import Scores
+from denn.progress import Silent
 from denn.types import Document, LabelSpace
 from denn_bench.studies.machine import machine
 
@@ -91,7 +92,7 @@ def judged(model: Model) -> tuple[list[Document], dict[str, torch.Tensor]]:
     found: dict[str, torch.Tensor] = {}
     for fold in range(FOLDS):
         rows = [row for row, document in enumerate(stored.documents) if fold_of(document.text) == fold]
-        scores = Judge(model.method, stored, fold, Unwatched()).score([stored.documents[row] for row in rows])
+        scores = Judge(model.method, stored, fold, Silent()).score([stored.documents[row] for row in rows])
         for name, part in (("final", scores.final), *scores.parts.items()):
             found.setdefault(name, torch.empty(len(stored.documents), len(scores.names)))[rows] = part
     return stored.documents, found

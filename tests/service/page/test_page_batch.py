@@ -129,6 +129,23 @@ def test_batch_waits_where_the_service_is_busy_or_the_key_has_used_up_its_limit(
     assert asked == [64, 64, 64, 64, 2]
 
 
+def test_batch_sends_less_if_the_service_takes_too_long(opened) -> None:
+    page = opened("#/batch", errors=(504,))
+    asked = []
+
+    def answer(route) -> None:
+        asked.append(len(route.request.post_data_json["texts"]))
+        if asked[-1] > 2:
+            route.fulfill(status=504, json={"detail": "The request took longer than 60 s."})
+        else:
+            route.continue_()
+
+    page.route("**/v1/predict/batch", answer)
+    run_batch(page, "slow.csv", b"text\n" + b"goal\n" * 5)
+    expect(page.locator("#batch-status")).to_contain_text("Done: 5 rows")
+    assert asked == [5, 3, 2, 1, 2]
+
+
 def test_batch_keeps_what_is_done_and_names_the_row(opened, service) -> None:
     page = opened("#/batch")
     rows = [f"goal {n}" for n in range(80)]
@@ -181,6 +198,7 @@ CSV_CASES = [
     ('one\n""\n', [["one"], [""]]),
     ('a;b\n"x;y";"1,2,3"\n', [["a", "b"], ["x;y", "1,2,3"]]),
     ("a,b\r1,2\r", [["a", "b"], ["1", "2"]]),
+    ('a,b\n"x\ry",2\n', [["a", "b"], ["x\ry", "2"]]),
     ("a,", [["a", ""]]),
     ("", []),
 ]

@@ -1,9 +1,10 @@
 """The page: labels, documents, the map, recent predictions; no stored content is executed."""
 
 import json
+from contextlib import suppress
 from urllib.parse import quote
 
-from acting import TEXT, document_count, expect, marks, remove, run_batch, tag
+from acting import TEXT, document_count, expect, marks, playwright, remove, run_batch, tag
 
 import denn
 
@@ -88,6 +89,58 @@ def test_a_document_is_edited_removed_and_forgotten(opened, service) -> None:
     page.click("text=Tag this text")
     expect(page.locator("#result-summary")).to_contain_text("suggested")
     assert page.input_value("#text") == text
+
+
+def test_a_change_of_somebody_else_is_not_offered_for_undo(opened, service) -> None:
+    with service.writer() as client:
+        document = {"text": "zzyzx goal", "labels": ["sport"], "id": "shared"}
+        client.post("/v1/documents", json={"documents": [document]}).raise_for_status()
+        try:
+            page = opened("#/documents/shared")
+            page.locator("#document .add input").fill("music")
+            page.locator("#document .add input").press("Enter")
+            client.patch("/v1/documents/shared", json={"add": ["music"]}).raise_for_status()  # the same change
+            page.click("text=Save labels")
+            expect(page.locator("#notice")).to_contain_text("Saved")
+            expect(page.locator("#notice").get_by_role("button", name="Undo")).to_have_count(0)
+            page.get_by_role("button", name="Remove sport").click()
+            page.click("text=Save labels")
+            expect(page.locator("#notice").get_by_role("button", name="Undo")).to_be_visible()
+            page.locator("#notice").get_by_role("button", name="Undo").click()
+            expect(page.locator("#notice")).to_contain_text("Restored")
+            assert client.get("/v1/documents/shared").json()["labels"] == ["sport", "music"]
+        finally:
+            remove(service, "shared")
+
+
+def test_a_document_that_was_removed_is_forgotten(opened, service) -> None:
+    with service.writer() as client:
+        document = {"text": "zzyzx goal", "labels": ["sport"], "id": "gone"}
+        client.post("/v1/documents", json={"documents": [document]}).raise_for_status()
+        client.delete("/v1/documents/gone").raise_for_status()
+        page = opened("#/history", errors=(404,))
+        page.locator("#history-rows").get_by_role("link", name="gone").first.click()
+        expect(page.locator("#document")).to_contain_text("The datastore does not contain this document.")
+        page.click("#document >> text=Forget…")
+        page.click("#confirm-yes")
+        expect(page.locator("#notice")).to_contain_text("Forgot gone.")
+        assert client.get("/v1/history", params={"id": "gone"}).json()["changes"] == []
+
+
+def test_the_document_opened_last_is_shown(opened, service) -> None:
+    with service.client() as client:
+        slow, quick = (one["id"] for one in client.get("/v1/documents", params={"limit": 2}).json()["documents"])
+        answer = client.get(f"/v1/documents/{slow}").json()
+    page = opened("#/documents")
+    held = []
+    page.route(f"**/v1/documents/{slow}", lambda route: held.append(route))
+    page.click(f"#documents-rows a >> text={slow}")
+    page.click(f"#documents-rows a >> text={quick}")
+    expect(page.locator("#document h2")).to_have_text(quick)
+    with suppress(playwright.Error):  # the request may have been aborted
+        held[0].fulfill(json=answer)
+    page.wait_for_timeout(200)
+    expect(page.locator("#document h2")).to_have_text(quick)
 
 
 def test_map_with_the_current_text(opened, service) -> None:

@@ -46,3 +46,24 @@ def test_the_page_offers_what_the_key_may_do_until_it_is_revoked(opened, tiny_mo
         page.click("#teach")
         expect(page.locator("#failure")).to_contain_text("This key was revoked on")
         expect(page.locator("#key-state")).to_contain_text("This key was revoked on")
+
+
+def test_nothing_that_the_key_gave_access_to_stays_when_it_is_forgotten(opened, tiny_model, tmp_path) -> None:
+    key = add_key(tmp_path / "keys", "read", "the reader")
+    with inside(shutil.copytree(tiny_model, tmp_path / "model"), key_file=tmp_path / "keys") as running:
+        page = opened(at=running, key=False, errors=(401,))
+        page.fill("#key-field", key)
+        page.press("#key-field", "Enter")
+        expect(page.locator("#key-dialog")).to_be_hidden()
+        page.click("#views a[href='#/documents']")
+        page.locator("#documents-rows a").first.click()
+        text = page.locator("#document .text").text_content()
+        page.click("text=Tag this text")
+        expect(page.locator("#neighbours .neighbour").first).to_be_visible()
+        page.click("#open-key")
+        page.click("#key-forget")
+        expect(page.locator("#key-dialog")).to_be_visible()
+        expect(page.locator("#key-state")).to_have_text("This service requires a key.")
+        assert text not in page.content() and page.input_value("#text") == ""
+        assert page.locator("#documents-rows a, #neighbours .neighbour").count() == 0
+        assert page.evaluate("sessionStorage.length") == 0

@@ -64,6 +64,45 @@ def test_queue_by_keyboard_survives_a_reload(opened, service) -> None:
     expect(page.locator("#queue-start")).to_be_visible()
 
 
+def test_ranking_waits_while_the_service_is_busy_and_sends_less_if_it_takes_too_long(opened) -> None:
+    page = opened("#/queue", errors=(504,))
+    asked = []
+
+    def answer(route) -> None:
+        asked.append(len(route.request.post_data_json["documents"]))
+        if len(asked) == 1:
+            route.fulfill(status=503, headers={"Retry-After": "1"}, json={"detail": "Try again later."})
+        elif asked[-1] == 3:
+            route.fulfill(status=504, json={"detail": "The request took longer than 60 s."})
+        else:
+            route.continue_()
+
+    page.route("**/v1/queue", answer)
+    page.fill("#queue-texts", "\n".join(TEXTS))
+    page.click("#queue-start button[type=submit]")
+    expect(page.locator("#queue-ranking")).to_have_text("The service is busy; retrying in 1 second.")
+    expect(page.locator("#queue-status")).to_have_text("0 of 3 texts done, 0 skipped.")
+    assert asked == [3, 3, 2, 1]
+    page.click("#queue-close")
+
+
+def test_ranking_can_be_cancelled(opened) -> None:
+    page = opened("#/queue")
+    busy = {"status": 503, "headers": {"Retry-After": "600"}, "json": {"detail": "Try again later."}}
+    page.route("**/v1/queue", lambda route: route.fulfill(**busy))
+    page.fill("#queue-texts", "\n".join(TEXTS))
+    page.click("#queue-start button[type=submit]")
+    expect(page.locator("#queue-ranking")).to_have_text("The service is busy; retrying in 600 seconds.")
+    page.click("#queue-cancel")
+    expect(page.locator("#queue-cancel")).to_be_hidden()
+    expect(page.locator("#queue-ranking")).to_be_empty()
+    expect(page.locator("#queue-texts")).to_have_value("\n".join(TEXTS))
+    expect(page.locator("#failure")).to_be_empty()
+    page.unroute("**/v1/queue")
+    page.click("#queue-start button[type=submit]")
+    expect(page.locator("#queue-status")).to_have_text("0 of 3 texts done, 0 skipped.")
+
+
 def test_a_queue_is_kept_for_one_model_until_the_key_is_forgotten(opened, service) -> None:
     page = opened("#/queue")
     page.fill("#queue-texts", "\n".join(TEXTS))

@@ -16,7 +16,7 @@ import torch
 import torch.nn.functional as F
 from clusters import D, clustered, documents, eventually
 
-from denn.errors import MissingExtraError, StoreError
+from denn.errors import MissingExtraError, StoreError, UnavailableError
 from denn.stores.embedded import building, index_file, index_maintenance
 from denn.stores.embedded.store import EmbeddedStore
 from denn.types import Document
@@ -371,6 +371,16 @@ def test_whole_blocks_may_go_during_a_build(monkeypatch):
     with tempfile.TemporaryFile() as file:
         built = building.build(torch.arange(400), read, building.Moment(1, 0, 0), file)
     assert built.rows.tolist() == [*range(100), *range(200, 400)] and built.ivf.ntotal == 300
+
+
+def test_a_store_whose_file_was_replaced_takes_no_index_from_the_new_one(store, path, tmp_path):
+    store.add(documents(1, "new"), clustered(1))
+    with EmbeddedStore.create(tmp_path / "other", D, index="exact") as other:
+        other.add(documents(400, "o"), clustered(400, seed=5))
+    (tmp_path / "other").replace(path)
+    with pytest.raises(UnavailableError, match="moved or replaced"):
+        store.build_index()
+    assert store.search(clustered(3000)[:1], 1).ids == (("d0",),)
 
 
 def test_the_recall_that_is_told_is_that_of_the_sample():

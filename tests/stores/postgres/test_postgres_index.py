@@ -191,6 +191,22 @@ def test_label_columns_follow_a_vacuum_of_another_process(store, address):
         assert [store.labels[column] for column in found.label_columns] == ["x", "c"]
 
 
+def test_a_label_number_that_no_label_has_is_an_error(store, address, monkeypatch):
+    read, times = search.State.reread, []
+
+    def reread(state, connection):
+        times.append(1)
+        assert len(times) < 10, "it reads the labels again and again"
+        return read(state, connection)
+
+    monkeypatch.setattr(search.State, "reread", reread)
+    sql(f"DELETE FROM {quoted(store)}.labels WHERE name = 'c'")
+    with PostgresStore.open(address) as other:
+        assert other.search(torch.eye(3)[:1], 1).ids == (("a",),)
+        with pytest.raises(StoreError, match="damaged: a document has a label that does not exist"):
+            other.search(torch.eye(3), 3)
+
+
 # ---- history
 
 

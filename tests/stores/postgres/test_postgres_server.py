@@ -261,6 +261,7 @@ def test_a_change_that_was_stored_is_not_made_again_where_its_answer_is_lost(sto
     monkeypatch.setattr(psycopg.Transaction, "__exit__", lose_the_answer)
     (id,) = store.add([Document("late", ("new",))], torch.ones(1, 3))
     assert cuts and store.ids() == ["a", "b", "c", id] and len(store.history()) == 2
+    assert store.last_change == store.history(1)[0].number
     assert store.search(torch.ones(1, 3), 1).ids == ((id,),) and store.labels[-1] == "new"
 
 

@@ -5,6 +5,7 @@ import { learnNames } from "./names.js";
 /** Source recorded in the history for changes from this page, after the name of the key. */
 export const SOURCE = "page";
 
+const TOOK_TOO_LONG = 504; // status
 const ROOT = new URL("../v1/", import.meta.url); // relative, to work behind a proxy with a path prefix
 
 /** Fires `denied` when the key is not accepted, perhaps because it was revoked meanwhile. */
@@ -62,6 +63,21 @@ export async function patiently(send, { signal, onWait }) {
   }
 }
 
+/**
+ * Send items in one request, or in halves if that takes the service too long; return the answers in order.
+ * @template Item, Answer @param {Item[]} items @param {(some: Item[]) => Promise<Answer>} send
+ * @returns {Promise<Answer[]>}
+ */
+export async function inHalves(items, send) {
+  try {
+    return [await send(items)];
+  } catch (error) {
+    if (error.status !== TOOK_TOO_LONG || items.length === 1) throw error;
+    const half = Math.ceil(items.length / 2);
+    return [...await inHalves(items.slice(0, half), send), ...await inHalves(items.slice(half), send)];
+  }
+}
+
 function sleep(seconds, signal) {
   return new Promise((done, refused) => {
     const timer = setTimeout(done, 1000 * seconds);
@@ -74,12 +90,6 @@ function sleep(seconds, signal) {
 
 /** Return the path of a document. */
 export const documentPath = (id) => `documents/${encodeURIComponent(id)}`;
-
-/** Return the number of a document's last change, which is needed to undo it. */
-export async function lastChange(id) {
-  const { changes } = await get("history", { id, limit: 1 });
-  return changes[0]?.number ?? null;
-}
 
 function address(path, query) {
   const url = new URL(path, ROOT);

@@ -10,6 +10,7 @@ import { showLabels, startLabels } from "./labels.js";
 import { showMap, startMap } from "./map.js";
 import { showModel, startModel } from "./model.js";
 import { clearFailure, fail } from "./notice.js";
+import { keepQueue } from "./queue-store.js";
 import { showQueue, startQueue } from "./queue.js";
 import { startRefit } from "./refit.js";
 import { startKeyForm, news, refreshSession, session } from "./session.js";
@@ -68,9 +69,10 @@ function startKeys() {
   }
   byId("key-forget").addEventListener("click", () => {
     setKey(null);
-    news.dispatchEvent(new Event("left")); // texts that the key gave access to must not remain in the browser
-    byId("key-dialog").close();
-    refreshSession().catch(fail);
+    // Texts that the key gave access to must not remain in the browser, which may keep fields when it reloads a page.
+    keepQueue(null);
+    for (const form of document.forms) form.reset();
+    location.reload();
   });
 }
 

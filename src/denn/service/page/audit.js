@@ -1,5 +1,5 @@
 /** The Audit view: documents whose labels look wrong, to correct or to confirm one by one. */
-import { documentPath, get, lastChange, post, request, SOURCE } from "./api.js";
+import { documentPath, get, post, request, SOURCE } from "./api.js";
 import { undo } from "./confirm.js";
 import { byId, chips, el, hidden, route } from "./dom.js";
 import { counted, excerpt, score, when } from "./format.js";
@@ -14,7 +14,7 @@ const MOST = 100; // suspects to list
 let shown = null; // last response of /v1/audit
 let suspects = []; // still open ones, when the list was loaded
 let place = 0; // of the suspect shown
-let past = []; // decisions that can be taken back: { id, place, number } with the number of the change, or null
+let past = []; // decisions that can be taken back: { place, change } with the number of the change, or null
 let accepted = []; // for each doubt about the suspect shown, whether to follow it
 const turn = new Turn();
 let timer;
@@ -156,8 +156,8 @@ async function decide(followed) {
     const body = {
       add: named("Add", true), drop: named("Remove", true), reject: named("Add", false), confirm: true, source: SOURCE,
     };
-    await request("PATCH", documentPath(suspect.id), { body });
-    past.push({ place, number: await lastChange(suspect.id) });
+    const { change } = await request("PATCH", documentPath(suspect.id), { body });
+    past.push({ place, change });
     stored();
     const changed = body.add.length + body.drop.length;
     next();
@@ -167,7 +167,7 @@ async function decide(followed) {
 
 function skip() {
   if (!shown || turn.busy || byId("audit-item").hidden) return;
-  past.push({ place, number: null });
+  past.push({ place, change: null });
   next();
 }
 
@@ -184,8 +184,8 @@ async function back() {
   if (!shown || !past.length) return say("There is nothing to undo.");
   await turn.run(async () => {
     const last = past.at(-1);
-    if (last.number !== null) {
-      if (!(await undo(last.number))) return;
+    if (last.change !== null) {
+      if (!(await undo(last.change))) return;
       stored();
     }
     past.pop();

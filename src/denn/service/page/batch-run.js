@@ -1,5 +1,5 @@
 /** Tag many texts in several requests, and retry while the service is busy. */
-import { ApiError, patiently, post } from "./api.js";
+import { ApiError, inHalves, patiently, post } from "./api.js";
 import { count } from "./format.js";
 
 const PART = 64; // maximum number of texts per request
@@ -34,7 +34,8 @@ export async function tagAll(texts, results, { limits, signal, onProgress, onWai
     } else {
       checkLength(texts[row], row, limits);
       const rows = nextPart(texts, results, row, limits);
-      const predictions = await sendPart(rows.map((place) => texts[place]), { signal, onWait }).catch(blame(rows));
+      const send = (some) => sendPart(some.map((place) => texts[place]), { signal, onWait }).catch(blame(some));
+      const predictions = (await inHalves(rows, send)).flat();
       predictions.forEach((prediction, place) => (results[rows[place]] = kept(prediction)));
       onProgress();
     }

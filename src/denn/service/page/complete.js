@@ -2,9 +2,28 @@
 import { get } from "./api.js";
 import { debounced, el } from "./dom.js";
 import { counted } from "./format.js";
-import { nameOf, typedFor } from "./names.js";
+import { labelOf, nameOf, typedFor } from "./names.js";
 
 const SHOWN = 8;
+
+/**
+ * Let a form add labels, known or new.
+ * @param {HTMLFormElement} form with a field and an empty list for the suggestions
+ * @param {(label: string) => void} add called with each label
+ */
+export function startAdding(form, add) {
+  const input = form.querySelector("input");
+  const take = () => {
+    const label = labelOf(input.value.trim());
+    input.value = "";
+    if (label) add(label);
+  };
+  suggestLabels(input, form.querySelector("ul"), take);
+  form.addEventListener("submit", (event) => {
+    event.preventDefault();
+    take();
+  });
+}
 
 /**
  * Make a field suggest labels.

@@ -28,7 +28,7 @@ export function writeCsv(rows, { separator = ",", newline = "\n", bom = false } 
 }
 
 /** Put an apostrophe before cells that a spreadsheet would run as a formula, as OWASP advises; keep numbers. */
-export function protect(cell) {
+function protect(cell) {
   return /^'*[=+\-@\t\r\n＝＋－＠]/.test(cell) && !/^[+-]?\d+(\.\d+)?([eE][+-]?\d+)?$/.test(cell) ? `'${cell}` : cell;
 }
 

@@ -1,10 +1,10 @@
 /** One document: show its text, edit its labels, remove or forget it. */
-import { documentPath, get, lastChange, request, SOURCE } from "./api.js";
-import { suggestLabels } from "./complete.js";
+import { documentPath, get, request, SOURCE } from "./api.js";
+import { startAdding } from "./complete.js";
 import { confirmed, undo } from "./confirm.js";
 import { byId, el, hidden, route } from "./dom.js";
 import { counted } from "./format.js";
-import { labelOf, nameOf } from "./names.js";
+import { nameOf } from "./names.js";
 import { fail, say } from "./notice.js";
 import { forgotten, session, stored, whyReadOnly } from "./session.js";
 import { tagText } from "./tag.js";
@@ -12,39 +12,61 @@ import { tagText } from "./tag.js";
 const place = byId("document");
 let back = route("documents"); // address of the list
 let fields = 0; // number of fields created, for unique ids
+let opening = new AbortController();
 
-/** Open a document, and return its heading or null. */
+/** Open a document, and return its heading; null if there is none or another one was opened meanwhile. */
 export async function openDocument(id, list) {
+  opening.abort();
+  opening = new AbortController();
   back = list;
   try {
-    return show(await get(documentPath(id)));
+    return show(await get(documentPath(id), {}, opening.signal));
   } catch (error) {
+    if (error.status === 404) return showAbsent(id);
     fail(error);
-    place.hidden = true;
+    if (error.name !== "AbortError") place.hidden = true;
     return null;
   }
 }
 
+/** Hide the document, and do not show one that is still being loaded. */
+export function closeDocument() {
+  opening.abort();
+  place.hidden = true;
+  delete place.dataset.id;
+}
+
 function show({ id, text, labels, rejected }) {
-  const heading = el("h2", { id: "document-title", tabindex: "-1" }, id);
-  place.dataset.id = id;
-  place.hidden = false;
-  place.replaceChildren(el("div", {},
-    el("a", { class: "back", href: back }, "← All documents"),
-    heading,
+  return fill(id,
     el("div", { class: "text" }, text || "This document has no text."),
     el("p", { class: "note" }, `${counted(text.length, "character")}.`),
     el("h3", {}, "Labels"),
     editor(id, labels, rejected),
     el("div", { class: "actions apart" },
       button("Tag this text", () => tagThis(text)),
-      el("a", { class: "button", href: route("history", { id }) }, "History"),
+      historyLink(id),
       session.may_write && button("Remove…", () => remove(id)),
-      session.may_write && button("Forget…", () => forget(id), "danger")),
-    !session.may_write && el("p", { class: "note" }, whyReadOnly())));
+      session.may_write && forgetButton(id)),
+    !session.may_write && el("p", { class: "note" }, whyReadOnly()));
+}
+
+/** Show what can be done about a document that is not stored: the history may still contain it. */
+function showAbsent(id) {
+  return fill(id,
+    el("p", {}, "The datastore does not contain this document."),
+    el("div", { class: "actions apart" }, historyLink(id), session.may_write && forgetButton(id)));
+}
+
+function fill(id, ...content) {
+  const heading = el("h2", { id: "document-title", tabindex: "-1" }, id);
+  place.dataset.id = id;
+  place.hidden = false;
+  place.replaceChildren(el("div", {}, el("a", { class: "back", href: back }, "← All documents"), heading, ...content));
   return heading;
 }
 
+const historyLink = (id) => el("a", { class: "button", href: route("history", { id }) }, "History");
+const forgetButton = (id) => button("Forget…", () => forget(id), "danger");
 const button = (name, click, kind = null) => el("button", { type: "button", class: kind, on: { click } }, name);
 
 function tagThis(text) {
@@ -94,20 +116,12 @@ function adder(add) {
   const name = `document-add-${(fields += 1)}`;
   const input = el("input", { type: "text", id: name, autocomplete: "off", placeholder: "known or new" });
   const options = el("ul", { class: "listbox", id: `${name}-options`, hidden: true });
-  const take = () => {
-    const label = labelOf(input.value.trim());
-    input.value = "";
-    if (label) add(label);
-  };
-  suggestLabels(input, options, take);
-  const submit = (event) => {
-    event.preventDefault();
-    take();
-  };
-  return el("form", { class: "add", on: { submit } },
+  const form = el("form", { class: "add" },
     el("label", { for: name }, "Add a label"),
     el("div", { class: "combo" }, input, options),
     el("button", { type: "submit" }, "Add"));
+  startAdding(form, add);
+  return form;
 }
 
 /** Save the labels; drop those of `decided` that are no longer set or rejected. */
@@ -118,19 +132,19 @@ async function patch(id, before, labels, decided, rejected) {
     source: SOURCE,
   };
   await changing(async () => {
-    const changed = await request("PATCH", documentPath(id), { body });
+    const { change, ...changed } = await request("PATCH", documentPath(id), { body });
     stored();
-    show(changed).focus();
-    say(`Saved the labels of ${id}.`, await undoing(id, true));
+    if (place.dataset.id === id) show(changed).focus(); // not if another one was opened
+    say(`Saved the labels of ${id}.`, undoing(id, change));
   });
 }
 
 async function remove(id) {
   if (!(await confirmed(`Remove ${id}?`, "It will no longer be used as evidence. You can undo this.", "Remove"))) return;
   await changing(async () => {
-    await request("DELETE", documentPath(id), { query: { source: SOURCE } });
+    const { change } = await request("DELETE", documentPath(id), { query: { source: SOURCE } });
     leave();
-    say(`Removed ${id}.`, await undoing(id, false));
+    say(`Removed ${id}.`, undoing(id, change));
   });
 }
 
@@ -155,21 +169,19 @@ async function changing(work) {
 }
 
 function leave() {
-  place.hidden = true;
+  closeDocument();
   place.replaceChildren(); // a forgotten document must not remain in the page
-  delete place.dataset.id;
   stored();
   location.hash = back;
 }
 
-/** Return an undo action for the last change of a document, if the history has one. */
-async function undoing(id, reopen) {
-  const number = await lastChange(id);
-  if (number === null) return undefined;
+/** Return an action that undoes a change of a document; none if nothing changed. */
+function undoing(id, change) {
+  if (change === null) return undefined;
   const run = () => changing(async () => {
-    if (!(await undo(number))) return;
+    if (!(await undo(change))) return;
     stored();
-    if (reopen && place.dataset.id === id) show(await get(documentPath(id)));
+    if (place.dataset.id === id) await openDocument(id, back);
     say(`Restored ${id}.`);
   });
   return { label: "Undo", run };

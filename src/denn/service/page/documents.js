@@ -1,7 +1,7 @@
 /** The Documents view: a filtered list next to one document. */
 import { get } from "./api.js";
 import { suggestLabels } from "./complete.js";
-import { openDocument } from "./document.js";
+import { closeDocument, openDocument } from "./document.js";
 import { byId, chips, el, rejectedChips, route } from "./dom.js";
 import { count, counted, excerpt } from "./format.js";
 import { labelOf, typedFor } from "./names.js";
@@ -36,7 +36,7 @@ export function startDocuments() {
 export async function showDocuments(id, query) {
   byId("documents-layout").classList.toggle("opened", id !== null);
   if (id === null) {
-    byId("document").hidden = true;
+    closeDocument();
     const given = { label: query.get("label") ?? "", text: query.get("text") ?? "" };
     if (given.label || given.text) use(given);
   }
@@ -50,7 +50,7 @@ function apply(wanted) {
   use(wanted);
   history.replaceState(null, "", backAddress());
   byId("documents-layout").classList.remove("opened");
-  byId("document").hidden = true;
+  closeDocument();
   mark(null);
   load(0);
 }

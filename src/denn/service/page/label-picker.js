@@ -1,8 +1,8 @@
 /** Labels of one text as buttons to switch on and off, by mouse or by digit, and a field to add more. */
-import { suggestLabels } from "./complete.js";
+import { startAdding } from "./complete.js";
 import { byId, el, hidden } from "./dom.js";
 import { score } from "./format.js";
-import { labelOf, nameOf } from "./names.js";
+import { nameOf } from "./names.js";
 
 const DIGITS = 9; // buttons that a digit switches
 
@@ -13,17 +13,7 @@ export class LabelPicker {
   /** @param {HTMLUListElement} list @param {HTMLFormElement} form with an input and a list for suggestions */
   constructor(list, form) {
     this.#list = list;
-    const input = form.querySelector("input");
-    const take = () => {
-      const label = labelOf(input.value.trim());
-      input.value = "";
-      if (label) this.add(label);
-    };
-    suggestLabels(input, form.querySelector("ul"), take);
-    form.addEventListener("submit", (event) => {
-      event.preventDefault();
-      take();
-    });
+    startAdding(form, (label) => this.add(label));
   }
 
   /** Show the labels of a prediction, with the suggested ones switched on. */

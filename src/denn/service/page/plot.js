@@ -21,7 +21,7 @@ export const MARKS = [
 export const OTHER = { shape: "circle", colour: "--m-other" };
 
 /** Draw a mark centred at x, y. */
-export function drawMark(pen, { shape }, x, y, radius) {
+function drawMark(pen, { shape }, x, y, radius) {
   pen.beginPath();
   if (shape === "circle") pen.arc(x, y, radius, 0, 7);
   else SHAPES[shape].forEach(([dx, dy], corner) => pen[corner ? "lineTo" : "moveTo"](x + radius * dx, y + radius * dy));

@@ -1,5 +1,5 @@
 /** The work queue: texts with what was decided about each, kept in the browser until the queue is closed. */
-import { get, patiently, post } from "./api.js";
+import { get, inHalves, patiently, post } from "./api.js";
 import { session } from "./session.js";
 
 const NAME = `denn-queue ${new URL(".", location.href).pathname}`; // other services may have the same host
@@ -8,8 +8,9 @@ const MOST = 1000; // documents
 const ROOM = 0.8; // share of the body limit to use, because texts grow when encoded as JSON
 
 /**
- * @typedef {{text: string, id?: string, state?: "saved"|"skipped", saved?: string, change?: number}} Item
- * `id` is that of a stored document; `saved` is the id under which the labels were stored, by the change `change`
+ * @typedef {{text: string, id?: string, state?: "saved"|"skipped", saved?: string, change?: number|null}} Item
+ * `id` is that of a stored document; `saved` is the id under which the labels were stored, by the change `change`, which
+ * is null if nothing changed
  */
 
 /** Return the queue that was kept for this model, as {items, order}, or null. */
@@ -47,17 +48,24 @@ export async function unlabelledDocuments() {
 
 /**
  * Rank texts in requests of limited size: the best of each request first, then the second of each, and so on.
- * @param {Item[]} items @returns {Promise<Item[]>} each text once
+ * @param {Item[]} items
+ * @param {{signal: AbortSignal, onProgress: (done: number) => void, onWait: (seconds: number) => void}} options
+ * @returns {Promise<Item[]>} each text once
  */
-export async function ranked(items, onProgress) {
-  const lists = [];
-  const parts = split(items);
-  for (const [number, part] of parts.entries()) {
-    onProgress(number, parts.length);
+export async function ranked(items, { signal, onProgress, onWait }) {
+  let done = 0;
+  const rank = async (part) => {
     const documents = part.map(({ text, id }) => ({ text, id }));
-    const { queue } = await patiently(() => post("queue", { documents }), { onWait: () => {} });
-    lists.push(queue.map(({ place }) => part[place]));
-  }
+    const send = () => {
+      onProgress(done);
+      return post("queue", { documents }, signal);
+    };
+    const { queue } = await patiently(send, { signal, onWait });
+    done += part.length;
+    return queue.map(({ place }) => part[place]);
+  };
+  const lists = [];
+  for (const part of split(items)) lists.push(...await inHalves(part, rank));
   const longest = Math.max(0, ...lists.map((list) => list.length));
   const order = Array.from({ length: longest }, (_, rank) => lists.map((list) => list[rank]).filter(Boolean)).flat();
   return [...new Map(order.reverse().map((item) => [item.text, item])).values()].reverse();

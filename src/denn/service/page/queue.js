@@ -1,5 +1,5 @@
 /** The Queue view: go through texts one by one, the most instructive first; accept, correct or skip their labels. */
-import { documentPath, lastChange, post, request, SOURCE } from "./api.js";
+import { documentPath, post, request, SOURCE } from "./api.js";
 import { undo } from "./confirm.js";
 import { byId, route } from "./dom.js";
 import { acceptFiles, decodeFile } from "./files.js";
@@ -16,6 +16,7 @@ let queue = null; // { items, order }: items by rank, and the positions of decid
 let current = null; // the item shown
 const turn = new Turn();
 let asking = new AbortController();
+let ranking = new AbortController();
 let picker;
 
 export function startQueue() {
@@ -27,7 +28,7 @@ export function startQueue() {
   });
   acceptFiles(byId("queue-start"), byId("queue-file"), openFile);
   const clicks = {
-    "queue-unlabelled": takeUnlabelled, "queue-save": save, "queue-skip": skip, "queue-back": back,
+    "queue-unlabelled": takeUnlabelled, "queue-cancel": cancel, "queue-save": save, "queue-skip": skip, "queue-back": back,
     "queue-tag": openInTag, "queue-again": again, "queue-close": close,
   };
   for (const [id, click] of Object.entries(clicks)) byId(id).addEventListener("click", click);
@@ -38,7 +39,6 @@ export function startQueue() {
     queue ??= keptQueue(); // it belongs to a model, whose name is known now
     paintAccess();
   });
-  news.addEventListener("left", drop);
   news.addEventListener("relabelled", () => current && !turn.busy && suggest(current));
   news.addEventListener("forgotten", ({ detail }) => leaveOut(detail));
 }
@@ -81,11 +81,19 @@ async function begin(items, whenNone) {
   const long = items.length - short.length;
   if (!short.length) return fail(new Error(`All texts have more than ${count(most)} characters.`));
   await turn.run(async () => {
-    byId("queue-ranking").textContent = `Ranking ${counted(short.length, "text")}…`;
+    ranking = new AbortController();
+    const tell = (message) => (byId("queue-ranking").textContent = message);
+    byId("queue-cancel").hidden = false;
     try {
-      queue = { items: await ranked(short, progress), order: [] };
+      const items = await ranked(short, {
+        signal: ranking.signal,
+        onProgress: (done) => tell(`Ranking: ${count(done)} of ${counted(short.length, "text")} done…`),
+        onWait: (seconds) => tell(`The service is busy; retrying in ${counted(seconds, "second")}.`),
+      });
+      queue = { items, order: [] };
     } finally {
-      byId("queue-ranking").textContent = "";
+      byId("queue-cancel").hidden = true;
+      tell("");
     }
     byId("queue-texts").value = "";
     if (long) say(`Left out ${counted(long, "text")} with more than ${count(most)} characters.`);
@@ -95,8 +103,10 @@ async function begin(items, whenNone) {
   });
 }
 
-function progress(part, parts) {
-  if (parts > 1) byId("queue-ranking").textContent = `Ranking: part ${part + 1} of ${parts}…`;
+/** Stop ranking; the texts stay in the field. */
+function cancel() {
+  ranking.abort();
+  byId("queue-texts").focus(); // the button is gone
 }
 
 function keep() {
@@ -163,13 +173,13 @@ async function save() {
     const { text, id } = current;
     if (!labels.length && !rejected.length) throw new Error("Switch on at least one label, or skip the text.");
     if (id === undefined) {
-      const { ids } = await post("documents", { documents: [{ text, labels, rejected }], source: SOURCE });
-      current.saved = ids[0];
+      const { ids, change } = await post("documents", { documents: [{ text, labels, rejected }], source: SOURCE });
+      Object.assign(current, { saved: ids[0], change });
     } else { // it had no labels, so adding them keeps what others have added since
-      await request("PATCH", documentPath(id), { body: { add: labels, reject: rejected, source: SOURCE } });
-      current.saved = id;
+      const body = { add: labels, reject: rejected, source: SOURCE };
+      const { change } = await request("PATCH", documentPath(id), { body });
+      Object.assign(current, { saved: id, change });
     }
-    current.change = await lastChange(current.saved);
     stored();
     decide("saved");
     say(`Saved ${counted(labels.length, "label")} as ${queue.items[queue.order.at(-1)].saved}.`);

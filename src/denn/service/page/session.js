@@ -7,8 +7,7 @@ import { say } from "./notice.js";
 
 /**
  * Fires `session` when permissions may have changed, `stored` when documents have, `relabelled` when labels were merged,
- * `forgotten` with the id of a forgotten document, `refitted` when the model has changed, and `left` when the key was
- * forgotten.
+ * `forgotten` with the id of a forgotten document, and `refitted` when the model has changed.
  */
 export const news = new EventTarget();
 

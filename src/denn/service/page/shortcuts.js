@@ -6,9 +6,9 @@ import { focusLabel, labelRows, selectedRow, toggleEvidence } from "./results.js
 import { whyReadOnly } from "./session.js";
 import { acceptSuggested, askFromField, decisions, newText, stopEditing } from "./tag.js";
 import { takeBack, teach } from "./teach.js";
+import { isElsewhere, takesLetters } from "./view-keys.js";
 
 const SETTING = "denn-letters";
-const FIELDS = "input, textarea, select, [contenteditable]";
 
 const KEYS = {
   j: () => move(1),
@@ -39,14 +39,14 @@ export function startShortcuts() {
 
 function pressed(event) {
   const { key, target } = event;
-  if (event.isComposing || document.querySelector("dialog[open]")) return;
+  if (isElsewhere(event)) return;
   const inTag = !byId("view-tag").hidden;
   if (inTag && key === "Enter" && (event.ctrlKey || event.metaKey)) {
     event.preventDefault();
     return askFromField();
   }
   if (event.ctrlKey || event.metaKey || event.altKey) return;
-  if (target.matches(FIELDS)) return key === "Escape" && inTag ? leave(target) : undefined;
+  if (takesLetters(target)) return key === "Escape" && inTag ? leave(target) : undefined;
   const arrow = key.startsWith("Arrow");
   if (arrow ? !target.closest(".labels") : !byId("letters-on").checked) return;
   if (!Object.hasOwn(KEYS, key) || !(inTag || key === "?")) return;

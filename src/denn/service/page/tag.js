@@ -1,11 +1,10 @@
 /** The Tag view: tag a text and decide about its labels. */
 import { post } from "./api.js";
-import { suggestLabels } from "./complete.js";
+import { startAdding } from "./complete.js";
 import { Decisions } from "./decisions.js";
 import { byId, debounced } from "./dom.js";
 import { acceptFiles, readTextFile } from "./files.js";
 import { count, counted, score } from "./format.js";
-import { labelOf } from "./names.js";
 import { clearFailure, fail } from "./notice.js";
 import { editText, isEditing, readText } from "./reading.js";
 import { focusLabel, forgetSelection, labelRows, linkLabelsAndEvidence, paintDecisions, showPrediction } from "./results.js";
@@ -32,7 +31,7 @@ export function startTag() {
   byId("clear").addEventListener("click", newText);
   acceptFiles(byId("ask"), byId("text-file"), openFile);
   startOptions();
-  startAdding();
+  startAdding(byId("add-form"), addLabel);
   byId("accept-all").addEventListener("click", acceptSuggested);
   decisions.addEventListener("change", () => paintDecisions(decisions));
   linkLabelsAndEvidence();
@@ -188,19 +187,9 @@ function startOptions() {
   for (const radio of byId("options").elements.decide) radio.addEventListener("change", again);
 }
 
-function startAdding() {
-  const input = byId("add-label");
-  const add = () => {
-    const label = labelOf(input.value.trim());
-    if (!label || !asked) return;
-    input.value = "";
-    decisions.add(label);
-    showPrediction(asked.prediction, decisions);
-    focusLabel(label);
-  };
-  suggestLabels(input, byId("add-options"), add);
-  byId("add-form").addEventListener("submit", (event) => {
-    event.preventDefault();
-    add();
-  });
+function addLabel(label) {
+  if (!asked) return;
+  decisions.add(label);
+  showPrediction(asked.prediction, decisions);
+  focusLabel(label);
 }

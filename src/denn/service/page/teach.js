@@ -1,5 +1,5 @@
 /** Teaching: store the text with its labels, tag it again, and compare both predictions. */
-import { lastChange, post, SOURCE } from "./api.js";
+import { post, SOURCE } from "./api.js";
 import { undo } from "./confirm.js";
 import { byId, chips, el, hidden, rejectedChips } from "./dom.js";
 import { counted, score, signed } from "./format.js";
@@ -10,7 +10,7 @@ import { ask, asked, decisions, tagging, textIsStale } from "./tag.js";
 import { Turn } from "./turn.js";
 
 const SMALLEST = 0.005; // smaller changes of a score are not shown
-let taught = null; // { id, number, text } of the change that can be undone
+let taught = null; // { id, text, change } with the number of the change that can be undone
 const turn = new Turn(paint);
 
 export function startTeach() {
@@ -30,8 +30,8 @@ export async function teach() {
   await turn.run(async () => {
     const { text, prediction: before } = asked;
     const { accepted: labels, rejected } = decisions;
-    const { ids: [id] } = await post("documents", { documents: [{ text, labels, rejected }], source: SOURCE });
-    taught = { id, text, number: await lastChange(id) };
+    const { ids: [id], change } = await post("documents", { documents: [{ text, labels, rejected }], source: SOURCE });
+    taught = { id, text, change };
     stored();
     const after = await ask(text);
     if (after) showDifference(before, after, id);
@@ -42,8 +42,8 @@ export async function teach() {
 export async function takeBack() {
   if (!taught) return say("There is nothing to undo.");
   await turn.run(async () => {
-    const { number, text, id } = taught;
-    if (!(await undo(number))) return;
+    const { change, text, id } = taught;
+    if (!(await undo(change))) return;
     taught = null;
     stored();
     await ask(text);

@@ -199,6 +199,7 @@ class IndexKeeper:
         with self._alone() as mine, closing(connect(self._path, 10.0)) as reader:
             if not mine:
                 return False
+            self._replica.check_in_place()  # otherwise this connection reads another store
             with transaction(reader, "DEFERRED"):
                 moment = _moment(reader)
                 rows = torch.from_numpy(

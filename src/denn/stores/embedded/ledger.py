@@ -10,13 +10,13 @@ from datetime import UTC, datetime
 import numpy as np
 
 from denn.errors import ConflictError
-from denn.stores.rules import NAMED, check_undoable, check_untouched, undone_after
+from denn.stores.rules import NAMED, check_undoable, check_untouched, in_utc, undone_after
 from denn.types import Change
 
 
 def micros(time: datetime) -> int:
     """Return microseconds since 1970; a time without a zone is local."""
-    return round(time.timestamp() * 1e6)
+    return round(in_utc(time).timestamp() * 1e6)
 
 
 def moment(micros: int) -> datetime:
@@ -76,6 +76,8 @@ def undo(writer: sqlite3.Connection, number: int, new: int) -> int:
     """Restore what change `number` touched, as change `new`; return the number of documents."""
     _check_undoable(writer, number)
     before = writer.execute("SELECT row, id, labels, embedding, text FROM past WHERE number = ?", (number,)).fetchall()
+    if not before:  # all of them were forgotten: nothing is undone or recorded
+        return 0
     touched = "SELECT id, row FROM documents WHERE id IN (SELECT id FROM past WHERE number = ?)"
     there = dict(writer.execute(touched, (number,)))
     keep(writer, new, there.values())

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sqlite3
 import threading
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
@@ -11,13 +10,16 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from denn.errors import UnknownError
+from denn.errors import UnavailableError, UnknownError
 from denn.stores.embedded.approximate import Approximate
 from denn.stores.embedded.memory import MemoryIndex, Snapshot
 from denn.stores.embedded.sqlite import (
+    Connection,
+    Frozen,
     check_types,
     connect_reader,
     explained,
+    inode,
     is_outdated,
     label_columns,
     read_meta,
@@ -33,7 +35,7 @@ class Replica:
     """The index and label names of a store in the last committed state."""
 
     def __init__(
-        self, reader: sqlite3.Connection, path: Path, dimension: int, device: str | torch.device, *, private: bool
+        self, reader: Connection, path: Path, dimension: int, device: str | torch.device, *, private: bool
     ) -> None:
         self.reader = reader
         self.labels: tuple[str, ...] = ()
@@ -83,6 +85,15 @@ class Replica:
         self.reader = connect_reader(self._path, REOPEN_PATIENCE)
         self._start_over()
         self._data_version = -1
+
+    def check_in_place(self) -> None:
+        """Raise an UnavailableError if another file has taken the place of the open one; frozen readers follow it."""
+        if self._private or isinstance(self.reader, Frozen) or inode(self._path) == self.reader.inode:
+            return
+        raise UnavailableError(
+            f"the datastore {self._path} was moved or replaced after it was opened, as training with --replace does, "
+            "so it cannot store anything any more. Load the model again, or restart the service."
+        )
 
     def _start_over(self) -> None:
         self.index = MemoryIndex(self._dimension, self._device)

@@ -74,7 +74,13 @@ REASONS = {
 }
 
 
-class Frozen(sqlite3.Connection):
+class Connection(sqlite3.Connection):
+    """A connection that remembers which file it has open, because another one may take its place."""
+
+    inode: int | None = None
+
+
+class Frozen(Connection):
     """A connection to a file in its state when it was opened.
 
     In a folder that this process cannot write to, SQLite can follow other processes only while one of them keeps the
@@ -84,28 +90,32 @@ class Frozen(sqlite3.Connection):
     signature: tuple[object, ...] = ()
 
 
-def connect(path: Path, patience: float, mode: str = "rw") -> sqlite3.Connection:
+def connect(path: Path, patience: float, mode: str = "rw") -> Connection:
     """Open a connection with manual transactions; a frozen one if there is no other way."""
     while True:
-        seen = _inode(path)
+        seen = inode(path)
         connection = _connect(path, patience, mode)
-        if seen in (None, _inode(path)):
+        connection.inode = inode(path)
+        if seen in (None, connection.inode):
             return connection
         connection.close()  # a restore replaced the file while this waited for it
 
 
-def _inode(path: Path) -> int | None:
+def inode(path: Path) -> int | None:
+    """Return the inode of a file, which differs if another file has taken its place; None if it is missing."""
     try:
         return path.stat().st_ino
     except OSError:
         return None
 
 
-def _connect(path: Path, patience: float, mode: str) -> sqlite3.Connection:
+def _connect(path: Path, patience: float, mode: str) -> Connection:
     if mode == "rw" and path.exists() and not os.access(path, os.W_OK):
         mode = "ro"  # SQLite would open it for reading anyway, and not reuse the descriptors of closed connections
     uri = f"{path.absolute().as_uri()}?mode={mode}"
-    connection = sqlite3.connect(uri, uri=True, timeout=patience, isolation_level=None, check_same_thread=False)
+    connection = sqlite3.connect(
+        uri, uri=True, timeout=patience, isolation_level=None, check_same_thread=False, factory=Connection
+    )
     try:
         connection.execute("SELECT 1 FROM sqlite_master").close()  # finds the log, or creates it
         return connection
@@ -118,7 +128,7 @@ def _connect(path: Path, patience: float, mode: str) -> sqlite3.Connection:
         return _freeze(path)
 
 
-def connect_reader(path: Path, patience: float) -> sqlite3.Connection:
+def connect_reader(path: Path, patience: float) -> Connection:
     """Open a connection that cannot change anything."""
     reader = connect(path, patience)
     reader.execute("PRAGMA query_only = ON")

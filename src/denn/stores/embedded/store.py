@@ -44,6 +44,7 @@ class EmbeddedStore:
     and use an approximate index next to the file in a larger one (`index="auto"`), or never or always.
     """
 
+    last_change = 0  # number of the last change made through this object
     _keeper: IndexKeeper | None = None
 
     def __init__(
@@ -125,6 +126,12 @@ class EmbeddedStore:
         with self._replica.reading():
             return self._replica.labels
 
+    @property
+    def given_labels(self) -> tuple[str, ...]:
+        """The labels given at creation, which come first and which `vacuum` keeps even if they are unused."""
+        with self._replica.reading():
+            return self._replica.labels[: read_meta(self._replica.reader)["given"]]
+
     def __len__(self) -> int:
         with self._replica.reading():
             return len(self._replica.index)
@@ -204,7 +211,11 @@ class EmbeddedStore:
         self._keeper.build_now()
 
     def refresh(self) -> bool:
-        """Load changes made by other processes, as every call does; return whether there were any."""
+        """Load changes made by other processes, as every call does; return whether there were any.
+
+        Raise an UnavailableError if another file has taken the place of the open one.
+        """
+        self._replica.check_in_place()
         with self._replica.reading() as news:
             return news
 
@@ -294,6 +305,7 @@ class EmbeddedStore:
     def _apart(self) -> Iterator[sqlite3.Connection]:
         """Hold a snapshot of the store for a long read, without blocking others."""
         with closing(connect_reader(self.path, 10.0)) as reader:
+            self._replica.check_in_place()  # now that this connection is open
             with undisturbed(reader, self.path), transaction(reader, "DEFERRED"):
                 yield reader
 
@@ -302,6 +314,7 @@ class EmbeddedStore:
         if self._writer is None:
             raise StoreError(f"the datastore {self.path} was opened read-only. Open it without read_only.")
         with self._write_lock, explained(self.path):
+            self._replica.check_in_place()
             yield self._writer
 
     @contextmanager
@@ -318,7 +331,9 @@ class EmbeddedStore:
                 if change.documents:
                     ledger.record(writer, change.number, action, source, change.documents, change.undoes)
                     set_meta(writer, version=change.number)
-            self.refresh()
+            if change.documents:
+                self.last_change = change.number
+            self.refresh()  # raises if the change went to a file that is no longer in place
             if self._keeper is not None:
                 self._keeper.look()
 

@@ -13,7 +13,7 @@ import torch
 from denn.errors import StoreError
 from denn.stores.embedded.index_maintenance import Index
 from denn.stores.embedded.replica import Replica
-from denn.stores.embedded.sqlite import prepare_writer, write_schema
+from denn.stores.embedded.sqlite import Connection, prepare_writer, write_schema
 from denn.stores.embedded.store import EmbeddedStore
 from denn.stores.rules import check_dimension
 
@@ -26,7 +26,7 @@ class MemoryStore(EmbeddedStore):
         self.path = Path("memory")
         self._dimension = dimension
         with ExitStack() as opened:
-            connection = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
+            connection = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False, factory=Connection)
             self._writer = opened.enter_context(closing(connection))
             write_schema(connection, self.path, dimension, labels)
             prepare_writer(connection)

@@ -34,25 +34,27 @@ Result = TypeVar("Result")
 
 def change(
     link: Link, state: State, patience: float, action: str, source: str, work: Callable[[Writing], Result]
-) -> tuple[Result, State]:
-    """Make one change as a transaction, stored and in the history when this returns; return the new state, too.
+) -> tuple[Result, int | None, State]:
+    """Make one change as a transaction, stored and in the history when this returns.
 
-    A change that touches nothing is not recorded. If the connection is lost, the change is tried once more, unless it
-    turns out that it was stored.
+    Return the result of the work, the number of the change, and the new state. A change that touches nothing is not
+    recorded and has no number. If the connection is lost, the change is tried once more, unless it turns out that it
+    was stored.
     """
     token, done = uuid4(), list[Result]()  # done: the result of an attempt that may have been stored
 
-    def attempt() -> tuple[Result, State]:
+    def attempt() -> tuple[Result, int | None, State]:
+        number: int | None = None
         with link.connection() as connection, connection.transaction() as transaction:
             writing = Writing(connection, link.address, state, patience)
-            if done and writing.knows(token):
+            if done and (number := writing.number_of(token)) is not None:
                 raise Rollback(transaction)
             done[:] = [work(writing)]
             if not writing.touched:
                 raise Rollback(transaction)
             writing.finish(action, source, token)
-            return done[0], writing.state
-        return done[0], state
+            return done[0], writing.number, writing.state
+        return done[0], number, state
 
     with explained(link.address):
         try:
@@ -88,9 +90,10 @@ class Writing:
         self.undoes: int | None = None
         self.more = 0  # increase in the number of documents
 
-    def knows(self, token: UUID) -> bool:
-        """Return whether an earlier attempt at this change was stored after all."""
-        return self.connection.execute("SELECT FROM changes WHERE token = %s", (token,)).fetchone() is not None
+    def number_of(self, token: UUID) -> int | None:
+        """Return the number of an earlier attempt at this change if it was stored after all."""
+        row: Any = self.connection.execute("SELECT number FROM changes WHERE token = %s", (token,)).fetchone()
+        return None if row is None else row[0]
 
     def touch(self, documents: int) -> int:
         """Count documents as touched by this change, and return their number."""

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from denn.errors import StoreError, UnknownError
 from denn.stores.postgres.link import Address, Connection
-from denn.stores.rules import NAMED, as_ids
+from denn.stores.rules import NAMED, as_ids, in_utc
 from denn.types import Change, Document, Where, Which
 
 NAMES = "ARRAY(SELECT name FROM document_labels l JOIN labels ON number = {} WHERE l.row = d.row ORDER BY place)"
@@ -98,8 +98,8 @@ def select(connection: Connection, where: Where) -> dict[str, int]:
         wanted: digests(where.labels) or None,
         "position(%b::bytea IN d.text) > 0": None if where.text is None else where.text.encode(),
         "c.source = %b::bytea": None if where.source is None else where.source.encode(),
-        "c.time >= %b": None if where.since is None else where.since.astimezone(),
-        "c.time < %b": None if where.before is None else where.before.astimezone(),
+        "c.time >= %b": None if where.since is None else in_utc(where.since),
+        "c.time < %b": None if where.before is None else in_utc(where.before),
         "c.action = %b::text": where.action,
         "NOT EXISTS(SELECT FROM document_labels l WHERE l.row = d.row) = %b": where.unlabelled or None,
     }
@@ -131,6 +131,12 @@ def facts(connection: Connection, address: Address) -> tuple[str, int, str, int]
     )
     row: Any = connection.execute(query, (address.schema,)).fetchone()
     return address.place(connection), *row
+
+
+def given_labels(connection: Connection) -> tuple[str, ...]:
+    """Return the labels given at creation."""
+    rows = connection.execute("SELECT name FROM labels WHERE given ORDER BY number", binary=True)
+    return tuple(name.decode() for (name,) in rows)
 
 
 def label_counts(connection: Connection) -> dict[str, int]:

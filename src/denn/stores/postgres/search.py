@@ -13,6 +13,7 @@ from weakref import WeakKeyDictionary
 import numpy as np
 import torch
 
+from denn.errors import StoreError
 from denn.prediction_types import Neighbours
 from denn.stores.postgres.link import Connection, Vector
 from denn.stores.postgres.schema import INDEX_FROM
@@ -146,8 +147,12 @@ def nearest(
             state = state.renewed(connection)
         try:
             return _neighbours(found, len(queries), width, state.labels), state, documents
-        except KeyError:  # a label was added since the state was read, or removed between two statements
-            state = state.reread(connection)
+        except KeyError as error:  # a label was added since the state was read, or removed between two statements
+            known, state = state, state.reread(connection)
+            if (state.epoch, state.labels) == (known.epoch, known.labels):
+                raise StoreError(
+                    "the datastore is damaged: a document has a label that does not exist. Restore it from a copy."
+                ) from error
 
 
 def _statement(dimension: int, k: int, exact: bool) -> str:

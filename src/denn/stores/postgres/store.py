@@ -40,6 +40,8 @@ class PostgresStore:
     a larger one has an HNSW index, which may occasionally miss a neighbour.
     """
 
+    last_change = 0  # number of the last change made through this object
+
     def __init__(self, address: Address, read_only: bool, patience: float) -> None:
         """Open a store; call `open` or `create` instead."""
         self.address = address.text
@@ -104,6 +106,11 @@ class PostgresStore:
     def labels(self) -> tuple[str, ...]:
         """Label names in column order; new names are appended; only `vacuum` removes unused ones."""
         return self._renew().labels.names
+
+    @property
+    def given_labels(self) -> tuple[str, ...]:
+        """The labels given at creation, which come first and which `vacuum` keeps even if they are unused."""
+        return self._link.run(read.given_labels)
 
     def __len__(self) -> int:
         return self._renew().documents
@@ -287,7 +294,8 @@ class PostgresStore:
 
     def _change(self, action: str, source: str, work: Callable[[Writing], Result]) -> Result:
         self._check_writable()
-        result, self._state = change(self._link, self._state, self._patience, action, source, work)
+        result, number, self._state = change(self._link, self._state, self._patience, action, source, work)
+        self.last_change = number or self.last_change
         self._documents = self._state.documents
         return result
 

@@ -8,6 +8,7 @@ from typing import Any, cast
 from torch import Tensor
 
 from denn.datastore import Datastore
+from denn.methods.neighbours import with_labels
 from denn.prediction_types import Neighbours
 
 
@@ -25,4 +26,4 @@ class _FirstLabels:
 
     def search(self, queries: Tensor, k: int, exclude: Collection[str] = ()) -> Neighbours:
         found = self._store.search(queries, k, exclude)
-        return Neighbours(found.ids, found.similarity, found.offsets, found.label_columns, found.names[: self._count])
+        return with_labels(found, found.names[: self._count])
