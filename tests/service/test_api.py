@@ -289,12 +289,12 @@ def test_a_forgotten_document_cannot_come_back(client, writer):
 
 
 def test_a_document_that_was_removed_can_be_forgotten(client, writer):
-    writer.put(at("gone"), json={"text": "x", "labels": []})
-    assert writer.delete(at("gone")).status_code == 200
-    assert writer.delete(at("gone")).status_code == 404
-    assert writer.delete(at("gone"), params={"forget": True}).status_code == 200
-    assert [one["action"] for one in client.get("/v1/history", params={"id": "gone"}).json()["changes"]] == []
-    assert writer.delete(at("gone"), params={"forget": True}).status_code == 404
+    writer.put(at("removed before"), json={"text": "x", "labels": []})
+    assert writer.delete(at("removed before")).status_code == 200
+    assert writer.delete(at("removed before")).status_code == 404
+    assert writer.delete(at("removed before"), params={"forget": True}).status_code == 200
+    assert [one["action"] for one in client.get("/v1/history", params={"id": "removed before"}).json()["changes"]] == []
+    assert writer.delete(at("removed before"), params={"forget": True}).status_code == 404
 
 
 def test_a_change_is_known_by_its_number_whatever_others_change(client, writer, model):
