@@ -3,7 +3,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
-WORKERS ?= 2
+WORKERS ?= 3
 # One thread per worker, because more would compete for the same cores. With the lowest priority, because refits in a
 # service lower their own and would otherwise wait for all other tests.
 PYTEST = OMP_NUM_THREADS=1 nice -n 19 $(BIN)/python -m pytest -q -n $(WORKERS) --dist worksteal
