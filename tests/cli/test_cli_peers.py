@@ -48,7 +48,6 @@ def test_from_a_corpus_to_a_table(peers, run, tmp_path):
     )
 
 
-
 def test_from_variations_of_a_corpus_to_a_figure(peers, run, tmp_path):
     ran = peers("--peers", "svm", "--minutes", "1", "--vary", "documents=40,100", "--vary", "flipped=0.5")
     assert ran.code == 0
