@@ -11,7 +11,7 @@ PYTEST = OMP_NUM_THREADS=1 nice -n 19 $(BIN)/python -m pytest -q -n $(WORKERS) -
 # Keep compiled tests: compiling them again takes a third of the time of the fast tests.
 unexport PYTHONDONTWRITEBYTECODE
 
-MATHEMATICS := $(patsubst %,tests/systems/test_%.py,beam chain crf label_attention label_contrast label_graph mlknn sets)
+MATHEMATICS := $(patsubst %,tests/systems/test_%.py,beam chain crf label_attention label_contrast label_graph mlknn prior sets)
 
 .PHONY: demo docs test tests mathematics coverage check lint types fast soak clean help
 

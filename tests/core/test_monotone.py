@@ -42,8 +42,7 @@ def test_the_maximum_of_the_others(n, width, data):
     for i in range(n):
         for j in range(width):
             others = [float(values[i, c]) for c in range(width) if c != j]
-            of_others = found.second[i] if j == int(found.column[i]) else found.largest[i]
-            assert float(of_others) == max(others, default=0.0)
+            assert float(found.at(torch.tensor([i]), torch.tensor([j]))) == max(others, default=0.0)
 
 
 def test_quantiles_are_values_of_the_order():
