@@ -1,5 +1,6 @@
 """Renamed and merged labels: predictions, refits, undo, and models in memory."""
 
+import json
 import shutil
 from dataclasses import replace
 
@@ -7,7 +8,7 @@ import pytest
 import torch
 
 import denn
-from denn.errors import ConflictError, StoreError, UnknownError
+from denn.errors import BundleError, ConflictError, StoreError, UnknownError
 from denn.refitting import refit
 from denn.renewing import renew
 from denn.types import Where
@@ -44,6 +45,15 @@ def test_renaming_keeps_everything_but_the_name(model, folder):
     renewed = renew(model)
     assert renewed.vocabulary.name("sport") == "games" and renewed.method is model.method
     assert renew(renewed) is None
+
+
+def test_the_labels_of_another_model_at_the_same_place_stay_as_they_are(model, folder):
+    card = json.loads((folder / "bundle.json").read_text())
+    (folder / "bundle.json").write_text(json.dumps(card | {"created": "2020-01-01T00:00:00+00:00"}))
+    before = {file.name: file.read_bytes() for file in folder.iterdir() if file.is_file()}
+    with pytest.raises(BundleError, match="now contains another model"):
+        model.rename_label("sport", "games")
+    assert {file.name: file.read_bytes() for file in folder.iterdir() if file.is_file()} == before
 
 
 def test_names_that_cannot_be_given(model, folder):

@@ -70,7 +70,7 @@ def test_a_prediction_is_a_table_in_a_notebook():
 
 def test_a_prediction_without_labels_or_evidence_says_so():
     html = denn.Prediction((), {}, None, (), same_text="<7>")._repr_html_()
-    assert "No label reaches its threshold." in html and "Document &lt;7&gt; has the same text" in html
+    assert "No label is above its threshold." in html and "Document &lt;7&gt; has the same text" in html
 
 
 def test_predictions_become_a_frame():

@@ -230,6 +230,7 @@ def test_random_states_are_seeds(classifier, data):
         (["one", "two"], [[2], [0, 1]], "Unknown label type: got rows of different lengths that are not lists of"),
         (pd.DataFrame({"text": ["one"]}), [["a"]], r"Got a table, expected a list of texts. .* X\['text'\]"),
         (["one", "two"], [[2], [0]], r"Unknown label type: got an array of shape \(2, 1\) and type int64"),
+        (["one", "two"], np.array([["1", "0"], ["0", "1"]]), r"Unknown label type: got an array of shape \(2, 2\)"),
     ],
 )
 def test_what_cannot_be_learnt_is_a_value_error(X, y, message):

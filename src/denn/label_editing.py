@@ -14,7 +14,7 @@ from denn import bundle
 from denn.bundle_card import Card
 from denn.datastore import Datastore
 from denn.durable import sync
-from denn.errors import ConflictError, UnknownError
+from denn.errors import BundleError, ConflictError, UnknownError
 from denn.prediction_types import Scores
 from denn.stores.rules import check_labels
 from denn.types import Document, Where
@@ -22,13 +22,13 @@ from denn.validation import changing
 from denn.vocabulary import Vocabulary
 from denn.vocabulary_file import read_vocabulary, vocabulary_in, write_vocabulary
 
-RECENT = 50  # changes among which to look for one's own
 
-
-def edit(folder: Path, change: Callable[[Vocabulary], Vocabulary]) -> tuple[Card, Vocabulary]:
-    """Change the vocabulary of a model durably, all or nothing; return the new card and vocabulary."""
+def edit(folder: Path, created: str, change: Callable[[Vocabulary], Vocabulary]) -> tuple[Card, Vocabulary]:
+    """Change the vocabulary of the model created then, durably, all or nothing; return the new card and vocabulary."""
     with changing(folder):
         card = bundle.read_card(folder)
+        if card.created != created:
+            raise BundleError(f"{folder} now contains another model. Load it again to use that one.")
         old, vocabulary = vocabulary_in(card.digests), read_vocabulary(folder, card.digests)
         changed = change(vocabulary)
         if changed == vocabulary:
@@ -109,16 +109,6 @@ class Merges:
         self._found = _in_force(vocabulary, store, self._undone)
         self._vocabulary, self._number = vocabulary, number
         return self._found
-
-
-def change_number(store: Datastore, source: str, documents: int) -> int:
-    """Return the number of the newest change of labels by this source; other processes may have made later ones."""
-    own = (
-        one.number
-        for one in store.history(RECENT)
-        if (one.action, one.source, one.documents) == ("relabel", source, documents)
-    )
-    return next(own, 0)
 
 
 def _in_force(vocabulary: Vocabulary, store: Datastore, undone: Container[int]) -> dict[str, str]:

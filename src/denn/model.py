@@ -26,7 +26,6 @@ from denn.evaluation import (
 )
 from denn.label_editing import (
     Merges,
-    change_number,
     check_known,
     check_mergeable,
     edit,
@@ -329,9 +328,10 @@ class Model:
         check_mergeable(gone, kept, self.store)
         # First: a merge without its change can be repeated, but a change without its merge would still be predicted.
         self._edit(lambda vocabulary: merged(vocabulary, gone, kept))
+        before = self.store.last_change
         count = self.store.relabel(Where(labels=gone), add=[kept], drop=gone, source=source)
-        change = change_number(self.store, source, count)
-        self._edit(lambda vocabulary: merged(vocabulary, gone, kept, change))
+        if (change := self.store.last_change) != before:
+            self._edit(lambda vocabulary: merged(vocabulary, gone, kept, change))
         return count
 
     def merges(self) -> dict[str, str]:
@@ -345,7 +345,7 @@ class Model:
     def _edit(self, change: Callable[[Vocabulary], Vocabulary]) -> None:
         if self.folder is None:
             raise BundleError("This model has no folder yet. Load it with denn.load, then change its labels.")
-        card, self.vocabulary = edit(self.folder, change)
+        card, self.vocabulary = edit(self.folder, self.card.created, change)
         self.card = self.card.model_copy(update={"digests": card.digests})
 
     def push_to_hub(

@@ -45,7 +45,7 @@ def _facts(prediction: Prediction) -> list[str]:
     """Return what a reader should know before trusting the labels, one sentence each."""
     facts = []
     if not prediction.labels:
-        facts.append("No label reaches its threshold.")
+        facts.append("No label is above its threshold.")
     if prediction.same_text is not None:
         facts.append(f"Document {prediction.same_text} has the same text, so its labels are used.")
     if prediction.unfamiliar:

@@ -222,7 +222,8 @@ def _read_labels(y: Any) -> tuple[Sequence[Sequence[int]], NDArray[Any], Form]:
     if y is None:
         raise InputError("DennClassifier requires y to be passed, but the target y is None.")
     is_sparse, is_frame = sparse.issparse(y), hasattr(y, "columns")
-    if isinstance(y, Iterable) and not is_sparse and not is_frame and _is_lists(rows := list(y)):
+    is_matrix = is_sparse or is_frame or getattr(y, "ndim", 1) > 1
+    if isinstance(y, Iterable) and not is_matrix and _is_lists(rows := list(y)):
         names = sorted({label for row in rows for label in row})
         column_of = {name: column for column, name in enumerate(names)}
         return [[column_of[label] for label in row] for row in rows], np.array(names, dtype=object), "lists"

@@ -82,9 +82,9 @@ def digests_of(ids: Iterable[str]) -> Tensor:
 @contextmanager
 def changing(folder: Path) -> Iterator[tuple[int, ...]]:
     """Keep training runs and other refits away from a model while its files change; yield the lock's descriptors."""
-    bundle.check_is_model(folder)
     with ExitStack() as held:
         try:
+            bundle.check_is_model(folder)
             lock = held.enter_context(alone(lock_of(folder)))
         except OSError as error:
             raise BundleError(f"The model cannot be locked: {error.strerror}. Make its folder writable.") from error

@@ -89,3 +89,12 @@ def test_a_lost_store_is_restored(run, model, tmp_path):
     assert run("store", "restore", model, tmp_path / "backup", "--yes").code == 0
     with denn.load(model) as loaded:
         assert len(loaded.store) == 60
+
+
+def test_a_store_is_restored_to_a_new_folder(run, model, tmp_path, monkeypatch):
+    run("store", "backup", model, tmp_path / "backup")
+    monkeypatch.chdir(tmp_path)
+    new = "new/copy.sqlite"  # not the name of a model on the hub
+    assert run("store", "restore", new, tmp_path / "backup", "--yes").code == 0
+    with open_store(new) as store:
+        assert len(store) == 60

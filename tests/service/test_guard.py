@@ -181,9 +181,9 @@ def test_a_model_folder_out_of_reach_and_where_it_is(named, monkeypatch, caplog,
         stream = client.post("/v1/predict/stream", content=json.dumps(TEXT)).json()
         found = [client.get("/v1/examples"), client.post("/v1/predict", json=TEXT)]
     for answer in found:
-        assert answer.status_code == 503 and int(answer.headers["Retry-After"]) >= 1
+        assert answer.status_code == 500 and "Retry-After" not in answer.headers  # it stays so until someone repairs it
     said = {stream["error"], *(answer.json()["detail"] for answer in found)}
-    assert said == {"The model folder cannot be read or written. See the service log."}
+    assert said == {"The model's files cannot be used. See the service log."}
     assert caplog.text.count("/srv/secret-project/model/bundle.json is missing.") == 3  # the log names it
 
 

@@ -2,6 +2,7 @@
 
 import sqlite3
 from contextlib import closing
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -41,6 +42,14 @@ def test_one_file_is_left_after_closing(store, path):
     with EmbeddedStore.open(path, read_only=True) as reader:
         assert reader.ids() == ["a", "b", "c"]
     assert list(path.parent.iterdir()) == [path]
+
+
+def test_a_relative_path_holds_when_the_working_folder_changes(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with EmbeddedStore.create(Path("store.sqlite"), 3, ["x"]) as store:
+        monkeypatch.chdir("/")
+        assert store.add([Document("text", ("x",), "a")], torch.eye(3)[:1]) == ["a"]
+        assert len(store) == 1
 
 
 def test_file_says_what_it_holds(store, path):

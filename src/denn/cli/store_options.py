@@ -24,8 +24,8 @@ FORMATS = ["%Y-%m-%d", "%Y-%m-%dT%H:%M", "%Y-%m-%dT%H:%M:%S", "%Y-%m-%d %H:%M:%S
 
 
 def address_of(text: str) -> str:
-    """Return the address of a datastore or the folder of a model, downloaded first if this is its name on the hub."""
-    return text if "://" in text else str(model_folder(text))
+    """Return the address or file of a datastore, or the folder of a model, downloaded if it is named as on the hub."""
+    return text if "://" in text or text.endswith(".sqlite") else str(model_folder(text))
 
 
 Address = Annotated[

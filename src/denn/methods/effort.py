@@ -95,7 +95,8 @@ def choose_effort(
 ) -> DennParameters:
     """Measure the machine, choose an effort level if none is given, and report the plan and its duration.
 
-    `start` is the folder of the model to continue from; `resumed` means that fine-tuning has already begun.
+    `start` is the folder of the model to continue from; `resumed` means that an interrupted run had begun to train, or
+    had finished without fine-tuning.
     """
     if parameters.effort is None:
         return parameters

@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
-from denn.service.problems import UNAVAILABLE, UNREADABLE
+from denn.service.problems import UNAVAILABLE, UNUSABLE
 from denn.service.refit_child import Kind
 from denn.witnesses.sparse_linear import available_cores
 
@@ -22,7 +22,7 @@ LONGEST = 2**26  # bytes of a line
 SHOWN: Mapping[Kind, str] = {  # shown instead of messages that may name paths, which go to the log
     "datastore": UNAVAILABLE,
     "room": "There is not enough disk space for the refitted model. Free some, then start the refit again.",
-    "folder": UNREADABLE,
+    "folder": UNUSABLE,
 }
 
 

@@ -9,7 +9,7 @@ from starlette.datastructures import Headers
 
 from denn.service.problems import Refusal
 
-READING = ("GET", "HEAD")  # these methods change nothing
+READING = ("GET",)  # changes nothing; the guard has turned HEAD into GET
 COSTLY = ("/v1/", "/metrics")  # paths that need work even to be read; the page itself may be opened from other sites
 USUAL = re.compile(r":(80|443)$")  # default ports, which may be omitted
 REFUSED = (

@@ -22,15 +22,15 @@ log = logging.getLogger("denn.service")
 MEDIA = "application/problem+json"
 SHOWN = 20  # maximum number of mistakes reported per request
 UNAVAILABLE = "The datastore is unavailable. Try again later."
-UNREADABLE = "The model folder cannot be read or written. See the service log."
+UNUSABLE = "The model's files cannot be used. See the service log."
 FAILED = "Internal error. The service log has details under this request's id."
 TITLES = {413: "Content Too Large", 422: "Unprocessable Content"}  # as in RFC 9110; older Pythons differ
 STATUS: Sequence[tuple[type[DennError], int, str | None]] = (  # with a sentence that names no path and no address
     (UnknownError, 404, "No such document or change in the datastore."),
     (ConflictError, 409, None),
     (UnavailableError, 503, UNAVAILABLE),
-    (BundleError, 503, UNREADABLE),
-    (EncoderError, 503, UNREADABLE),
+    (BundleError, 500, UNUSABLE),
+    (EncoderError, 500, UNUSABLE),
     (DennError, 422, None),
 )
 
@@ -77,7 +77,7 @@ class Busy(Refusal):
 
 def responses(*statuses: int) -> dict[int | str, dict[str, Any]]:
     """Return the OpenAPI descriptions of these error statuses and of those that any request can have."""
-    every = sorted({400, 401, 403, 408, 413, 422, 429, 503, 504, *statuses})
+    every = sorted({400, 401, 403, 408, 413, 422, 429, 500, 503, 504, *statuses})
     content = {MEDIA: {"schema": {"$ref": "#/components/schemas/Problem"}}}
     return {status: {"description": _title(status), "content": content} for status in every}
 
@@ -106,7 +106,7 @@ def problem(
 def status_and_sentence(error: DennError) -> tuple[int, str]:
     """Return status and message for an error; messages that may name places on the server go to the log only."""
     status, sentence = next((status, sentence) for kind, status, sentence in STATUS if isinstance(error, kind))
-    if status == 503:
+    if status >= 500:
         log.warning("%s", error)
     text = sentence or str(error)
     return status, text[:1].upper() + text[1:]

@@ -143,6 +143,25 @@ def test_the_document_opened_last_is_shown(opened, service) -> None:
     expect(page.locator("#document h2")).to_have_text(quick)
 
 
+def test_removing_a_document_leaves_the_one_opened_meanwhile(opened, service) -> None:
+    with service.writer() as client:
+        document = {"text": "goal", "labels": ["sport"], "id": "slowly"}
+        client.post("/v1/documents", json={"documents": [document]}).raise_for_status()
+        other = client.get("/v1/documents", params={"limit": 2}).json()["documents"][1]["id"]
+        page = opened("#/documents/slowly")
+        held = []
+        page.route("**/v1/documents/slowly?*", lambda route: held.append(route))
+        page.click("text=Remove…")
+        page.click("#confirm-yes")
+        page.click(f"#documents-rows a >> text={other}")
+        expect(page.locator("#document h2")).to_have_text(other)
+        held[0].continue_()
+        expect(page.locator("#notice")).to_contain_text("Removed slowly.")
+        expect(page.locator("#document h2")).to_have_text(other)
+        assert page.evaluate("location.hash").endswith(other)
+        assert client.get("/v1/documents/slowly").status_code == 404
+
+
 def test_map_with_the_current_text(opened, service) -> None:
     page = opened()
     tag(page)

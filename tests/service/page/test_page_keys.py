@@ -2,7 +2,7 @@
 
 import shutil
 
-from acting import expect, marks, tag
+from acting import expect, marks, run_batch, tag
 from inside import eventually, inside
 
 from denn.service.key_file import add_key, revoke_key
@@ -67,3 +67,22 @@ def test_nothing_that_the_key_gave_access_to_stays_when_it_is_forgotten(opened, 
         assert text not in page.content() and page.input_value("#text") == ""
         assert page.locator("#documents-rows a, #neighbours .neighbour").count() == 0
         assert page.evaluate("sessionStorage.length") == 0
+
+
+def test_a_running_batch_does_not_keep_the_page_open_when_its_key_is_forgotten(opened, tiny_model, tmp_path) -> None:
+    key = add_key(tmp_path / "keys", "read", "the reader")
+    with inside(shutil.copytree(tiny_model, tmp_path / "model"), key_file=tmp_path / "keys") as running:
+        page = opened(at=running, key=False, errors=(401,))
+        asked = []
+        page.on("dialog", lambda dialog: (asked.append(dialog.type), dialog.dismiss()))
+        page.fill("#key-field", key)
+        page.press("#key-field", "Enter")
+        expect(page.locator("#key-dialog")).to_be_hidden()
+        page.click("#views a[href='#/batch']")
+        page.route("**/v1/predict/batch", lambda route: None)  # never answered
+        run_batch(page, "secret.csv", b"text\nsecret goal\n")
+        expect(page.locator("#batch-cancel")).to_be_enabled()
+        page.click("#open-key")
+        page.click("#key-forget")
+        expect(page.locator("#key-state")).to_have_text("This service requires a key.")
+        assert not asked and "secret" not in page.content()

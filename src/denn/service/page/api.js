@@ -5,7 +5,7 @@ import { learnNames } from "./names.js";
 /** Source recorded in the history for changes from this page, after the name of the key. */
 export const SOURCE = "page";
 
-const TOOK_TOO_LONG = 504; // status
+export const TOOK_TOO_LONG = 504; // status
 const ROOT = new URL("../v1/", import.meta.url); // relative, to work behind a proxy with a path prefix
 
 /** Fires `denied` when the key is not accepted, perhaps because it was revoked meanwhile. */

@@ -1,6 +1,6 @@
 /** Start all views, and show the one in the address. */
 import { showAudit, startAudit } from "./audit.js";
-import { startBatch } from "./batch.js";
+import { forgetBatch, startBatch } from "./batch.js";
 import { showDocuments, startDocuments } from "./documents.js";
 import { byId, decoded } from "./dom.js";
 import { ignoreStrayFiles } from "./files.js";
@@ -71,6 +71,7 @@ function startKeys() {
     setKey(null);
     // Texts that the key gave access to must not remain in the browser, which may keep fields when it reloads a page.
     keepQueue(null);
+    forgetBatch();
     for (const form of document.forms) form.reset();
     location.reload();
   });

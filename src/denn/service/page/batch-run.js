@@ -1,5 +1,5 @@
 /** Tag many texts in several requests, and retry while the service is busy. */
-import { ApiError, inHalves, patiently, post } from "./api.js";
+import { ApiError, patiently, post, TOOK_TOO_LONG } from "./api.js";
 import { count } from "./format.js";
 
 const PART = 64; // maximum number of texts per request
@@ -25,6 +25,7 @@ export class RowError extends Error {
  * @param {{limits: object, signal: AbortSignal, onProgress: () => void, onWait: (seconds: number) => void}} options
  */
 export async function tagAll(texts, results, { limits, signal, onProgress, onWait }) {
+  let most = Math.min(PART, limits.texts ?? PART);
   for (let row = 0; row < texts.length; ) {
     if (results[row] !== undefined) {
       row += 1;
@@ -33,19 +34,22 @@ export async function tagAll(texts, results, { limits, signal, onProgress, onWai
       row += 1;
     } else {
       checkLength(texts[row], row, limits);
-      const rows = nextPart(texts, results, row, limits);
-      const send = (some) => sendPart(some.map((place) => texts[place]), { signal, onWait }).catch(blame(some));
-      const predictions = (await inHalves(rows, send)).flat();
-      predictions.forEach((prediction, place) => (results[rows[place]] = kept(prediction)));
-      onProgress();
+      const rows = nextPart(texts, results, row, limits, most);
+      try {
+        const predictions = await sendPart(rows.map((place) => texts[place]), { signal, onWait }).catch(blame(rows));
+        predictions.forEach((prediction, place) => (results[rows[place]] = kept(prediction)));
+        onProgress();
+      } catch (error) {
+        if (error.status !== TOOK_TOO_LONG || rows.length === 1) throw error;
+        most = Math.ceil(rows.length / 2); // for all later parts, too
+      }
     }
   }
   onProgress();
 }
 
-/** Return the next rows that fit into one request, at least one. */
-function nextPart(texts, results, start, limits) {
-  const most = Math.min(PART, limits.texts ?? PART);
+/** Return at most `most` of the next rows that fit into one request, at least one. */
+function nextPart(texts, results, start, limits, most) {
   const room = ROOM * (limits.body_bytes ?? 1e6);
   const rows = [];
   let bytes = 0;

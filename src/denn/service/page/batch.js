@@ -21,6 +21,12 @@ export function startBatch() {
   window.addEventListener("beforeunload", (event) => job?.controller && event.preventDefault());
 }
 
+/** Stop and forget the batch; while one runs, the browser asks before it leaves the page. */
+export function forgetBatch() {
+  job?.controller?.abort();
+  job = null;
+}
+
 async function open(file) {
   job?.controller?.abort();
   try {

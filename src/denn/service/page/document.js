@@ -19,20 +19,22 @@ export async function openDocument(id, list) {
   opening.abort();
   opening = new AbortController();
   back = list;
+  delete place.dataset.id; // what is still shown is no longer the one to open
   try {
     return show(await get(documentPath(id), {}, opening.signal));
   } catch (error) {
     if (error.status === 404) return showAbsent(id);
     fail(error);
-    if (error.name !== "AbortError") place.hidden = true;
+    if (error.name !== "AbortError") closeDocument();
     return null;
   }
 }
 
-/** Hide the document, and do not show one that is still being loaded. */
+/** Remove the document from the page, and do not show one that is still being loaded. */
 export function closeDocument() {
   opening.abort();
   place.hidden = true;
+  place.replaceChildren();
   delete place.dataset.id;
 }
 
@@ -143,7 +145,8 @@ async function remove(id) {
   if (!(await confirmed(`Remove ${id}?`, "It will no longer be used as evidence. You can undo this.", "Remove"))) return;
   await changing(async () => {
     const { change } = await request("DELETE", documentPath(id), { query: { source: SOURCE } });
-    leave();
+    stored();
+    leave(id);
     say(`Removed ${id}.`, undoing(id, change));
   });
 }
@@ -154,8 +157,8 @@ async function forget(id) {
   if (!(await confirmed(`Forget ${id}?`, warning, "Forget"))) return;
   await changing(async () => {
     await request("DELETE", documentPath(id), { query: { forget: true, source: SOURCE } });
-    leave();
     forgotten(id);
+    leave(id);
     say(`Forgot ${id}.`);
   });
 }
@@ -168,11 +171,11 @@ async function changing(work) {
   }
 }
 
-function leave() {
-  closeDocument();
-  place.replaceChildren(); // a forgotten document must not remain in the page
-  stored();
-  location.hash = back;
+/** Return to the list, unless another document or view was opened meanwhile. */
+function leave(id) {
+  if (place.dataset.id !== id) return;
+  closeDocument(); // a forgotten document must not remain in the page
+  if (!byId("view-documents").hidden) location.hash = back;
 }
 
 /** Return an action that undoes a change of a document; none if nothing changed. */

@@ -42,7 +42,10 @@ export async function showDocuments(id, query) {
   }
   if (stale) load(offset);
   mark(id);
-  return id === null ? null : openDocument(id, backAddress());
+  if (id === null) return null;
+  const heading = await openDocument(id, backAddress());
+  mark(opened()); // the list may have arrived first
+  return heading;
 }
 
 /** Filter the list, and put the filters into the address so that it can be shared. */

@@ -49,7 +49,7 @@ function showRows(decisions) {
   const others = scores.filter((row) => !row.chosen);
   const few = allOthers || others.length <= FEW + 1 ? others : others.slice(0, FEW);
   const make = (row) => labelRow(row, decisions);
-  byId("chosen").replaceChildren(...(rows.length ? rows.map(make) : [nothing("No label reaches its threshold.")]));
+  byId("chosen").replaceChildren(...(rows.length ? rows.map(make) : [nothing("No label is above its threshold.")]));
   byId("others").replaceChildren(...(others.length ? few.map(make) : [nothing("No other label comes close.")]));
   byId("columns").replaceChildren(...["score", ...witnesses].map((name) => el("span", {}, name)));
   byId("result-body").style.setProperty("--witnesses", witnesses.length);

@@ -45,7 +45,7 @@ export function newText() {
   asked = null;
   begin();
   setText("");
-  for (const part of ["result", "evidence"]) byId(part).hidden = true;
+  for (const part of ["result", "result-body", "evidence"]) byId(part).hidden = true;
   byId("start").hidden = false;
   editText();
 }

@@ -42,7 +42,8 @@ class Replica:
         self.columns: dict[str, int] = {}
         self.version = 0  # the last change that is in memory
         self.index = MemoryIndex(dimension, device)
-        self._path, self._dimension, self._device = path, dimension, device
+        self._path = path.absolute()  # the working folder may change
+        self._dimension, self._device = dimension, device
         self._private = private  # no other connection can see the data, and this one also writes it
         self.lock = threading.RLock()  # held while memory is read or updated, not while searching
         self.epoch = 0
@@ -92,7 +93,7 @@ class Replica:
             return
         raise UnavailableError(
             f"the datastore {self._path} was moved or replaced after it was opened, as training with --replace does, "
-            "so it cannot store anything any more. Load the model again, or restart the service."
+            "so it cannot be used any more. Load the model again, or restart the service."
         )
 
     def _start_over(self) -> None:

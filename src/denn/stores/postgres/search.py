@@ -149,7 +149,7 @@ def nearest(
             return _neighbours(found, len(queries), width, state.labels), state, documents
         except KeyError as error:  # a label was added since the state was read, or removed between two statements
             known, state = state, state.reread(connection)
-            if (state.epoch, state.labels) == (known.epoch, known.labels):
+            if epoch == state.epoch and (state.epoch, state.labels) == (known.epoch, known.labels):
                 raise StoreError(
                     "the datastore is damaged: a document has a label that does not exist. Restore it from a copy."
                 ) from error

@@ -295,7 +295,7 @@ class PostgresStore:
     def _change(self, action: str, source: str, work: Callable[[Writing], Result]) -> Result:
         self._check_writable()
         result, number, self._state = change(self._link, self._state, self._patience, action, source, work)
-        self.last_change = number or self.last_change
+        self.last_change = max(number or 0, self.last_change)
         self._documents = self._state.documents
         return result
 
