@@ -158,7 +158,8 @@ def _stopped_early(training: Mapping[str, Any], parameters: Mapping[str, Any], e
     """Say at which second and epoch the time budget ended training, if it did."""
     if not training.get("out_of_time") or epochs is None:
         return None
-    return f"at {training['seconds']:.0f} s, after {epochs:.1f} of {parameters['epochs']} epochs"
+    planned = parameters["epochs"] + parameters.get("reinforced_epochs", 0)
+    return f"at {training['seconds']:.0f} s, after {epochs:.1f} of {planned} epochs"
 
 
 def sweeps_of(model: Model, corpus: Corpus) -> dict[str, Any]:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from statistics import fmean, stdev
 
-from denn_bench.paper import CHANGED_BY_REVIEW, OTHER_CORPORA, REVIEWED, TITLES, Printed
+from denn_bench.paper import OTHER_CORPORA, REVIEWS, TITLES, Printed
 from denn_bench.result import Result
 from denn_bench.significance import METRICS
 
@@ -17,6 +17,11 @@ STILL_RISING, RISING_A_LITTLE = "↑", 0.01
 UNCONVERGED = "not trained to convergence"
 COLLAPSED = 0.8  # a run that ends below this share of its best validation F1
 OUTDATED = "†"
+MARKS = {
+    OUTDATED: "run before a review on 18 November 2026, after which the system has changed",
+    UNCONVERGED: f"validation micro-F1 rose by more than {100 * RISING:.0f} % in the last fifth of the steps",
+    STILL_RISING: f"validation micro-F1 rose by more than {100 * RISING_A_LITTLE:.0f} % in the last fifth of the steps",
+}
 
 
 @dataclass(frozen=True)
@@ -64,10 +69,21 @@ def still_rises(run: Result) -> bool:
 
 
 def collapse(run: Result) -> int | None:
-    """Return the step with the best validation if a run broke down after it."""
+    """Return the last step before a run broke down for good, if it did."""
     scores = validations(run)
-    best, step = max(((score, step) for step, score in scores), default=(0.0, 0))
-    return step if scores and scores[-1][1] < COLLAPSED * best else None
+    enough = COLLAPSED * max((score for _, score in scores), default=0.0)
+    sound = [step for step, score in scores if score >= enough]
+    return sound[-1] if scores and scores[-1][1] < enough else None
+
+
+def budget_ended(run: Result) -> str | None:
+    """Return how far a run got before its time budget ended it; older results do not say so themselves."""
+    costs, planned = run.data["cost"], run.data["recipe"]["parameters"]
+    said: str | None = costs.get("stopped_early")
+    reached = costs.get("epochs")
+    if "stopped_early" in costs or not planned.get("time_budget") or reached is None:
+        return said
+    return f"after {reached:.1f} of {planned['epochs']} epochs" if reached < planned["epochs"] else None
 
 
 def validations(run: Result) -> list[tuple[int, float]]:
@@ -79,8 +95,18 @@ def validations(run: Result) -> list[tuple[int, float]]:
 
 def dated(recipe: str, name: str, runs: Iterable[Result]) -> str:
     """Mark the name of a system that has changed since one of its runs."""
-    old = recipe in CHANGED_BY_REVIEW and any(str(run.data["created"]) < REVIEWED for run in runs)
+    old = any(str(run.data["created"]) < REVIEWS.get(recipe, "") for run in runs)
     return f"{name} {OUTDATED}" if old else name
+
+
+def rising(score: str, runs: Iterable[Result]) -> str:
+    """Mark the score of a system that might still improve with more steps."""
+    return f"{score} {STILL_RISING}" if any(rise(run) > RISING_A_LITTLE for run in runs) else score
+
+
+def explained(table: str) -> list[str]:
+    """Return a table and the meaning of each of its marks."""
+    return [table, *(f"{mark}: {meaning}." for mark, meaning in MARKS.items() if mark in table)]
 
 
 def measured(runs: Iterable[Result], value: Callable[[Result], float | None], digits: int = 1) -> str:

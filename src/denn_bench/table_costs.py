@@ -10,18 +10,18 @@ from denn_bench.result import Result, completed, select
 from denn_bench.summary import (
     NOTHING,
     OUTDATED,
-    RISING_A_LITTLE,
-    STILL_RISING,
     Table,
     answer_percent,
+    budget_ended,
     corpora,
     dated,
     device,
+    explained,
     markdown,
     measured,
     pair,
     percent,
-    rise,
+    rising,
     seeds,
     title,
 )
@@ -196,13 +196,15 @@ def variants(results: Sequence[Result]) -> Table:
                 runs = select(results, corpus, recipe)
                 changes = _changes(runs[0], base[0] if base else None) if recipe != method else NOTHING
                 scores = [answer_percent(runs, metric) for metric in ("micro_f1", "macro_f1")]
-                scores[0] += f" {STILL_RISING}" * any(rise(run) > RISING_A_LITTLE for run in runs)
+                scores[0] = rising(scores[0], runs)
                 steps = measured(runs, lambda run: _cost(run, "steps"), 0)
                 rows.append([recipe if changes == NOTHING else f"{recipe}: {changes}", steps, *scores, seeds(runs)])
                 used += runs
         header = ["recipe: difference from its method", "steps", "micro-F1", "macro-F1", "seeds"]
-        texts += [f"**{title(corpus)}**", markdown(header, rows)]
-    texts.append(f"{STILL_RISING}: validation micro-F1 rose by more than 1 % in the last fifth of the steps.")
+        shown = (run for recipe in here for run in select(results, corpus, recipe))
+        ended = [f"{run.recipe} {reason}" for run in shown if (reason := budget_ended(run))]
+        texts += [f"**{title(corpus)}**", *explained(markdown(header, rows))]
+        texts += [f"Ended by a time budget: {'; '.join(ended)}."] * bool(ended)
     return Table("\n\n".join(texts), used)
 
 

@@ -21,16 +21,16 @@ from denn_bench.significance import (
 from denn_bench.summary import (
     HEADLINE,
     NOTHING,
-    OUTDATED,
-    RISING,
     RISING_A_LITTLE,
     STILL_RISING,
     UNCONVERGED,
     Table,
     answer_percent,
+    budget_ended,
     collapse,
     corpora,
     dated,
+    explained,
     f1_percent,
     markdown,
     pair,
@@ -38,6 +38,7 @@ from denn_bench.summary import (
     printed,
     printed_f1,
     rise,
+    rising,
     seeds,
     still_rises,
     title,
@@ -82,7 +83,7 @@ def main(results: Sequence[Result], corpus: str) -> Table:
         row = printed_rows.get(recipe, Printed())
         cells = [
             printed(row.micro_f1),
-            answer_percent(mine, "micro_f1") + f" {STILL_RISING}" * any(rise(run) > RISING_A_LITTLE for run in mine),
+            rising(answer_percent(mine, "micro_f1"), mine),
             printed(row.macro_f1),
             answer_percent(mine, "macro_f1"),
             pair(printed(row.micro_precision), printed(row.micro_recall)),
@@ -97,7 +98,7 @@ def main(results: Sequence[Result], corpus: str) -> Table:
         used += mine
     kinds = ("micro-F1", "macro-F1", "micro-P / R", "macro-P / R")
     header = ["system", *(f"{kind}, {where}" for kind in kinds for where in ("paper", "here")), "seeds"]
-    parts = [f"### {title(corpus)}: all systems, percent", markdown(header, rows), *_notes(used, names)]
+    parts = [f"### {title(corpus)}: all systems, percent", *explained(markdown(header, rows)), *_notes(used, names)]
     for a, b in (("denn", "bert"), ("denn-tuned", "denn")):
         first, second = select(runs, recipe=a), select(runs, recipe=b)
         if common(first, second):
@@ -108,21 +109,12 @@ def main(results: Sequence[Result], corpus: str) -> Table:
 
 
 def _notes(runs: Sequence[Result], names: Mapping[str, str]) -> list[str]:
-    """Explain marks and rows without a number, and list what is special about single runs."""
-    notes = []
-    if any(dated(run.recipe, "", [run]) for run in runs):
-        notes.append(f"{OUTDATED}: run before the review of 18 November 2026; the system has changed since.")
-    if any(still_rises(run) for run in runs):
-        share = f"{100 * RISING:.0f} %"
-        notes.append(f"{UNCONVERGED}: validation micro-F1 rose by more than {share} in the last fifth of the steps.")
-    if any(RISING_A_LITTLE < rise(run) <= RISING for run in runs):
-        shares = f"{100 * RISING_A_LITTLE:.0f} to {100 * RISING:.0f} %"
-        notes.append(f"{STILL_RISING}: validation micro-F1 rose by {shares} in the last fifth of the steps.")
+    """List what is special about single runs."""
 
     def name(run: Result) -> str:
         return names[run.recipe] + f" (seed {run.seed})" * (len(select(runs, recipe=run.recipe)) > 1)
 
-    ended = [f"{name(run)} {reason}" for run in runs if (reason := _budget_ended(run))]
+    ended = [f"{name(run)} {reason}" for run in runs if (reason := budget_ended(run))]
     collapsed = [f"{name(run)} after step {step}" for run in runs if (step := collapse(run)) is not None]
     by_recipe = {recipe: select(runs, recipe=recipe) for recipe in dict.fromkeys(run.recipe for run in runs)}
     marginals = [
@@ -136,17 +128,7 @@ def _notes(runs: Sequence[Result], names: Mapping[str, str]) -> list[str]:
         "Systems that write a sequence are scored by the best one. By the probability of each label over all "
         "sequences and a tuned threshold": marginals,
     }
-    return [*notes, *(f"{what}: {'; '.join(those)}." for what, those in listed.items() if those)]
-
-
-def _budget_ended(run: Result) -> str | None:
-    """Return how far a run got before its time budget ended it; older results do not say so themselves."""
-    costs, planned = run.data["cost"], run.data["recipe"]["parameters"]
-    said: str | None = costs.get("stopped_early")
-    reached = costs.get("epochs")
-    if "stopped_early" in costs or not planned.get("time_budget") or reached is None:
-        return said
-    return f"after {reached:.1f} of {planned['epochs']} epochs" if reached < planned["epochs"] else None
+    return [f"{what}: {'; '.join(those)}." for what, those in listed.items() if those]
 
 
 def _claim(denn: Sequence[Result], bert: Sequence[Result], rows: Mapping[str, Printed]) -> str:
@@ -169,16 +151,14 @@ def ranking(results: Sequence[Result]) -> Table:
         runs = {recipe: some for recipe, some in runs.items() if some and not any(map(still_rises, some))}
         means = {recipe: fmean(run.f1(run.answer, HEADLINE)[0] for run in some) for recipe, some in runs.items()}
         for place, recipe in enumerate(sorted(means, key=means.__getitem__, reverse=True), 1):
-            scores = pair(*(answer_percent(runs[recipe], metric) for metric in METRICS))
+            scores = rising(pair(*(answer_percent(runs[recipe], metric) for metric in METRICS)), runs[recipe])
             cells[recipe][number] = dated(recipe, f"{place}: {scores}", runs[recipe])
             used += runs[recipe]
     rows = [[name, *cells[recipe]] for recipe, name in paper.SYSTEMS.items() if set(cells[recipe]) != {NOTHING}]
     header = ["system", *(title(corpus) for corpus in shown)]
-    note = (
-        f"Place by micro-F1: micro-F1 / macro-F1. {NOTHING}: no run, or not trained to convergence. "
-        f"{OUTDATED}: run before the review of 18 November 2026; the system has changed since."
-    )
-    return Table("\n\n".join(["### Systems by place on every corpus, percent", markdown(header, rows), note]), used)
+    note = f"Place by micro-F1: micro-F1 / macro-F1. {NOTHING}: no run, or not trained to convergence."
+    heading = "### Systems by place on every corpus, percent"
+    return Table("\n\n".join([heading, *explained(markdown(header, rows)), note]), used)
 
 
 def ablation(results: Sequence[Result]) -> Table:
@@ -281,12 +261,14 @@ def _variants(
                 against = [described(difference((runs, "final"), (denn, "final"), metric))[0] for metric in METRICS]
             in_paper = printed_f1(rows[recipe] if corpus == "aapd" else None)
             here = f1_percent(runs, "final")
+            here[0] = rising(here[0], runs)
             cells = [cell for pair in zip(in_paper, here, strict=True) for cell in pair]
             lines.append([name, *cells, *against, seeds(runs)])
             used += runs
         kinds = [f"{kind}, {where}" for kind in ("micro-F1", "macro-F1", "average") for where in ("paper", "here")]
         header = [what, *kinds, "micro-F1 against DENN", "macro-F1 against DENN", "seeds"]
-        texts += [f"**{title(corpus)}**", markdown(header, lines)]
+        shown = [run for recipe in names for run in select(results, corpus, recipe)]
+        texts += [f"**{title(corpus)}**", *explained(markdown(header, lines)), *_notes(shown, names)]
     texts.append(
         "Differences use the common seeds, with the 95 % interval of the pooled bootstrap. With one seed, the interval "
         "does not include the effect of the seed."

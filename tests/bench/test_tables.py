@@ -156,7 +156,7 @@ def test_a_system_that_still_learns_has_no_number():
     percent = f"{100 * rising.f1('final', 'tuned')[0]:.1f}"
     rising.data["history"][-1]["tuned_micro_f1"] = 0.62
     text = render("main-aapd", [rising])
-    assert rows(text)["BERT"][1] == f"{percent} ↑" and "rose by 1 to 4 %" in text
+    assert rows(text)["BERT"][1] == f"{percent} ↑" and "rose by more than 1 % in the last fifth" in text
     rising.data["history"][-1]["tuned_micro_f1"] = 0.603
     assert rows(render("main-aapd", [rising]))["BERT"][1] == percent
 
@@ -185,6 +185,10 @@ def test_a_run_that_collapsed_is_named():
     assert "collapsed" not in render("main-aapd", [bert])
     bert.data["history"].append({"step": 500, "score": 0.1})
     assert "Training collapsed, and the weights before it count: BERT after step 400." in render("main-aapd", [bert])
+    bert.data["history"] = [{"step": step, "score": score} for step, score in enumerate((0.7, 0.1, 0.6, 0.2, 0.1), 1)]
+    assert "BERT after step 3." in render("main-aapd", [bert])  # it had recovered once
+    bert.data["history"].append({"step": 6, "score": 0.65})
+    assert "collapsed" not in render("main-aapd", [bert])
 
 
 def test_a_run_that_ran_out_of_time_is_named():

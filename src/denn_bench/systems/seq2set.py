@@ -42,6 +42,7 @@ from denn_bench.systems.sequences import (
     Share,
     sequence_loss,
     target_sequences,
+    taught,
 )
 
 TAUGHT = "taught.safetensors"  # weights and facts of the finished first stage
@@ -113,12 +114,12 @@ class SetNetwork(SequenceNetwork):
         torch.clear_autocast_cache()  # casts of weights without gradients, which older versions of torch would reuse
         return self.reward(tokens, batch.labels)
 
-    def beams(self, ids: Tensor, layout: Layout, fusion: Tensor | None = None) -> Beams:
+    def beams(self, ids: Tensor, layout: Layout) -> Beams:
         """Search for the most likely sequences of the decoder that decides."""
         memory, state = self.read(ids, layout)
         return beam_search(
             *self.decoder(memory, state), len(memory.states), width=self.p.beam, limit=self.limit,
-            start=self.start_token, end=self.end, fusion=fusion, normalise=self.p.length_normalised,
+            start=self.start_token, end=self.end, normalise=self.p.length_normalised,
         )  # fmt: skip
 
 
@@ -259,16 +260,6 @@ class Seq2Set(Neural):
         return Stages(self.network, corpus, self.parameters)
 
 
-def taught(step: Step, state: State, targets: Tensor, start: int) -> Tensor:
-    """Return the (n,S,L+1) logits of a decoder with teacher forcing on (n,S) targets."""
-    last, found = torch.full_like(targets[:, 0], start), []
-    for place in range(targets.shape[1]):
-        logits, state = step(last, state)
-        found.append(logits)
-        last = targets[:, place].clamp(min=0)  # after the end, any label will do
-    return torch.stack(found, 1)
-
-
 def _second_stage(p: Any) -> Any:
     return replace(
         p, epochs=p.reinforced_epochs, learning_rate=p.reinforced_learning_rate, schedule=p.reinforced_schedule,
@@ -289,6 +280,7 @@ def _joined(first: Any, second: Any, better: bool) -> dict[str, object]:
         for entry in second["history"]
     ]
     sums = {name: round(first[name] + second[name], 3) for name in SUMMED}
+    sums["out_of_time"] = first["out_of_time"] or second["out_of_time"]
     best = steps + second["best_step"] if better else first["best_step"]
     collapses = [{**entry, "step": entry["step"] + steps} for entry in second["collapses"]]
     joined = {"collapses": first["collapses"] + collapses, "history": first["history"] + later}

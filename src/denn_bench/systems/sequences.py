@@ -16,7 +16,7 @@ from denn.training.bounds import Layers
 from denn.training.network import Batch, Network
 from denn.training.plan import Schedule
 from denn.types import Corpus
-from denn_bench.core.beam import Beams, State, beam_search, best_labels, label_marginals
+from denn_bench.core.beam import Beams, State, Step, beam_search, best_labels, label_marginals
 from denn_bench.encoders.recurrent import Recurrent
 from denn_bench.encoders.words import WordEncoder
 from denn_bench.systems.word_parameters import WordParameters
@@ -214,31 +214,36 @@ class SequenceNetwork(Network):
 
     def teach(self, targets: Tensor, memory: Memory, state: State) -> Tensor:
         """Return the (n,S,L+1) logits with teacher forcing on (n,S) targets."""
-        last, found = torch.full_like(targets[:, 0], self.start_token), []
-        for place in range(targets.shape[1]):
-            logits, state = self.step(last, state, memory)
-            found.append(logits)
-            last = targets[:, place].clamp(min=0)  # after the end, any label will do: no loss counts what follows
-        return torch.stack(found, 1)
+        return taught(lambda last, now: self.step(last, now, memory), state, targets, self.start_token)
 
     def loss(self, batch: Batch) -> Tensor:
         """Return the cross-entropy of the labels in their order, summed over steps, as the mean over texts."""
         targets = target_sequences(batch.labels, self.p.order)
         return sequence_loss(self.teach(targets, *self.read(batch.ids, batch.layout)), targets)
 
-    def beams(self, ids: Tensor, layout: Layout, fusion: Tensor | None = None) -> Beams:
+    def beams(self, ids: Tensor, layout: Layout) -> Beams:
         """Search for the most likely sequences of packed texts."""
         memory, state = self.read(ids, layout)
         most = min(self.p.max_labels or int(self.longest) + MARGIN, self.labels)
         return beam_search(
             lambda last, state: self.step(last, state, memory), state, len(memory.states), width=self.p.beam,
-            limit=most + 1, start=self.start_token, end=self.end, fusion=fusion, normalise=self.p.length_normalised,
+            limit=most + 1, start=self.start_token, end=self.end, normalise=self.p.length_normalised,
         )  # fmt: skip
 
     def infer(self, ids: Tensor, layout: Layout) -> dict[str, Tensor]:
         """Return each label's share of the beams' probability, and the labels of the best beam."""
         beams = self.beams(ids, layout)
         return {"final": label_marginals(beams, self.labels), "sequence": best_labels(beams, self.labels)}
+
+
+def taught(step: Step, state: State, targets: Tensor, start: int) -> Tensor:
+    """Return the (n,S,L+1) logits of a decoder with teacher forcing on (n,S) targets."""
+    last, found = torch.full_like(targets[:, 0], start), []
+    for place in range(targets.shape[1]):
+        logits, state = step(last, state)
+        found.append(logits)
+        last = targets[:, place].clamp(min=0)  # after the end, any label will do: no loss counts what follows
+    return torch.stack(found, 1)
 
 
 def target_sequences(labels: Tensor, order: Order = "frequent_first", steps: int | None = None) -> Tensor:
