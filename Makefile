@@ -42,7 +42,7 @@ help:  ## show this list
 		> /dev/null 2>&1 || echo "Chromium is missing and apt could not install it; the page tests will be skipped."
 	@touch $@
 
-demo: .venv/base  ## train on Debian packages, compare with an SVM, suggest tags (about 5 minutes)
+demo: .venv/base  ## train on Debian packages, compare with an SVM, suggest tags (about 4 minutes)
 	$(BIN)/denn demo --out demo
 
 docs: .venv/docs  ## build the documentation site in build/site; warnings are errors

@@ -126,6 +126,13 @@ def test_runners_do_not_import_denn():
         assert not imported & {"denn", "denn_bench"} or file.name == "denn_train.py", file
 
 
+def test_the_speed_is_that_of_the_usual_way_to_score(own_runner, tmp_path, data, tiny_corpus):
+    scores = "np.full((len(texts), len(job.labels)), 0.5, dtype=np.float32)"
+    body = f"return Trained(lambda texts: {scores}, 1, '', True, usual_score=lambda texts: time.sleep(0.5) or {scores})"
+    row = perform(own_runner(body), tiny_corpus, data, "x", CORES, tmp_path / "work")
+    assert row["failure"] is None and 0 < row["texts_per_second"] <= len(tiny_corpus.test) / 0.5
+
+
 @pytest.mark.parametrize(
     ("body", "said"),
     [

@@ -49,7 +49,7 @@ def test_the_model_itself_comes_first_and_alone(run, tiny_model, files):
     assert max(len(line.rstrip()) for line in ran.out.splitlines()) <= 80
     assert "\x1b" not in ran.out
     first, *lines = ran.out.splitlines()
-    assert first == f"DENN on 20 documents, at its tuned threshold {found['threshold']:.2f}:"
+    assert first == f"denn on 20 documents, at its tuned threshold {found['threshold']:.2f}:"
     shown = {words[0]: words[1] for line in lines if len(words := line.split()) > 1}
     metrics = {f"{mean}-{name}": f"{mean}_{name.lower()}" for mean in ("micro", "macro") for name in NAMES}
     metrics |= {"example-F1": "example_f1", "empty": "empty_predictions"}
@@ -73,7 +73,7 @@ def test_the_comparison_fits_80_columns_and_follows_the_model(run, tiny_model, f
     assert "add --compare" not in ran.out
     lines = [line.replace("λ (confidence)", "λ").split() for line in ran.out.splitlines()]
     names = [line[0] for line in lines if line[1:2] == ["0.5"]]
-    assert [name for name in names if name != "words"] == ["classifier", "neighbours", "average", "λ", "DENN"]
+    assert [name for name in names if name != "words"] == ["classifier", "neighbours", "average", "λ", "denn"]
     metrics = ["micro_precision", "micro_recall", "micro_f1", "macro_f1", "supported_macro_f1", "example_f1"]
     metrics += ["p_at_1", "p_at_3", "p_at_5", "empty_predictions"]
     tuned = [line[1:] for line in lines if line[:1] == ["tuned"] and len(line) == 1 + len(metrics)]

@@ -20,7 +20,7 @@ def test_a_page_for_a_file(run, tiny_model, files, tmp_path):
     scores = f"micro-F1 {100 * found['micro_f1']:.1f} %, macro-F1 {100 * found['macro_f1']:.1f} %"
     assert ran.out == f"{page}: {scores} on 20 texts\n"
     html = page.read_text(encoding="utf-8")
-    assert "<h1>DENN on test.jsonl</h1>" in html
+    assert "<h1>denn on test.jsonl</h1>" in html
     assert "The combination was fitted to the validation texts, so every point uses the model" in html
     assert "embedding texts: 20 documents" in ran.err
     assert list(tmp_path.iterdir()) == [page]
@@ -135,7 +135,7 @@ def test_a_known_corpus_brings_its_validation_part(run, tiny_model, known, tmp_p
     assert "The combination was fitted to the validation texts" in page.read_text(encoding="utf-8")
     assert run("report", tiny_model, "tiny", "--data-dir", known, "--part", "valid", "--out", page).code == 0
     html = page.read_text(encoding="utf-8")
-    assert "<h1>DENN on tiny, valid part</h1>" in html
+    assert "<h1>denn on tiny, valid part</h1>" in html
     assert "There are no validation texts" in html  # test documents are not used for tuning
 
 

@@ -2,6 +2,7 @@
 
 import json
 import random
+import re
 import shutil
 from pathlib import Path
 
@@ -120,7 +121,7 @@ def test_a_second_run_trains_anew_and_shows_everything_within_80_columns(
     report = json.loads((folder / "report.json").read_text())
     assert report["systems"] == json.loads(before)["systems"]
     assert max(map(len, lines[: next(i for i, line in enumerate(lines) if line.startswith("Done in"))])) <= 80
-    row = next(line for line in lines if line.strip().startswith("DENN "))
+    row = next(line for line in lines if re.match(r" *denn +\d", line))
     shown = [float(value) for value in row.split()[1:]]
     final = report["systems"]["final"]
     assert shown == [round(100 * final[metric], 1) for metric in demo.METRICS.values()]

@@ -161,7 +161,7 @@ def test_words_that_support_labels_stand_with_the_worst_errors(tiny_findings):
 
 def test_facts_at_the_top(page, tiny_encoder):
     facts = dict(zip(*([text for tag, text in page.texts if tag == kind] for kind in ("dt", "dd")), strict=True))
-    assert (facts["Method"], facts["Encoder"]) == ("DENN", tiny_encoder.name)
+    assert (facts["Method"], facts["Encoder"]) == ("denn", tiny_encoder.name)
     assert facts["Trained on"] == "tiny: 60 documents, 60 for validation"
     assert (facts["Labels"], facts["Datastore"]) == ("6", "60 documents")
     assert str(tiny_encoder.parent) not in "".join(text for _, text in page.texts)
@@ -208,9 +208,9 @@ def test_why_the_neighbours_decide_alone(lambda_findings, mean, reached, said):
 
 def test_lines_that_coincide_are_said_to(lambda_findings):
     found, card = lambda_findings
-    assert "The lines “DENN” and “neighbours” coincide." not in render(found, card, "t")
+    assert "The lines “denn” and “neighbours” coincide." not in render(found, card, "t")
     curves = {**found.curves, "neighbours": found.curves["final"]}
-    assert render(replace(found, curves=curves), card, "t").count("The lines “DENN” and “neighbours” coincide.") == 2
+    assert render(replace(found, curves=curves), card, "t").count("The lines “denn” and “neighbours” coincide.") == 2
 
 
 def test_a_page_that_cannot_be_written_leaves_nothing(tiny_model, tiny_corpus, tmp_path):
@@ -253,7 +253,7 @@ def test_what_users_write_is_no_markup(hostile, tmp_path):
     page = Page(html)
     assert len(page.all("script")) == 1
     assert len(page.all("b")) == 0
-    assert [text for tag, text in page.texts if tag == "h1"] == [f"DENN on {EVIL}.jsonl"]
+    assert [text for tag, text in page.texts if tag == "h1"] == [f"denn on {EVIL}.jsonl"]
     assert any(tag == "p" and text.startswith(EVIL) for tag, text in page.texts)
     assert any(tag == "h3" and text.endswith(f". {EVIL}?") for tag, text in page.texts)  # a lone surrogate
     assert [path.name for path in tmp_path.iterdir()] == ["page.html"]

@@ -169,7 +169,7 @@ def _write_test(path: Path, documents: Sequence[Document]) -> None:
 
 
 def compare(model: Model, corpus: Corpus) -> Comparison:
-    """Evaluate DENN, its parts and a support vector machine, trained on the same packages, on the test packages."""
+    """Evaluate the model, its parts and an SVM, trained on the same packages, on the test packages."""
     from denn.core.metrics import all_scores, frequency_bands
     from denn.evaluation import BAND_EDGES
     from denn.registry import METHODS, lookup
@@ -223,7 +223,7 @@ def _show_comparison(comparison: Comparison, names: Mapping[str, str], documents
     say(LEGEND)
     lead = {metric: 100 * lead_over_svm(comparison, metric) for metric in ("micro_f1", "macro_f1")}
     say(
-        f"DENN compared with the better of the two SVMs: micro-F1 {lead['micro_f1']:+.1f}, macro-F1 "
+        f"denn compared with the better of the two SVMs: micro-F1 {lead['micro_f1']:+.1f}, macro-F1 "
         f"{lead['macro_f1']:+.1f} points.\n\nTags by number of training packages:"
     )
     rows = [
@@ -232,12 +232,12 @@ def _show_comparison(comparison: Comparison, names: Mapping[str, str], documents
         for svm, denn in zip(comparison.bands["SVM tuned"], comparison.bands["final"], strict=True)
         if svm["labels"]
     ]
-    columns = [f"{metric} F1\n{system}" for metric in ("micro", "macro") for system in ("SVM", "DENN")]
+    columns = [f"{metric} F1\n{system}" for metric in ("micro", "macro") for system in ("SVM", "denn")]
     show.table(["training\npackages", "tags", "in the\ntest", *columns], rows)
 
 
 def lead_over_svm(comparison: Comparison, metric: str) -> float:
-    """Return the lead of DENN over the better of the two support vector machines."""
+    """Return the lead of the model over the better of the two support vector machines."""
     systems = comparison.systems
     return systems["final"][metric] - max(systems["SVM at 0"][metric], systems["SVM tuned"][metric])
 

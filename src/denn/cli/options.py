@@ -161,7 +161,7 @@ LabelColumns = Annotated[
     typer.Option(
         metavar="NAMES",
         help="Columns of 0 and 1, one per label, instead of --labels-column: a list such as 'sports,politics', a "
-        "prefix such as 'topic_*', or '*' for all but text and id.",
+        "prefix such as 'topic_*', or '*' for all except text, labels, id and rejected.",
     ),
 ]
 IdColumn = Annotated[str, typer.Option(help="Column with the ids.")]

@@ -113,11 +113,11 @@ def evaluation(found: Evaluation, card: Card, compare: bool = False) -> None:
 
     `compare` adds the scores of each witness and combination at each threshold.
     """
-    from denn.report.combination import combination_of, system_name
+    from denn.report.combination import combination_of
 
     say, headline = console().print, found.headline
     on = counted(found.documents, "document")
-    say(f"{system_name(card)} on {on}, at its tuned threshold {headline['threshold']:.2f}:")
+    say(f"{card.method} on {on}, at its tuned threshold {headline['threshold']:.2f}:")
     table(
         ["", "percent", ""],
         [[name, f"{100 * headline[metric]:.1f}", f"  {note}"] for name, (metric, note) in HEADLINE.items()],

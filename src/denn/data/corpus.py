@@ -222,7 +222,7 @@ def read_corpus(
     Each split is a path, a pandas or polars DataFrame, a Hugging Face Dataset, or a list of Documents, dicts or
     (text, labels) pairs; `train` may also map train, valid (or validation, dev) and test to such splits. If each label
     has a column of 0 and 1, name these with `label_columns`: a list, "sports,politics", `"topic_*"` for all names with
-    this prefix (the label is the rest of the name), or `"*"` for all columns except the text and the id.
+    this prefix (the label is the rest of the name), or `"*"` for all columns except text, labels, id and rejected.
 
     `vocabulary` gives labels names: a file, a mapping of ids to names, or the result of `read_vocabulary`. Labels may
     then be ids or names, and become ids.

@@ -138,23 +138,20 @@ class DennTraining(Training):
 
     def validate(self) -> dict[str, float]:
         """Score the validation split by the classifier at 0.5, and combined at the tuned threshold if that selects."""
-        if not len(self.valid_tokens):
-            return {}
-        p = self.parameters
+        scores = super().validate()
+        if not scores or self.parameters.select != "combined":
+            return scores
         embeddings = self.network.encode(self.valid_tokens)
+        stored = self.network.encode(self.train_tokens.first(SEARCHED))
         known = self.network.probabilities(embeddings).cpu()
-        scores = self.judge(known)
-        score = scores["micro_f1"]
-        if p.select == "combined":
-            stored = self.network.encode(self.train_tokens.first(SEARCHED))
-            score = micro_f1(self.combined(embeddings, known, stored), self.valid_labels)
-            scores["combined_micro_f1"] = score
-        return scores | {"score": score}
+        score = micro_f1(self.combined(embeddings, known, stored), self.valid_labels)
+        return scores | {"combined_micro_f1": score, "score": score}
 
     def validation_tokens(self) -> int:
         """Count the tokens that a validation reads, including training documents if neighbours are used."""
-        searched = self.train_tokens.first(SEARCHED) if self.parameters.select == "combined" else ()
-        return super().validation_tokens() + (len(searched.flat) if searched else 0)
+        if self.parameters.select != "combined":
+            return super().validation_tokens()
+        return 2 * super().validation_tokens() + len(self.train_tokens.first(SEARCHED).flat)
 
     def combined(self, embeddings: Tensor, known: Tensor, stored: Tensor) -> Tensor:
         """Combine the scores with neighbours among the first training documents, whose embeddings are `stored`."""

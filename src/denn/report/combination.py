@@ -79,14 +79,9 @@ def title(name: str) -> str:
     return TITLES.get(name, name)
 
 
-def system_name(card: Card) -> str:
-    """Return the display name of a model's method."""
-    return {"denn": "DENN"}.get(card.method, card.method)
-
-
 def system_names(systems: Iterable[str], card: Card) -> dict[str, str]:
     """Return the display names of the systems of an evaluation, in order: witnesses, combiners, final score."""
-    return {name: system_name(card) if name == "final" else title(name) for name in systems}
+    return {name: card.method if name == "final" else title(name) for name in systems}
 
 
 def listed(names: Iterable[str]) -> str:

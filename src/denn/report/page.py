@@ -15,7 +15,7 @@ from denn.evaluation import copies_sentence
 from denn.model import Model
 from denn.protocols import Progress
 from denn.report import evidence, sections
-from denn.report.combination import combination_of, listed, system_name, system_names, title
+from denn.report.combination import combination_of, listed, system_names, title
 from denn.report.gather import Findings, gather
 from denn.report.names import with_names
 from denn.types import Document, Stage
@@ -62,7 +62,7 @@ def warnings(found: Findings) -> list[str]:
 
 def render(found: Findings, card: Card, name: str) -> str:
     """Return the page."""
-    heading = f"{system_name(card)} on {name}"
+    heading = f"{card.method} on {name}"
     parts = _sections(found, card)
     contents = "".join(f'<li><a href="#{key}">{escape(part)}</a>' for key, (part, _) in parts.items())
     body = "".join(
@@ -126,7 +126,7 @@ def _facts(found: Findings, card: Card) -> str:
     encoder, trained, around = card.parameters.get("encoder"), card.corpus, found.neighbourhood
     combination, size = combination_of(card), counted(trained["train"], "document")
     facts: Mapping[str, str | None] = {
-        "Method": system_name(card),
+        "Method": card.method,
         "Witnesses": None if combination is None else listed(combination.witnesses),
         "Combination": None if combination is None else title(combination.chosen),
         "Encoder": None if encoder is None else Path(encoder).name,

@@ -65,6 +65,8 @@ class Trained:
     packages: Sequence[str] = ()  # whose versions to report
     own: Callable[[Matrix, Sequence[str]], npt.NDArray[np.bool_]] | None = None  # scores → the peer's own decisions
     facts: dict[str, Any] = field(default_factory=dict)  # steps, epochs, …
+    # As users score, where `score` skips work without effect. Its speed on a sample is reported.
+    usual_score: Callable[[Sequence[str]], Matrix] | None = None
 
 
 def read_job(data: Path, **options: Any) -> Job:

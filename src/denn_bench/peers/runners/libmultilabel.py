@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -94,14 +95,22 @@ def _bert(job: Job) -> Trained:
     trainer.save_checkpoint(str(job.folder / "last.ckpt"))
     network = model.network.to(device).eval()
 
-    def score(texts: Sequence[str]) -> Matrix:
+    def score(texts: Sequence[str], padded: bool = False) -> Matrix:
+        parts = []
         with torch.inference_mode():
-            batches = loader([Document(text, ()) for text in texts])
-            parts = [network({"text": batch["text"].to(device)})["logits"].sigmoid().cpu() for batch in batches]
+            for batch in loader([Document(text, ()) for text in texts]):
+                tokens = batch["text"] if padded else _unpadded(batch["text"], tokenizer.pad_token_id)
+                parts.append(network({"text": tokens.to(device)})["logits"].sigmoid().cpu())
         return np.asarray(torch.cat(parts).float().numpy())
 
     steps = int(trainer.global_step)
     return Trained(
         score, min(steps * BATCH, len(job.train)), "Lightning's Timer", bool(trainer.current_epoch >= EPOCHS),
         ["libmultilabel", "lightning", "transformers", "torch"], lambda scores, _: scores > 0.5, {"steps": steps},
+        partial(score, padded=True),
     )  # fmt: skip
+
+
+def _unpadded(tokens: Any, pad: int) -> Any:
+    """Return (texts, tokens) without the columns that are padding in every row; padding has no weight in attention."""
+    return tokens[:, : int((tokens != pad).sum(dim=1).max())]
