@@ -77,6 +77,38 @@ def test_the_head_starts_at_the_label_names(network, tiny_corpus):
     assert made.head(mean).allclose(torch.logit(shares), atol=1e-4)
 
 
+def test_long_texts_have_positions_between_the_known_ones(network):
+    before = network("none").encoder.model.embeddings.position_embeddings.weight
+    made = network("long")
+    first, places = made.encoder.first_position, made.encoder.model.embeddings.position_embeddings.weight
+    assert made.encoder.max_length == 16 and len(places) == first + 16 and places.requires_grad
+    assert torch.equal(places[:first], before[:first])
+    for place in range(16):
+        exact = place * (len(before) - first - 1) / 15
+        low, part = first + int(exact), exact - int(exact)
+        expected = before[low] if part < 1e-9 else torch.lerp(before[low], before[low + 1], part)
+        assert places[first + place].allclose(expected, atol=1e-5)
+    assert len(made.tokenize(["match goal team vote law tax bank stock match goal"]).flat) == 16
+
+
+@pytest.mark.parametrize("spread", [0.0, 3.0])
+@torch.no_grad()
+def test_each_label_attends_to_the_tokens(network, tiny_corpus, spread):
+    made = network("label-attention").eval()
+    torch.nn.init.normal_(made.queries, std=spread)
+    tokens = made.tokenize(["match goal", "law tax bank stock vote"])
+    ids, layout = tokens.pack(torch.arange(2))
+    logits, states = made(ids, layout), made.scale * made.encoder.states(ids, layout)
+    usual = made.classify(made.scaled_embeddings(ids, layout))
+    assert logits.allclose(usual, atol=1e-5) == (spread == 0)  # it starts as the mean of the tokens
+    for row, of_text in enumerate(states.split(list(layout.lengths))):
+        for label in range(len(tiny_corpus.labels)):
+            weights = [math.exp(float(made.queries[label] @ state) / made.encoder.width**0.5) for state in of_text]
+            votes = [float(made.head.weight[label] @ state) for state in of_text]
+            expected = sum(w * vote for w, vote in zip(weights, votes, strict=True)) / sum(weights)
+            assert float(logits[row, label]) == pytest.approx(expected + float(made.head.bias[label]), abs=1e-3)
+
+
 def test_every_idea_trains(tiny_corpus, tiny_encoder, tmp_path, monkeypatch):
     monkeypatch.setitem(registry.CORPORA.own, "tiny", f"{__name__}:load")
     monkeypatch.setattr(sys.modules[__name__], "load", lambda folder: tiny_corpus, raising=False)

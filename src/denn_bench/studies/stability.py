@@ -64,7 +64,7 @@ def train(
     parts = {part: getattr(corpus, part) for part in ("valid", "test")}
     tokens = {part: method.network.tokenize([d.text for d in documents]) for part, documents in parts.items()}
     embeddings = {part: method.network.encode(tokens[part]) for part in parts}
-    scores = {part: {"classifier": method.network.probabilities(embeddings[part]).cpu()} for part in parts}
+    scores = {part: {"classifier": method.network.score(tokens[part])["final"]} for part in parts}
     gold = {part: corpus.labels.matrix(documents) for part, documents in parts.items()}
     if neighbours or kept:
         stored, p = corpus.labels.matrix(corpus.train), method.parameters

@@ -15,17 +15,20 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
+from denn.encoders.layout import Layout
 from denn.encoders.tokens import Tokens
 from denn.encoders.transformer import TransformerEncoder
-from denn.methods.contrastive import DennNetwork
+from denn.methods.contrastive import DennNetwork, DennParameters
 from denn.methods.denn import DENN
 from denn.protocols import Progress
 from denn.types import Corpus
 from denn_bench.studies.stability import add_options, run
 
 CHARACTERS = 7  # per token; most texts have fewer
+STRETCH = 2  # how many times as long texts may be with the idea `long`
+PADDING = -1e4  # attention of a label to padding; finite, so that a pass without a text has gradients of 0
 
 
 class Zlpr(DennNetwork):
@@ -80,12 +83,43 @@ class BothEnds(DennNetwork):
         return found
 
 
+class Long(DennNetwork):
+    """Texts of twice the maximum length, with interpolated position embeddings."""
+
+    def __init__(self, encoder: TransformerEncoder, labels: int, parameters: DennParameters) -> None:
+        stretch(encoder, STRETCH * encoder.max_length)
+        super().__init__(encoder, labels, parameters)
+
+
+class LabelAttention(DennNetwork):
+    """Each label reads the tokens with its own attention, which starts as their mean (Mullenbach et al., 2018)."""
+
+    def __init__(self, encoder: TransformerEncoder, labels: int, parameters: DennParameters) -> None:
+        super().__init__(encoder, labels, parameters)
+        self.queries = nn.Parameter(torch.zeros(labels, encoder.width))
+
+    def forward(self, ids: Tensor, layout: Layout, seeds: Tensor | None = None) -> Tensor:
+        """Return the (n,L) logits Σ_t softmax_t(u_l · h_t / √d) (w_l · h_t) + b_l of packed texts."""
+        states = self.scale * self.encoder.states(ids, layout, seeds)  # (T,d)
+        count, width = len(layout.starts) - 1, states.shape[1]
+        slots = layout.document * layout.longest + layout.positions
+        padded = states.new_zeros(count * layout.longest, width).index_copy(0, slots, states)
+        padded = padded.view(count, layout.longest, width)
+        outside = torch.arange(layout.longest, device=ids.device) >= layout.sizes[:, None]
+        attention = (padded @ (self.queries / width**0.5).to(padded.dtype).T).float()
+        shares = attention.masked_fill(outside[..., None], PADDING).softmax(dim=1)  # (n,t,L)
+        values = F.dropout(padded, self.dropout, self.training) @ self.head.weight.to(padded.dtype).T
+        return (shares * values).sum(dim=1) + self.head.bias
+
+
 IDEAS: dict[str, type[DennNetwork]] = {
     "none": DennNetwork,
     "zlpr": Zlpr,
     "asymmetric": Asymmetric,
     "names": NameStart,
     "both-ends": BothEnds,
+    "long": Long,
+    "label-attention": LabelAttention,
 }
 
 
@@ -97,6 +131,18 @@ def method(idea: str) -> type[DENN]:
             return IDEAS[idea](encoder, labels, self.parameters)
 
     return WithIdea
+
+
+@torch.no_grad()
+def stretch(encoder: TransformerEncoder, tokens: int) -> None:
+    """Let an encoder read texts of up to this many tokens, with interpolated position embeddings."""
+    embeddings, first = encoder.model.embeddings, encoder.first_position or 0
+    places = embeddings.position_embeddings.weight
+    between = F.interpolate(places[first:].T[None], size=tokens, mode="linear", align_corners=True)[0].T
+    longer = torch.cat([places[:first], between]).contiguous()
+    embeddings.position_embeddings = nn.Embedding.from_pretrained(longer, freeze=False)
+    encoder.model.config.max_position_embeddings = len(longer)
+    encoder.max_length = tokens
 
 
 def zlpr(logits: Tensor, labels: Tensor) -> Tensor:
