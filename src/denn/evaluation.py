@@ -87,7 +87,7 @@ def tune(scores: Scores, documents: Sequence[Document], metric: str = "micro_f1"
     tuned = {}
     for name, values in systems_of(scores).items():
         overall = tune_global(values, gold, macro=metric == "macro_f1")
-        tuned[name] = Thresholds(overall=overall, per_label=tuple(tune_per_label(values, gold, overall).tolist()))
+        tuned[name] = Thresholds(overall=overall, per_label=tuple(tune_per_label(values, overall).tolist()))
     return tuned
 
 

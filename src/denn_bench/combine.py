@@ -9,13 +9,15 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from torch import Tensor
+
 from denn import bundle
 from denn.combiners.average import Average
 from denn.combiners.confidence import Confidence
 from denn.combiners.learnt import Learnt
 from denn.core.calibration import calibration_error, log_loss
 from denn.core.metrics import multilabel_scores
-from denn.core.thresholds import decide, tune_global
+from denn.core.thresholds import decide, tune_global, tune_per_label
 from denn.errors import DataError
 from denn.protocols import Combiner
 from denn_bench.machine import commit, machine
@@ -23,6 +25,7 @@ from denn_bench.witness_scores import PARTS, WitnessScores
 
 WORDS = "words"  # the witness that a folder words-CORPUS-SEED adds to the runs of a corpus
 PAPER = ("classifier", "neighbours")
+METRICS = ("micro_f1", "macro_f1")
 SYSTEMS = (*PAPER, WORDS, "average", "confidence", "learnt")  # columns of the table; other witnesses follow
 
 Run = Mapping[str, WitnessScores]  # by part
@@ -95,15 +98,19 @@ def compare(valid: WitnessScores, test: WitnessScores) -> dict[str, Any]:
     found = {}
     for name, (on_valid, on_test) in systems.items():
         threshold = tune_global(on_valid, valid.gold)
-        values = multilabel_scores(decide(on_test, threshold), test.gold)
         found[name] = {
             "threshold": threshold,
-            "micro_f1": round(values["micro_f1"], 5),
-            "macro_f1": round(values["macro_f1"], 5),
+            **_f1(on_test, threshold, test.gold),
             "calibration_error": round(calibration_error(on_test, test.gold), 5),
             "log_loss": round(log_loss(on_test, test.gold), 5),
+            "per_label": _f1(on_test, tune_per_label(on_valid, threshold), test.gold),
         }
     return {"systems": found, "learnt": learnt}
+
+
+def _f1(scores: Tensor, threshold: float | Tensor, gold: Tensor) -> dict[str, float]:
+    values = multilabel_scores(decide(scores, threshold), gold)
+    return {name: round(values[name], 5) for name in METRICS}
 
 
 def table(runs: Sequence[Mapping[str, Any]], by_seed: bool = False) -> str:
@@ -114,18 +121,26 @@ def table(runs: Sequence[Mapping[str, Any]], by_seed: bool = False) -> str:
         groups.setdefault(key, []).append(one)
     others = dict.fromkeys(name for one in runs for name in one["witnesses"] if name not in SYSTEMS)
     names = (*SYSTEMS, *others)
-    head = ["scores", "seed" if by_seed else "seeds", *names, "calibration error, average → learnt"]
+    complete = all("per_label" in one["systems"]["learnt"] for one in runs)  # not in files before 19 November 2026
+    head = ["scores", "seed" if by_seed else "seeds", *names, *["learnt, a threshold per label"] * complete]
+    head.append("calibration error, average → learnt")
     lines = ["| " + " | ".join(head) + " |", "|" + len(head) * "---|"]
     for members in groups.values():
-        mean = {
-            system: {
-                key: 100 * statistics.mean(one["systems"][system][key] for one in members)
-                for key in ("micro_f1", "macro_f1", "calibration_error")
-            }
-            for system in members[0]["systems"]
-        }
-        cells = [f"{mean[n]['micro_f1']:.2f} / {mean[n]['macro_f1']:.2f}" if n in mean else "" for n in names]
-        errors = f"{mean['average']['calibration_error']:.1f} → {mean['learnt']['calibration_error']:.1f}"
+        cells = [_mean_f1([one["systems"].get(name) for one in members]) for name in names]
+        if complete:
+            cells.append(_mean_f1([one["systems"]["learnt"]["per_label"] for one in members]))
+        errors = [
+            f"{100 * statistics.mean(one['systems'][name]['calibration_error'] for one in members):.1f}"
+            for name in ("average", "learnt")
+        ]
         count = members[0]["seed"] if by_seed else len(members)
-        lines.append("| " + " | ".join([members[0]["run"], str(count), *cells, errors]) + " |")
+        lines.append("| " + " | ".join([members[0]["run"], str(count), *cells, " → ".join(errors)]) + " |")
     return "\n".join(lines) + "\n"
+
+
+def _mean_f1(found: Sequence[Mapping[str, float] | None]) -> str:
+    """Render the means of micro-F1 and macro-F1, or nothing if a run lacks the system."""
+    known = [one for one in found if one is not None]
+    if len(known) < len(found):
+        return ""
+    return " / ".join(f"{100 * statistics.mean(one[metric] for one in known):.2f}" for metric in METRICS)

@@ -57,9 +57,14 @@ def test_runs_are_compared_without_and_with_words(tmp_path):
     rows = table(found["runs"]).splitlines()
     assert len(rows) == 4 and rows[2].startswith("| tiny-denn | 2 | ")
     mean = 50 * sum(found["runs"][place]["systems"]["learnt"]["micro_f1"] for place in (1, 3))
-    assert f"{mean:.2f} / " in rows[3].split(" | ")[-2]
+    assert f"{mean:.2f} / " in rows[3].split(" | ")[-3]
+    own = 50 * sum(found["runs"][place]["systems"]["learnt"]["per_label"]["macro_f1"] for place in (1, 3))
+    assert rows[3].split(" | ")[-2].endswith(f" / {own:.2f}")
     by_seed = [row.split(" | ")[1] for row in table(found["runs"], by_seed=True).splitlines() if " | " in row]
     assert by_seed == ["seed", "0", "0", "1", "1"]
+    for one in found["runs"]:  # as in older files
+        del one["systems"]["learnt"]["per_label"]
+    assert "per label" in rows[0] and "per label" not in table(found["runs"])
 
 
 def test_words_of_the_same_seed_come_before_those_of_seed_0(tmp_path):
@@ -83,7 +88,7 @@ def test_a_run_with_words_keeps_its_own(tmp_path):
 def test_another_witness_has_a_column_of_its_own(tmp_path):
     save(tmp_path, "tiny-denn", 0, ("classifier", "neighbours", "titles"))
     head, _, *rows = table(compare_all(tmp_path, str)["runs"]).splitlines()
-    assert head.split(" | ")[-2] == "titles" and [bool(row.split(" | ")[-2].strip()) for row in rows] == [False, True]
+    assert head.split(" | ")[-3] == "titles" and [bool(row.split(" | ")[-3].strip()) for row in rows] == [False, True]
 
 
 def test_files_that_do_not_belong_together_are_refused(tmp_path):

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.metrics import f1_score
 
-from denn.core.thresholds import GRID, decide, tune_global, tune_per_label
+from denn.core.thresholds import GRID, counts_at, decide, tune_global, tune_new_label, tune_per_label
 
 
 @st.composite
@@ -72,7 +72,7 @@ def test_tuning_and_deciding_agree_on_scores_that_equal_a_threshold(dtype):
         gold = torch.arange(len(GRID))[:, None] > position
         assert tune_global(scores, gold) == threshold
         assert torch.equal(decide(scores, threshold), gold)
-        assert torch.equal(decide(scores, tune_per_label(scores, gold, 0.5, shrinkage=0)), gold)
+        assert tune_new_label(scores[:, 0], gold[:, 0], 0.5, shrinkage=0) == threshold
 
 
 def test_equal_thresholds_give_the_one_nearest_a_half_then_the_lower():
@@ -90,23 +90,54 @@ def test_without_positives_the_global_threshold_is_a_half(shape):
 
 @settings(max_examples=15)
 @given(validation(), st.sampled_from([0.2, 0.5]), st.sampled_from([0.0, 1.0, 10.0]))
-def test_label_thresholds_are_the_best_of_the_grid_drawn_to_the_fallback(data, fallback, shrinkage):
+def test_a_new_labels_threshold_is_the_best_of_the_grid_drawn_to_the_fallback(data, fallback, shrinkage):
     scores, gold = data
-    expected = []
     for label in range(gold.shape[1]):
         own = best_of_grid(scores[:, [label]], gold[:, [label]], GRID)
         positives = int(gold[:, label].sum())
-        drawn = (positives * own + shrinkage * fallback) / (positives + shrinkage) if positives else fallback
-        expected.append(drawn)
-    thresholds = tune_per_label(scores, gold, fallback, shrinkage)
-    assert thresholds.dtype == scores.dtype
-    assert thresholds.tolist() == pytest.approx(expected, abs=1e-6)
+        expected = (positives * own + shrinkage * fallback) / (positives + shrinkage) if positives else fallback
+        found = tune_new_label(scores[:, label], gold[:, label], fallback, shrinkage)
+        assert found == pytest.approx(expected)
 
 
 def test_as_many_positives_as_the_shrinkage_weigh_half():
-    scores = torch.cat([torch.full((10, 1), 0.9), torch.full((10, 1), 0.8)])
-    gold = torch.arange(20)[:, None] < 10
-    assert tune_per_label(scores, gold, 0.4).item() == pytest.approx((0.8 + 0.4) / 2)
+    scores = torch.cat([torch.full((10,), 0.9), torch.full((10,), 0.8)])
+    assert tune_new_label(scores, torch.arange(20) < 10, 0.4) == pytest.approx((0.8 + 0.4) / 2)
+
+
+@settings(max_examples=15)
+@given(validation(), st.sampled_from([0.2, 0.5]), st.sampled_from([0.0, 0.5, 1.0]))
+def test_a_labels_threshold_is_half_of_its_best_expected_f1(data, overall, share):
+    scores, _ = data
+    expected = []
+    for label in scores.T.tolist():
+        f1 = [2 * sum(p for p in label if p > t) / max(sum(p > t for p in label) + sum(label), 1) for t in GRID]
+        expected.append((1 - share) * overall + share * max(max(f1) / 2, GRID[0]))
+    thresholds = tune_per_label(scores, overall, share)
+    assert thresholds.dtype == scores.dtype
+    assert thresholds.tolist() == pytest.approx(expected, abs=1e-5)
+
+
+def test_label_thresholds_have_the_best_macro_f1_of_calibrated_scores():
+    generator = torch.Generator().manual_seed(0)
+    scores = torch.rand(4000, 6, generator=generator) ** 3 * torch.tensor([1, 0.9, 0.7, 0.5, 0.3, 0.2])
+    gold = torch.rand(4000, 6, generator=generator) < scores
+    overall = tune_global(scores, gold)
+
+    def macro_f1(threshold):
+        return f1_score(gold.numpy(), decide(scores, threshold).numpy(), average="macro")
+
+    best = macro_f1(tune_per_label(scores, overall, 1.0))
+    assert best > macro_f1(tune_per_label(scores, overall)) > macro_f1(overall)
+    each = [max(f1_score(gold[:, i], scores[:, i] > t) for t in GRID) for i in range(6)]
+    assert best == pytest.approx(sum(each) / 6, abs=0.01)
+
+
+def test_counts_with_probabilities_are_expected_counts():
+    scores, grid = torch.tensor([[0.25, 0.9], [0.75, 0.1]]), (0.2, 0.5)
+    hits, predicted = counts_at(scores, scores, grid)
+    assert hits.allclose(torch.tensor([[1.0, 0.75], [0.9, 0.9]], dtype=torch.float64))
+    assert predicted.tolist() == [[2, 1], [1, 1]]
 
 
 @given(validation(), st.randoms(use_true_random=False))
@@ -114,12 +145,12 @@ def test_thresholds_ignore_the_order_of_documents_and_follow_that_of_labels(data
     documents, labels = (random.sample(range(size), size) for size in data[0].shape)
     moved = [matrix[documents][:, labels] for matrix in data]
     assert tune_global(*moved) == tune_global(*data)
-    assert torch.equal(tune_per_label(*moved, 0.3), tune_per_label(*data, 0.3)[labels])
+    assert tune_per_label(moved[0], 0.3).allclose(tune_per_label(data[0], 0.3)[labels])
 
 
 @pytest.mark.parametrize("shape", [(0, 3), (3, 0)])
 def test_no_documents_or_no_labels_fall_back(shape):
-    thresholds = tune_per_label(torch.zeros(shape), torch.zeros(shape, dtype=torch.bool), 0.25)
+    thresholds = tune_per_label(torch.zeros(shape), 0.25)
     assert thresholds.tolist() == [0.25] * shape[1]
     assert decide(torch.zeros(shape), thresholds, min_labels=2).tolist() == [[]] * shape[0]
 

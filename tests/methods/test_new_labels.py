@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from denn.config import make_recipe
-from denn.core.thresholds import GRID, tune_per_label
+from denn.core.thresholds import GRID, tune_new_label
 from denn.errors import StoreError
 from denn.methods.denn import DENN
 from denn.methods.new_labels import CLOSE, FAR, POSITIVES, NewLabels
@@ -99,7 +99,7 @@ def test_documents_are_judged_without_themselves_by_the_methods_own_vote(method,
     votes, gold = judged_in_loops(method, "new")
     assert float(votes[gold].min()) < float(votes[~gold].max())  # they overlap: the threshold is a compromise
     fallbacks = {"final": FALLBACK, "neighbours": 0.9}
-    expected = {score: float(tune_per_label(votes, gold, cut)) for score, cut in fallbacks.items()}
+    expected = {score: tune_new_label(votes[:, 0], gold[:, 0], cut) for score, cut in fallbacks.items()}
     assert found(method, fallbacks=fallbacks) == pytest.approx(expected)
     assert expected["final"] != pytest.approx(FALLBACK, abs=0.01)
 

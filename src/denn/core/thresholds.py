@@ -22,17 +22,30 @@ def tune_global(scores: Tensor, gold: Tensor, grid: Sequence[float] | None = Non
     return grid[int(_highest(_f1(hits.sum(0), predicted.sum(0), support.sum()), grid))]
 
 
-def tune_per_label(scores: Tensor, gold: Tensor, fallback: float, shrinkage: float = 10.0) -> Tensor:
-    """Return (L,) thresholds, each label's F1-best one shrunk towards the fallback; without positives, the fallback.
+def tune_per_label(scores: Tensor, overall: float, share: float = 0.5) -> Tensor:
+    """Return (L,) thresholds between the overall one and each label's own, at this share of the way.
+
+    With (n,L) scores as probabilities p, a label's own threshold is half of its best expected F1, max_t 2 Σ_{p>t} p /
+    (Σ_{p>t} 1 + Σ p), because no threshold has a better one (Lipton et al., 2014). The gold labels are not needed, so
+    a rare label's threshold does not depend on the few documents that happen to have it.
+    """
+    if not len(scores):
+        return scores.new_full(scores.shape[1:], overall)
+    own = _f1(*counts_at(scores, scores, GRID), scores.sum(0)[:, None]).amax(1) / 2
+    return torch.lerp(torch.full_like(own, overall), own.clamp(min=GRID[0]), share).to(scores.dtype)
+
+
+def tune_new_label(scores: Tensor, gold: Tensor, fallback: float, shrinkage: float = 10.0) -> float:
+    """Return the F1-best threshold on the (n,) scores of one label, shrunk towards the fallback.
 
     t = (s · t_label + c · fallback) / (s + c) with s the label's positives and c the shrinkage: the number of positives
     at which its own threshold and the fallback have the same weight.
     """
-    support = gold.sum(0)
-    best = _highest(_f1(*counts_at(scores, gold, GRID), support[:, None]), GRID)
-    own = torch.tensor(GRID, dtype=torch.float64, device=scores.device)[best]
-    trust = torch.where(support > 0, support / (support.double() + shrinkage), 0.0)
-    return torch.lerp(torch.full_like(own, fallback), own, trust).to(scores.dtype)
+    positives = int(gold.sum())
+    if not positives:
+        return fallback
+    own = tune_global(scores[:, None], gold[:, None])
+    return own + (fallback - own) * shrinkage / (positives + shrinkage)
 
 
 def decide(scores: Tensor, threshold: float | Tensor, min_labels: int = 0) -> Tensor:
@@ -51,18 +64,21 @@ def decide(scores: Tensor, threshold: float | Tensor, min_labels: int = 0) -> Te
 
 
 def counts_at(scores: Tensor, gold: Tensor, grid: Sequence[float]) -> tuple[Tensor, Tensor]:
-    """Return (L,G) true positives and (L,G) predictions of every label at every threshold of the ascending grid."""
+    """Return (L,G) true positives and (L,G) predictions of every label at every threshold of the ascending grid.
+
+    With probabilities instead of bool gold labels, the true positives are the expected ones.
+    """
     width, cells = scores.shape[1], len(grid) + 1
     levels = torch.tensor(grid, dtype=scores.dtype, device=scores.device)
     rows, columns = (scores > levels[0]).nonzero(as_tuple=True)  # most scores exceed no threshold
     exceeded = torch.bucketize(scores[rows, columns], levels)  # how many thresholds
     cell = columns * cells + exceeded  # one histogram for each label
 
-    def exceeding(members: Tensor) -> Tensor:
-        histogram = members.bincount(minlength=width * cells).view(width, cells)
+    def exceeding(weights: Tensor | None) -> Tensor:
+        histogram = cell.bincount(weights, minlength=width * cells).view(width, cells)
         return histogram.flip(1).cumsum(1).flip(1)[:, 1:]
 
-    return exceeding(cell[gold[rows, columns]]), exceeding(cell)
+    return exceeding(gold[rows, columns].double()), exceeding(None)
 
 
 def _f1(hits: Tensor, predicted: Tensor, support: Tensor) -> Tensor:

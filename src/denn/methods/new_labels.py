@@ -10,7 +10,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from denn.core.thresholds import GRID, tune_per_label
+from denn.core.thresholds import GRID, tune_new_label
 from denn.errors import StoreError
 from denn.methods.backlog import Backlog
 from denn.prediction_types import Neighbours
@@ -165,8 +165,8 @@ class NewLabels:
         if not (votes[0] > GRID[0]).any():  # no document finds another one, so there is nothing to learn from
             return self.fallbacks
         every = torch.cat([_for_all(some, len(ids)) for some, (ids, _) in zip(votes, groups, strict=True)])
-        gold = torch.arange(len(every))[:, None] < len(carriers)
-        return {score: float(tune_per_label(every, gold, fallback)) for score, fallback in self.fallbacks.items()}
+        gold = torch.arange(len(every)) < len(carriers)
+        return {score: tune_new_label(every[:, 0], gold, fallback) for score, fallback in self.fallbacks.items()}
 
     def _votes(self, found: Neighbours, column: int) -> Tensor:
         """Return the (n,1) votes for one label, without those for all the others."""
