@@ -321,6 +321,7 @@ def test_damaged_labels_are_refused(copy, content):
         {"per_label": [0.5] * 7},
         {"per_label": [float("inf")] * 6},
         {"per_label": None},
+        {"decides": "both"},
     ],
 )
 def test_damaged_thresholds_are_refused(copy, change):

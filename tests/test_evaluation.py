@@ -52,6 +52,29 @@ def test_every_part_at_every_threshold():
     assert systems["part"]["tuned"]["micro_f1"] == pytest.approx(2 * 1 / (3 + 5))
 
 
+def test_the_headline_is_the_models_own_decision():
+    own = THRESHOLDS["final"].model_copy(update={"decides": "per_label"})
+    found = evaluate(SCORES, DOCUMENTS, {**THRESHOLDS, "final": own}, COUNTS)
+    assert found.headline == found.systems["final"]["per_label"] != found.systems["final"]["tuned"]
+    assert found.table.true_positives.tolist() == [1, 1, 1]
+    assert own.sentence == "at a tuned threshold for each label"
+    usual = evaluate(SCORES, DOCUMENTS, THRESHOLDS, COUNTS)
+    assert usual.headline == usual.systems["final"]["tuned"] and usual.systems == found.systems
+    assert THRESHOLDS["final"].sentence == "at the tuned threshold 0.35"
+    for report, decides in ((found.as_dict(), "per_label"), (usual.as_dict(), "tuned")):
+        assert (report["threshold"], report["decides"]) == (0.35, decides)
+
+
+@pytest.mark.parametrize(("metric", "decides"), [("micro_f1", "tuned"), ("macro_f1", "per_label")])
+def test_a_threshold_per_label_decides_for_macro_f1(metric, decides):
+    found = tune(SCORES, DOCUMENTS, metric)["final"]
+    other = tune(SCORES, DOCUMENTS, "micro_f1")["final"]
+    assert found.decides == decides and found.overall == other.overall
+    for own, halfway in zip(found.per_label, other.per_label, strict=True):
+        share = 1.5 if decides == "per_label" else 1.0  # three quarters of the way, or half of it
+        assert own - found.overall == pytest.approx(share * (halfway - found.overall), abs=1e-6)
+
+
 def test_fixed_thresholds_can_be_chosen_and_rank_alike():
     kinds = evaluate(SCORES, DOCUMENTS, THRESHOLDS, COUNTS, fixed=(0.15, 0.65)).systems["final"]
     assert list(kinds) == ["0.15", "0.65", "tuned", "per_label"]

@@ -182,6 +182,18 @@ def test_a_threshold_of_ones_own(model, texts):
             model.predict(texts, threshold=wrong)
 
 
+def test_a_model_can_decide_with_a_threshold_per_label(model, texts, monkeypatch):
+    expected = [prediction.labels for prediction in model.predict(texts, per_label=True)]
+    tuned = model.card.thresholds["final"]
+    assert model.label_thresholds(model.labels.names) == [tuned.overall] * len(tuned.per_label)
+    own = tuned.model_copy(update={"decides": "per_label"})
+    card = model.card.model_copy(update={"thresholds": {**model.card.thresholds, "final": own}})
+    monkeypatch.setattr(model, "card", card)
+    assert [prediction.labels for prediction in model.predict(texts)] == expected
+    assert model.label_thresholds(model.labels.names) == pytest.approx(tuned.per_label)
+    assert [prediction.labels for prediction in model.predict(texts, threshold=1.0)] == [()] * len(texts)
+
+
 def test_thresholds_per_label(model, texts):
     tuned = model.card.thresholds["final"]
     assert len(set(tuned.per_label)) > 1

@@ -18,8 +18,16 @@ class Thresholds(BaseModel):
 
     model_config = ConfigDict(frozen=True)
 
-    overall: Share = 0.5
+    overall: Share = 0.5  # the best one for micro-F1
     per_label: tuple[Share, ...]  # one for each label of labels.txt
+    decides: Literal["tuned", "per_label"] = "tuned"  # tuned: the overall one
+
+    @property
+    def sentence(self) -> str:
+        """How labels are decided, as the end of a sentence about scores."""
+        if self.decides == "tuned":
+            return f"at the tuned threshold {self.overall:.2f}"
+        return "at a tuned threshold for each label"
 
 
 class Trained(BaseModel):

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from denn.bundle_card import Thresholds
 from denn.core.metrics import LabelTable, all_scores, frequency_bands, label_table, ranking_scores
-from denn.core.thresholds import decide, tune_global, tune_per_label
+from denn.core.thresholds import FOR_MACRO_F1, HALFWAY, decide, tune_global, tune_per_label
 from denn.datastore import Datastore
 from denn.errors import BundleError
 from denn.prediction_types import UNFAMILIAR, Scores
@@ -30,8 +30,9 @@ class Evaluation:
     documents: int
     unknown_labels: int  # labels of the documents that the model does not know; each counts as missed
     systems: Mapping[str, Mapping[str, Mapping[str, float]]]  # part → threshold → metric → value
-    bands: Sequence[Mapping[str, Any]]  # by label frequency, for the final score at the tuned threshold
-    table: LabelTable  # per label, for the same scores
+    thresholds: Thresholds  # of the final score
+    bands: Sequence[Mapping[str, Any]]  # by label frequency, for the model's own decisions
+    table: LabelTable  # per label, for the same decisions
     confidence: float | None  # mean λ
     unfamiliar: float | None = None  # share of the documents that are unfamiliar; None if it was not measured
 
@@ -41,8 +42,8 @@ class Evaluation:
 
     @property
     def headline(self) -> Mapping[str, float]:
-        """The final score at the one threshold tuned on validation."""
-        return self.systems["final"]["tuned"]
+        """The metrics of the model's own decisions: by the final score, at the threshold or thresholds that decide."""
+        return self.systems["final"][self.thresholds.decides]
 
     @property
     def familiarity_sentence(self) -> str:
@@ -58,6 +59,8 @@ class Evaluation:
         rows = zip(*(column.tolist() for column in vars(self.table).values()), strict=True)
         keys = ("label", *vars(self.table))
         return {
+            "threshold": self.thresholds.overall,
+            "decides": self.thresholds.decides,
             **self.headline,
             "documents": self.documents,
             "labels": len(self.names),
@@ -83,11 +86,14 @@ def nothing_known_sentence(documents: Sequence[Document], known: Sequence[str]) 
 
 def tune(scores: Scores, documents: Sequence[Document], metric: str = "micro_f1") -> dict[str, Thresholds]:
     """Tune the thresholds of the final score and of each part on labelled documents, for this metric."""
-    gold = LabelSpace(scores.names).matrix(documents)
+    gold, for_rare = LabelSpace(scores.names).matrix(documents), metric == "macro_f1"
     tuned = {}
     for name, values in systems_of(scores).items():
-        overall = tune_global(values, gold, macro=metric == "macro_f1")
-        tuned[name] = Thresholds(overall=overall, per_label=tuple(tune_per_label(values, overall).tolist()))
+        overall = tune_global(values, gold)
+        own = tune_per_label(values, overall, FOR_MACRO_F1 if for_rare else HALFWAY)
+        tuned[name] = Thresholds(
+            overall=overall, per_label=tuple(own.tolist()), decides="per_label" if for_rare else "tuned"
+        )
     return tuned
 
 
@@ -99,11 +105,12 @@ def untuned(systems: Iterable[str], labels: int) -> dict[str, Thresholds]:
 def decision_thresholds(
     thresholds: Thresholds, labels: int, later: Tensor | None = None, per_label: bool = False
 ) -> float | Tensor:
-    """Return the overall or per-label decision thresholds, with separate ones for labels added after training.
+    """Return the decision thresholds: as they decide, or with `per_label` one per label.
 
-    The result is one number if all labels share it, otherwise (L,). `later` holds the thresholds of the labels added
-    after training; None gives them the overall one.
+    Labels added after training have separate ones: `later`, or if it is None, the overall one. The result is one number
+    if all labels share it, otherwise (L,).
     """
+    per_label = per_label or thresholds.decides == "per_label"
     if not per_label and (later is None or not len(later)):
         return thresholds.overall
     found = torch.full((labels,), thresholds.overall)
@@ -138,7 +145,8 @@ def evaluate(
     for name, values in systems_of(scores).items():
         own = (later or {}).get(name)
         numbers = {**{str(threshold): threshold for threshold in fixed}, "tuned": thresholds[name].overall}
-        chosen: dict[str, float | Tensor] = {**numbers, "tuned": decision_thresholds(thresholds[name], len(known), own)}
+        overall = thresholds[name].model_copy(update={"decides": "tuned"})
+        chosen: dict[str, float | Tensor] = {**numbers, "tuned": decision_thresholds(overall, len(known), own)}
         chosen["per_label"] = decision_thresholds(thresholds[name], len(known), own, per_label=True)
         systems[name] = {}
         ranking = ranking_scores(_widen(values, len(unknown)), gold)
@@ -147,13 +155,15 @@ def evaluate(
             systems[name][kind] = all_scores(predicted, gold) | ranking
             if kind in numbers:  # for the labels that the model was trained on
                 systems[name][kind]["threshold"] = numbers[kind]
-            if (name, kind) == ("final", "tuned"):
+            if (name, kind) == ("final", thresholds[name].decides):
                 final = predicted
     counts = torch.tensor([train_counts.get(name, 0) for name in space.names])
     bands = [asdict(band) for band in frequency_bands(counts, final, gold, BAND_EDGES)]
     confidence = None if scores.confidence is None else float(scores.confidence.mean())
     table, unfamiliar = label_table(final, gold), share_unfamiliar(scores)
-    return Evaluation(space.names, len(documents), len(unknown), systems, bands, table, confidence, unfamiliar)
+    return Evaluation(
+        space.names, len(documents), len(unknown), systems, thresholds["final"], bands, table, confidence, unfamiliar
+    )
 
 
 def stored_copies(documents: Sequence[Document], scores: Scores, store: Datastore) -> int:

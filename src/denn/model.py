@@ -200,10 +200,12 @@ class Model:
         return dict(zip(self.labels.names, self.card.corpus["label_counts"], strict=True))
 
     def label_thresholds(self, labels: Sequence[str]) -> list[float]:
-        """Return the decision thresholds of labels: the tuned one, or their own if they were added after training."""
-        tuned = self.card.thresholds["final"].overall
-        later = self._new.of([label for label in labels if label not in self.labels])
-        return [tuned if label in self.labels else later[label] for label in labels]
+        """Return the thresholds that decide labels; those added after training have estimated ones of their own."""
+        known = decision_thresholds(self.card.thresholds["final"], len(self.labels))
+        tuned = [known] * len(self.labels) if isinstance(known, float) else known.tolist()
+        thresholds = dict(zip(self.labels.names, tuned, strict=True))
+        thresholds |= self._new.of([label for label in labels if label not in thresholds])
+        return [thresholds[label] for label in labels]
 
     def evaluate(
         self, documents: object, *, stored: bool = False, min_labels: int = 0, scores: Scores | None = None

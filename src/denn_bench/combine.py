@@ -17,7 +17,7 @@ from denn.combiners.confidence import Confidence
 from denn.combiners.learnt import Learnt
 from denn.core.calibration import calibration_error, log_loss
 from denn.core.metrics import multilabel_scores
-from denn.core.thresholds import decide, tune_global, tune_per_label
+from denn.core.thresholds import FOR_MACRO_F1, HALFWAY, decide, tune_global, tune_per_label
 from denn.errors import DataError
 from denn.protocols import Combiner
 from denn_bench.machine import commit, machine
@@ -26,6 +26,7 @@ from denn_bench.witness_scores import PARTS, WitnessScores
 WORDS = "words"  # the witness that a folder words-CORPUS-SEED adds to the runs of a corpus
 PAPER = ("classifier", "neighbours")
 METRICS = ("micro_f1", "macro_f1")
+PER_LABEL = {"a threshold per label": HALFWAY, "a threshold per label, for macro-F1": FOR_MACRO_F1}
 SYSTEMS = (*PAPER, WORDS, "average", "confidence", "learnt")  # columns of the table; other witnesses follow
 
 Run = Mapping[str, WitnessScores]  # by part
@@ -103,7 +104,10 @@ def compare(valid: WitnessScores, test: WitnessScores) -> dict[str, Any]:
             **_f1(on_test, threshold, test.gold),
             "calibration_error": round(calibration_error(on_test, test.gold), 5),
             "log_loss": round(log_loss(on_test, test.gold), 5),
-            "per_label": _f1(on_test, tune_per_label(on_valid, threshold), test.gold),
+            "per_label": {
+                kind: _f1(on_test, tune_per_label(on_valid, threshold, share), test.gold)
+                for kind, share in PER_LABEL.items()
+            },
         }
     return {"systems": found, "learnt": learnt}
 
@@ -122,13 +126,13 @@ def table(runs: Sequence[Mapping[str, Any]], by_seed: bool = False) -> str:
     others = dict.fromkeys(name for one in runs for name in one["witnesses"] if name not in SYSTEMS)
     names = (*SYSTEMS, *others)
     complete = all("per_label" in one["systems"]["learnt"] for one in runs)  # not in files before 19 November 2026
-    head = ["scores", "seed" if by_seed else "seeds", *names, *["learnt, a threshold per label"] * complete]
+    kinds = PER_LABEL if complete else ()
+    head = ["scores", "seed" if by_seed else "seeds", *names, *(f"learnt, {kind}" for kind in kinds)]
     head.append("calibration error, average → learnt")
     lines = ["| " + " | ".join(head) + " |", "|" + len(head) * "---|"]
     for members in groups.values():
         cells = [_mean_f1([one["systems"].get(name) for one in members]) for name in names]
-        if complete:
-            cells.append(_mean_f1([one["systems"]["learnt"]["per_label"] for one in members]))
+        cells += [_mean_f1([one["systems"]["learnt"]["per_label"][kind] for one in members]) for kind in kinds]
         errors = [
             f"{100 * statistics.mean(one['systems'][name]['calibration_error'] for one in members):.1f}"
             for name in ("average", "learnt")

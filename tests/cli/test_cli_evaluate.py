@@ -49,7 +49,7 @@ def test_the_model_itself_comes_first_and_alone(run, tiny_model, files):
     assert max(len(line.rstrip()) for line in ran.out.splitlines()) <= 80
     assert "\x1b" not in ran.out
     first, *lines = ran.out.splitlines()
-    assert first == f"denn on 20 documents, at its tuned threshold {found['threshold']:.2f}:"
+    assert first == f"denn on 20 documents, at the tuned threshold {found['threshold']:.2f}:"
     shown = {words[0]: words[1] for line in lines if len(words := line.split()) > 1}
     metrics = {f"{mean}-{name}": f"{mean}_{name.lower()}" for mean in ("micro", "macro") for name in NAMES}
     metrics |= {"example-F1": "example_f1", "empty": "empty_predictions"}

@@ -51,15 +51,6 @@ def test_no_threshold_of_the_grid_has_a_better_micro_f1():
     assert f1[tune_global(scores, gold)] == max(f1.values())
 
 
-def test_no_threshold_of_the_grid_has_a_better_macro_f1():
-    generator = torch.Generator().manual_seed(0)
-    scores = torch.rand(200, 5, generator=generator)
-    gold = torch.rand(200, 5, generator=generator) < scores ** torch.tensor([1, 2, 4, 8, 64])
-    f1 = {t: f1_score(gold.numpy(), decide(scores, t).numpy(), average="macro", zero_division=0) for t in GRID}
-    assert f1[tune_global(scores, gold, macro=True)] == max(f1.values())
-    assert tune_global(scores, gold, macro=True) != tune_global(scores, gold)
-
-
 @given(validation(), st.lists(st.floats(0, 1, width=32), min_size=1, max_size=6))
 def test_global_threshold_is_the_best_of_any_grid(data, grid):
     assert tune_global(*data, grid) == best_of_grid(*data, grid)

@@ -121,8 +121,8 @@ Combination = Annotated[
 Optimise = Annotated[
     Literal["micro_f1", "macro_f1", "precision_at_k"] | None,
     typer.Option(
-        help="Metric to optimise when choosing the combination and the thresholds; precision_at_k is the precision of "
-        "the 5 best labels.  [default: micro_f1]"
+        help="Metric to optimise when choosing the combination and the thresholds; macro_f1 decides with a threshold "
+        "for each label; precision_at_k is the precision of the 5 best labels.  [default: micro_f1]"
     ),
 ]
 Precision = Annotated[

@@ -117,7 +117,7 @@ def evaluation(found: Evaluation, card: Card, compare: bool = False) -> None:
 
     say, headline = console().print, found.headline
     on = counted(found.documents, "document")
-    say(f"{card.method} on {on}, at its tuned threshold {headline['threshold']:.2f}:")
+    say(f"{card.method} on {on}, {found.thresholds.sentence}:")
     table(
         ["", "percent", ""],
         [[name, f"{100 * headline[metric]:.1f}", f"  {note}"] for name, (metric, note) in HEADLINE.items()],

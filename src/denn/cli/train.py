@@ -202,7 +202,7 @@ def summary(out: Path, model: Model) -> list[str]:
     if metrics:
         lines.append(
             f"On {counted(card.corpus['valid'], 'validation document')}: micro-F1 {100 * metrics['micro_f1']:.1f}, "
-            f"macro-F1 {100 * metrics['macro_f1']:.1f}, at the tuned threshold {card.thresholds['final'].overall:.2f}."
+            f"macro-F1 {100 * metrics['macro_f1']:.1f}, {card.thresholds['final'].sentence}."
         )
     if combination := combination_of(card):
         lines.append(combination.sentence)

@@ -7,7 +7,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from denn.core.thresholds import decide, tune_global
+from denn.core.thresholds import FOR_MACRO_F1, decide, tune_global, tune_per_label
 
 Optimise = Literal["micro_f1", "macro_f1", "precision_at_k"]
 
@@ -23,11 +23,13 @@ def folds_of(documents: int, seed: int, folds: int = FOLDS) -> Tensor:
 
 
 def decide_by_fold(scores: Tensor, gold: Tensor, fold: Tensor, optimise: str) -> Tensor:
-    """Decide on (n,L) scores of each fold at the best threshold for the other folds: (n,L) bool."""
+    """Decide on (n,L) scores of each fold at the best thresholds for the other folds: (n,L) bool."""
     predicted = torch.empty_like(gold)
     for number in sorted(set(fold.tolist())):
         unseen = fold == number
-        threshold = tune_global(scores[~unseen], gold[~unseen], macro=optimise == "macro_f1")
+        threshold: float | Tensor = tune_global(scores[~unseen], gold[~unseen])
+        if optimise == "macro_f1":
+            threshold = tune_per_label(scores[~unseen], float(threshold), FOR_MACRO_F1)
         predicted[unseen] = decide(scores[unseen], threshold)
     return predicted
 

@@ -116,7 +116,7 @@ def _summary(found: Findings) -> str:
     headline = found.evaluation.headline
     lead = (
         f'<p class="lead">Micro-F1 {100 * headline["micro_f1"]:.1f} %, macro-F1 {100 * headline["macro_f1"]:.1f} % on '
-        f"{counted(found.evaluation.documents, 'text')}, at the tuned threshold {headline['threshold']:.2f}.</p>"
+        f"{counted(found.evaluation.documents, 'text')}, {found.evaluation.thresholds.sentence}.</p>"
     )
     return lead + "".join(f'<p class="warning">{escape(sentence)}</p>' for sentence in warnings(found))
 

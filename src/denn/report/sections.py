@@ -75,7 +75,7 @@ def combination(found: Combination) -> str:
 
 def thresholds(found: Findings, names: Mapping[str, str]) -> str:
     """Show scores at other thresholds."""
-    tuned = found.evaluation.headline["threshold"]
+    tuned = found.evaluation.thresholds.overall
     x, y = fixed("threshold", 0, 1), fixed("percent", 0, 100)
     kinds = {"micro-F1": "micro_f1", "macro-F1": "macro_f1", "micro precision": "micro_precision"}
     kinds["micro recall"] = "micro_recall"
@@ -131,7 +131,7 @@ def bands(found: Findings) -> str:
     metrics = {"micro-F1": "micro_f1", "macro-F1": "macro_f1"}
     chart = bar(
         "F1 by label frequency",
-        "Labels grouped by number of training documents, at the tuned threshold; macro-F1 over labels that occur here.",
+        "Labels grouped by number of training documents, as the model decides; macro-F1 over labels that occur here.",
         names,
         [(name, [100 * band[metric] for band in groups]) for name, metric in metrics.items()],
         "training documents per label",
@@ -169,7 +169,7 @@ def labels(found: Findings) -> str:
     )
     headers = ["Label", "Training", "Here", "Predicted", "Correct", "P, %", "R, %", "F1, %"]
     caption = (
-        "Each label at the tuned threshold: number of training documents, of texts here with the label, of predictions "
+        "Each label as the model decides: number of training documents, of texts here with the label, of predictions "
     )
     return box + table(caption + "and of correct predictions", headers, rows)
 

@@ -108,6 +108,7 @@ async def model(service: Running) -> Response:
             "encoder": encoder,
             "labels": labels,
             "thresholds": {part: tuned.overall for part, tuned in card.thresholds.items()},
+            "decides": card.thresholds["final"].decides,
             "store": store and {key: value for key, value in store.items() if key not in ("path", "address", "place")},
         }
     )

@@ -95,7 +95,8 @@ class ModelOut(BaseModel):
     parameters: dict[str, Any]
     labels: int
     metrics: dict[str, Any]
-    thresholds: dict[str, float]
+    thresholds: dict[str, float] = Field(description="The best threshold for micro-F1, of each score.")
+    decides: Literal["tuned", "per_label"] = Field(description="Whether that threshold decides, or one per label.")
     corpus: dict[str, Any]
     training: dict[str, Any]
     versions: dict[str, str]

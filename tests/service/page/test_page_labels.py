@@ -1,5 +1,6 @@
-"""The page: renaming and merging labels."""
+"""The page: renaming and merging labels, and their thresholds."""
 
+import json
 import shutil
 
 from acting import expect, marks
@@ -49,3 +50,25 @@ def test_labels_are_renamed_and_merged(opened, serving, tiny_model, tmp_path) ->
             again = {row["label"]: row["documents"] for row in client.get("/v1/labels").json()["labels"]}
         assert again == counts
         expect(opened("#/labels", at=running, key=False).get_by_role("button", name="Edit")).to_have_count(0)
+
+
+def test_labels_with_their_own_thresholds_show_them(opened, serving, tiny_model, tmp_path) -> None:
+    folder = shutil.copytree(tiny_model, tmp_path / "model")
+    card = json.loads((folder / "bundle.json").read_text(encoding="utf-8"))
+    card["thresholds"]["final"]["decides"] = "per_label"
+    (folder / "bundle.json").write_text(json.dumps(card), encoding="utf-8")
+    own = dict(
+        zip((folder / "labels.txt").read_text().splitlines(), card["thresholds"]["final"]["per_label"], strict=True)
+    )
+    with serving(folder) as running:
+        with running.client() as client:
+            assert client.get("/v1/model").json()["decides"] == "per_label"
+            found = client.post("/v1/predict", json={"text": "goal"}).json()
+        assert {one["label"]: one["threshold"] for one in found["scores"]}.items() <= own.items()
+        page = opened("#/labels", at=running)
+        expect(page.locator("#labels-rows tr")).to_have_count(len(own))
+        for name, threshold in own.items():
+            expect(page.locator("#labels-rows th", has_text=name).first).to_contain_text(f"threshold {threshold:.2f}")
+        expect(page.locator("#labels-summary")).not_to_contain_text("Threshold")
+        page.evaluate("location.hash = '#/model'")
+        expect(page.locator("#model-facts")).to_contain_text("one for each label")

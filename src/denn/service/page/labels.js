@@ -56,22 +56,25 @@ function summary(total, query) {
   return shown < total ? `${count(shown)} of ${counted(total, "label")}.` : `${counted(total, "label")}.`;
 }
 
-/** Say the threshold once that all labels of the training share. */
+/** Say the threshold once if all labels of the training share it. */
 function thresholds(labels) {
   const trained = labels.find((row) => row.trained);
-  if (!trained) return "";
+  if (!trained || haveTheirOwn(labels)) return "";
   const later = labels.some((row) => !row.trained) ? "; labels added later have their own" : "";
   return ` Threshold: ${score(trained.threshold)}${later}.`;
 }
 
+const haveTheirOwn = (labels) => new Set(labels.filter((row) => row.trained).map((row) => row.threshold)).size > 1;
+
 const mayEdit = () => session.learns && session.rights.includes("administer");
 
-function row({ label, description, documents, trained, threshold }) {
+function row({ label, description, documents, trained, threshold }, _, labels) {
   const edit = () => editLabel({ label, documents });
   const title = nameOf(label) === label ? null : label;
   return tableRow(
     [
       el("a", { href: route("documents", { label }), title }, nameOf(label)),
+      trained && haveTheirOwn(labels) && [" ", el("span", { class: "note" }, `threshold ${score(threshold)}`)],
       !trained && [" ", el("span", { class: "flag later" }, `added later, threshold ${score(threshold)}`)],
       description && el("p", { class: "note" }, description),
     ].flat(),

@@ -20,7 +20,7 @@ export function modelCard(model) {
 }
 
 /** Return the facts that matter in daily work. */
-export function factRows({ name, encoder, labels, created, refitted, metrics, thresholds, store }) {
+export function factRows({ name, encoder, labels, created, refitted, metrics, thresholds, decides, store }) {
   const facts = {
     Name: name,
     Encoder: encoder,
@@ -30,7 +30,7 @@ export function factRows({ name, encoder, labels, created, refitted, metrics, th
     "Last refit": refitted && when(refitted.time),
     "micro-F1 on validation documents": metrics.micro_f1,
     "macro-F1 on validation documents": metrics.macro_f1,
-    Threshold: thresholds.final,
+    Threshold: decides === "tuned" ? thresholds.final : "one for each label",
   };
   return flat(facts).map(row);
 }
