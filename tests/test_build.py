@@ -247,7 +247,7 @@ class Aim:
 
 
 class Clumsy(Method):
-    """Sure of the label a; at the best threshold for macro-F1 it also predicts c and d for every text."""
+    """Sure of the label a; with a threshold for each label it also predicts c and d for every text."""
 
     Parameters = Aim
 

@@ -441,6 +441,7 @@ def test_a_refit_is_judged_by_what_the_model_is_optimised_for(model, metric):
     teach(model, taught(20))
     with denn.refit(model) as after:
         assert after.card.refitted["metric"] == metric
+        assert after.card.thresholds["final"].decides == ("per_label" if metric == "macro_f1" else "tuned")
         assert 0 < after.card.refitted["before"] <= after.card.refitted["after"] <= 1
 
 

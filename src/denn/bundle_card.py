@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime
+from statistics import median
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt
@@ -21,6 +22,11 @@ class Thresholds(BaseModel):
     overall: Share = 0.5  # the best one for micro-F1
     per_label: tuple[Share, ...]  # one for each label of labels.txt
     decides: Literal["tuned", "per_label"] = "tuned"  # tuned: the overall one
+
+    @property
+    def fallback(self) -> float:
+        """The threshold of a label that none was tuned for: a usual one."""
+        return median(self.per_label) if self.decides == "per_label" and self.per_label else self.overall
 
     @property
     def sentence(self) -> str:

@@ -90,7 +90,7 @@ def tune(scores: Scores, documents: Sequence[Document], metric: str = "micro_f1"
     tuned = {}
     for name, values in systems_of(scores).items():
         overall = tune_global(values, gold)
-        own = tune_per_label(values, overall, FOR_MACRO_F1 if for_rare else HALFWAY)
+        own = tune_per_label(values, gold, overall, FOR_MACRO_F1 if for_rare else HALFWAY)
         tuned[name] = Thresholds(
             overall=overall, per_label=tuple(own.tolist()), decides="per_label" if for_rare else "tuned"
         )
@@ -105,15 +105,15 @@ def untuned(systems: Iterable[str], labels: int) -> dict[str, Thresholds]:
 def decision_thresholds(
     thresholds: Thresholds, labels: int, later: Tensor | None = None, per_label: bool = False
 ) -> float | Tensor:
-    """Return the decision thresholds: as they decide, or with `per_label` one per label.
+    """Return the thresholds that decide: the overall one, or one per label, which `per_label` forces.
 
-    Labels added after training have separate ones: `later`, or if it is None, the overall one. The result is one number
-    if all labels share it, otherwise (L,).
+    Labels added after training have separate ones: `later`, or if it is None, a usual one. The result is one number if
+    all labels share it, otherwise (L,).
     """
     per_label = per_label or thresholds.decides == "per_label"
     if not per_label and (later is None or not len(later)):
         return thresholds.overall
-    found = torch.full((labels,), thresholds.overall)
+    found = torch.full((labels,), thresholds.fallback)
     if per_label:
         found[: len(thresholds.per_label)] = torch.tensor(thresholds.per_label)
     if later is not None:

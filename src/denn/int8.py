@@ -25,6 +25,7 @@ from denn.encoders.tokens import Tokens
 from denn.encoders.transformer import TransformerEncoder
 from denn.encoders.weights import cache_folder
 from denn.errors import ConfigError
+from denn.evaluation import decision_thresholds
 from denn.methods.neighbours import WithNeighbours
 from denn.protocols import Method
 from denn.types import LabelSpace
@@ -153,8 +154,8 @@ def _measure(method: WithNeighbours, card: Card, folder: Path, patience: float) 
         final = method.score(asked).final[:, : len(method.names)]
         return statistics.mean(multilabel_scores(decide(final, cut), gold)["micro_f1"] for cut in cuts)
 
-    tuned = torch.tensor(card.thresholds["final"].overall)
-    cuts = torch.sigmoid(torch.logit(tuned, 1e-3) + AROUND).tolist()
+    tuned = torch.as_tensor(decision_thresholds(card.thresholds["final"], len(method.names)))
+    cuts = [torch.sigmoid(torch.logit(tuned, 1e-3) + offset) for offset in AROUND]
     loss = 100 * (micro_f1(kept.vectors) - micro_f1(method.network.encode(tokens, in_int8=True)))
     measured = Measured(len(texts), round(loss, 4), round(exact / fast, 3), ranges)
     _remember(card, measured)

@@ -71,7 +71,8 @@ class Model:
         self.folder: Path | None = None  # the folder that it was loaded from
         self._merges = Merges()
         # Used only for labels in a datastore, so the method is a Retriever.
-        self._new = NewLabels(cast(Retriever, method), {part: tuned.overall for part, tuned in card.thresholds.items()})
+        fallbacks = {part: tuned.fallback for part, tuned in card.thresholds.items()}
+        self._new = NewLabels(cast(Retriever, method), fallbacks)
 
     def __repr__(self) -> str:
         where = "" if self.folder is None else f"{str(self.folder)!r}: "
@@ -107,8 +108,8 @@ class Model:
     ) -> list[Prediction]:
         """Tag texts, in order.
 
-        Labels are decided by the threshold tuned on validation documents, by `threshold`, or by one threshold per label
-        with `per_label`. Labels added after training have their own thresholds, estimated from their documents in
+        Labels are decided by the model's own threshold or thresholds, by `threshold`, or with `per_label` by one
+        threshold per label. Labels added after training have their own thresholds, estimated from their documents in
         the datastore, unless `threshold` is given. `min_labels` adds the best labels if fewer pass. `evidence` limits
         the number of neighbours returned (None: all k).
         """

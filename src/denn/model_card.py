@@ -109,12 +109,21 @@ def _training(card: Card, labels: LabelSpace) -> str:
     lines = [
         f"- Corpus: {_code(trained.name)}, {trained.train:,} training and {trained.valid:,} validation documents.",
         f"- Encoder: {_code(str(encoder))}." if encoder else "",
-        f"- Decision threshold: {card.thresholds['final'].overall:.2f}, tuned on the validation documents. The model "
-        "also has a threshold for each label (`per_label=True`).",
+        _decision(card),
     ]
     if card.refitted is not None:
         lines.append("- Classifier, words, combination and thresholds were learnt again later from its datastore.")
     return "## Training\n\n" + "\n".join(line for line in lines if line)
+
+
+def _decision(card: Card) -> str:
+    thresholds = card.thresholds["final"]
+    if thresholds.decides == "per_label":
+        return "- Decision: by a threshold for each label, tuned on the validation documents."
+    return (
+        f"- Decision threshold: {thresholds.overall:.2f}, tuned on the validation documents. The model also has a "
+        "threshold for each label (`per_label=True`)."
+    )
 
 
 def _results(card: Card) -> str:
@@ -122,7 +131,7 @@ def _results(card: Card) -> str:
     if not found:
         return ""
     rows = "\n".join(f"| {title} | {100 * value:.1f} % |" for title, value in found)
-    caution = "The threshold was chosen on the same documents, so expect slightly lower figures on new ones."
+    caution = "Thresholds were chosen on the same documents, so expect slightly lower figures on new ones."
     return f"## Results on validation documents\n\n| metric | value |\n|---|--:|\n{rows}\n\n{caution}"
 
 

@@ -59,7 +59,8 @@ def score(model: Model, documents: Sequence[Document], progress: Progress) -> Sc
 def measure(model: Model, corpus: Corpus, scores: Scores, valid: Scores | None) -> dict[str, Any]:
     """Return the parts of a result that depend on test and validation scores: thresholds, metrics, decisions."""
     counts = Counter(label for document in corpus.train for label in document.labels)
-    thresholds = model.card.thresholds
+    # One threshold for all labels, as for every other system, even if the model has one for each.
+    thresholds = {part: one.model_copy(update={"decides": "tuned"}) for part, one in model.card.thresholds.items()}
     used = {part: thresholds[part].overall for part in systems_of(scores)}
     decided = {part: decide(values, used[part]) for part, values in systems_of(scores).items()}
     gold = corpus.labels.matrix(corpus.test)

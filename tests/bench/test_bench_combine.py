@@ -57,17 +57,16 @@ def test_runs_are_compared_without_and_with_words(tmp_path):
     rows = table(found["runs"]).splitlines()
     assert len(rows) == 4 and rows[2].startswith("| tiny-denn | 2 | ")
     mean = 50 * sum(found["runs"][place]["systems"]["learnt"]["micro_f1"] for place in (1, 3))
-    assert f"{mean:.2f} / " in rows[3].split(" | ")[-4]
-    for column, kind in ((-3, "a threshold per label"), (-2, "a threshold per label, for macro-F1")):
+    assert f"{mean:.2f} / " in rows[3].split(" | ")[-5]
+    for column, kind in ((-4, "halfway per label"), (-3, "three quarters"), (-2, "each label's own")):
         own = 50 * sum(found["runs"][place]["systems"]["learnt"]["per_label"][kind]["macro_f1"] for place in (1, 3))
-        assert rows[0].split(" | ")[column] == f"learnt, {kind}" and rows[3].split(" | ")[column].endswith(
-            f" / {own:.2f}"
-        )
+        assert rows[0].split(" | ")[column] == f"learnt, {kind}"
+        assert rows[3].split(" | ")[column].endswith(f" / {own:.2f}")
     by_seed = [row.split(" | ")[1] for row in table(found["runs"], by_seed=True).splitlines() if " | " in row]
     assert by_seed == ["seed", "0", "0", "1", "1"]
     for one in found["runs"]:  # as in older files
         del one["systems"]["learnt"]["per_label"]
-    assert "per label" in rows[0] and "per label" not in table(found["runs"])
+    assert "halfway" in rows[0] and "halfway" not in table(found["runs"])
 
 
 def test_words_of_the_same_seed_come_before_those_of_seed_0(tmp_path):
@@ -91,7 +90,7 @@ def test_a_run_with_words_keeps_its_own(tmp_path):
 def test_another_witness_has_a_column_of_its_own(tmp_path):
     save(tmp_path, "tiny-denn", 0, ("classifier", "neighbours", "titles"))
     head, _, *rows = table(compare_all(tmp_path, str)["runs"]).splitlines()
-    assert head.split(" | ")[-4] == "titles" and [bool(row.split(" | ")[-4].strip()) for row in rows] == [False, True]
+    assert head.split(" | ")[-5] == "titles" and [bool(row.split(" | ")[-5].strip()) for row in rows] == [False, True]
 
 
 def test_files_that_do_not_belong_together_are_refused(tmp_path):

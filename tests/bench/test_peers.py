@@ -126,11 +126,18 @@ def test_runners_do_not_import_denn():
         assert not imported & {"denn", "denn_bench"} or file.name == "denn_train.py", file
 
 
-def test_the_speed_is_that_of_the_usual_way_to_score(own_runner, tmp_path, data, tiny_corpus):
-    scores = "np.full((len(texts), len(job.labels)), 0.5, dtype=np.float32)"
-    body = f"return Trained(lambda texts: {scores}, 1, '', True, usual_score=lambda texts: time.sleep(0.5) or {scores})"
-    row = perform(own_runner(body), tiny_corpus, data, "x", CORES, tmp_path / "work")
-    assert row["failure"] is None and 0 < row["texts_per_second"] <= len(tiny_corpus.test) / 0.5
+def test_the_speed_is_that_of_the_usual_way_to_score_a_sample(own_runner, tmp_path, data, tiny_corpus):
+    start = tmp_path / "runners" / "start.py"
+    run = own_runner(
+        "def fill(value): return lambda texts: np.full((len(texts), len(job.labels)), value, dtype=np.float32)\n"
+        "    usual = lambda texts: time.sleep(0.5) or fill(0.0)(texts)\n"
+        "    return Trained(fill(1.0), 1, '', True, usual_score=usual)"
+    )
+    start.write_text(start.read_text().replace("SAMPLE = 256", "SAMPLE = 5"))
+    row = perform(run, tiny_corpus, data, "x", CORES, tmp_path / "work")
+    assert row["failure"] is None and row["timed_texts"] == 5
+    assert 0 < row["texts_per_second"] <= 5 / 0.5
+    assert row["threshold"] == 1.0  # F1 is that of the other scores
 
 
 @pytest.mark.parametrize(

@@ -9,9 +9,10 @@ import torch
 
 from denn import registry
 from denn.config import make_recipe
+from denn.errors import ConfigError
 from denn.progress import Silent
 from denn_bench.studies import training_ideas
-from denn_bench.studies.training_ideas import IDEAS, asymmetric, zlpr
+from denn_bench.studies.training_ideas import IDEAS, asymmetric, stretch, zlpr
 
 
 @pytest.fixture
@@ -78,17 +79,21 @@ def test_the_head_starts_at_the_label_names(network, tiny_corpus):
 
 
 def test_long_texts_have_positions_between_the_known_ones(network):
-    before = network("none").encoder.model.embeddings.position_embeddings.weight
-    made = network("long")
+    made, before = network("long"), network("none").encoder.model.embeddings.position_embeddings.weight
     first, places = made.encoder.first_position, made.encoder.model.embeddings.position_embeddings.weight
-    assert made.encoder.max_length == 16 and len(places) == first + 16 and places.requires_grad
+    assert torch.equal(places, before)  # there are enough for 16 tokens
+    longest = 2 * (len(before) - first)
+    stretch(made.encoder, longest)
+    places = made.encoder.model.embeddings.position_embeddings.weight
+    assert made.encoder.max_length == longest and len(places) == first + longest and places.requires_grad
     assert torch.equal(places[:first], before[:first])
-    for place in range(16):
-        exact = place * (len(before) - first - 1) / 15
+    for place in range(longest):
+        exact = place * (len(before) - first - 1) / (longest - 1)
         low, part = first + int(exact), exact - int(exact)
         expected = before[low] if part < 1e-9 else torch.lerp(before[low], before[low + 1], part)
         assert places[first + place].allclose(expected, atol=1e-5)
-    assert len(made.tokenize(["match goal team vote law tax bank stock match goal"]).flat) == 16
+    tokens = made.tokenize(["match goal " * longest])
+    assert len(tokens.flat) == longest and made.encode(tokens).isfinite().all()
 
 
 @pytest.mark.parametrize("spread", [0.0, 3.0])
@@ -107,6 +112,14 @@ def test_each_label_attends_to_the_tokens(network, tiny_corpus, spread):
             votes = [float(made.head.weight[label] @ state) for state in of_text]
             expected = sum(w * vote for w, vote in zip(weights, votes, strict=True)) / sum(weights)
             assert float(logits[row, label]) == pytest.approx(expected + float(made.head.bias[label]), abs=1e-3)
+
+
+@pytest.mark.parametrize("change", [{"alpha": 0.1}, {"select": "combined"}])
+def test_label_attention_refuses_what_it_cannot_learn_from(tiny_encoder, change):
+    settings = {"encoder": str(tiny_encoder), "max_length": 8, "alpha": 0, "device": "cpu", **change}
+    parameters = make_recipe("denn", settings).parameters
+    with pytest.raises(ConfigError, match="learns from one view"):
+        IDEAS["label-attention"](parameters.new_encoder(None), 3, parameters)
 
 
 def test_every_idea_trains(tiny_corpus, tiny_encoder, tmp_path, monkeypatch):

@@ -13,6 +13,7 @@ import denn
 from denn import progress as progress_module
 from denn.cli.progress import watching
 from denn.cli.show import console
+from denn.model_card import readme
 from denn.progress import Bar, Pace, Plain
 from denn.report.combination import combination_of
 from denn.types import Stage
@@ -106,6 +107,17 @@ def test_combination_and_metric_are_options_of_the_methods_that_have_them(run, f
     parameters = card(tmp_path / "model")["parameters"]
     assert (parameters["combination"], parameters["optimise"]) == ("confidence", "macro_f1")
     assert "Combination: λ (confidence). It was set, not learnt." in ran.err
+    assert ", at a tuned threshold for each label." in ran.err
+    with denn.load(tmp_path / "model") as model:
+        assert model.card.thresholds["final"].decides == "per_label"
+        assert "Decision: by a threshold for each label" in readme("me/rare", model.card, model.labels, 1, 1, None)
+    ran = run("evaluate", tmp_path / "model", files / "test.jsonl")
+    assert ran.code == 0 and ran.out.splitlines()[0].endswith(" documents, at a tuned threshold for each label:")
+    ran = run("report", tmp_path / "model", files / "test.jsonl", "--out", tmp_path / "report.html")
+    assert ran.code == 0
+    page = (tmp_path / "report.html").read_text(encoding="utf-8")
+    assert " texts, at a tuned threshold for each label.</p>" in page
+    assert "the best threshold for all labels, but this model has one for each" in page
     ran = run(*train, "--method", "dummy")
     assert ran.code == 2 and "'dummy' has no parameter 'combination'" in ran.err
     ran = run(*train[:-1], "loudest")

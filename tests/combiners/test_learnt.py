@@ -239,7 +239,7 @@ def test_thresholds_are_tuned_on_the_other_folds(optimise):
         best = [threshold for threshold, value in zip(GRID, values, strict=True) if value > max(values) - 1e-12]
         threshold = min(best, key=lambda one: (abs(one - 0.5), one))
         if optimise == "macro_f1":
-            threshold = tune_per_label(parts["words"][seen], threshold, 0.75)
+            threshold = tune_per_label(parts["words"][seen], gold[seen], threshold, 0.75)
         predicted[unseen] = decide(parts["words"][unseen], threshold)
     found = Learnt(optimise)._judge(parts["words"], gold, fold)
     assert float(found[0]) == pytest.approx(multilabel_scores(predicted, gold)[optimise])

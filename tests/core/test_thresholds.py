@@ -99,12 +99,14 @@ def test_as_many_positives_as_the_shrinkage_weigh_half():
 @settings(max_examples=15)
 @given(validation(), st.sampled_from([0.2, 0.5]), st.sampled_from([0.0, 0.5, 1.0]))
 def test_a_labels_threshold_is_half_of_its_best_expected_f1(data, overall, share):
-    scores, _ = data
-    expected = []
+    scores, gold = data
+    expected, given = [], int(gold.sum())
     for label in scores.T.tolist():
         f1 = [2 * sum(p for p in label if p > t) / max(sum(p > t for p in label) + sum(label), 1) for t in GRID]
         expected.append((1 - share) * overall + share * max(max(f1) / 2, GRID[0]))
-    thresholds = tune_per_label(scores, overall, share)
+    if not given or not given / 2 <= float(scores.sum()) <= 2 * given:
+        expected = [overall] * len(expected)  # the scores are not probabilities
+    thresholds = tune_per_label(scores, gold, overall, share)
     assert thresholds.dtype == scores.dtype
     assert thresholds.tolist() == pytest.approx(expected, abs=1e-5)
 
@@ -118,10 +120,17 @@ def test_label_thresholds_have_the_best_macro_f1_of_calibrated_scores():
     def macro_f1(threshold):
         return f1_score(gold.numpy(), decide(scores, threshold).numpy(), average="macro")
 
-    best = macro_f1(tune_per_label(scores, overall, 1.0))
-    assert best > macro_f1(tune_per_label(scores, overall)) > macro_f1(overall)
+    best = macro_f1(tune_per_label(scores, gold, overall, 1.0))
+    assert best > macro_f1(tune_per_label(scores, gold, overall)) > macro_f1(overall)
     each = [max(f1_score(gold[:, i], scores[:, i] > t) for t in GRID) for i in range(6)]
     assert best == pytest.approx(sum(each) / 6, abs=0.01)
+
+
+def test_scores_that_are_not_probabilities_have_no_threshold_per_label():
+    gold = torch.arange(40).view(20, 2) % 8 == 0
+    for scores in (torch.full((20, 2), 0.3), torch.full((20, 2), 0.05)):  # 12 and 2 expected labels instead of 5
+        assert tune_per_label(scores, gold, 0.4).tolist() == pytest.approx([0.4, 0.4])
+    assert (tune_per_label(torch.full((20, 2), 0.12), gold, 0.4) < 0.3).all()
 
 
 def test_counts_with_probabilities_are_expected_counts():
@@ -136,12 +145,12 @@ def test_thresholds_ignore_the_order_of_documents_and_follow_that_of_labels(data
     documents, labels = (random.sample(range(size), size) for size in data[0].shape)
     moved = [matrix[documents][:, labels] for matrix in data]
     assert tune_global(*moved) == tune_global(*data)
-    assert tune_per_label(moved[0], 0.3).allclose(tune_per_label(data[0], 0.3)[labels])
+    assert tune_per_label(*moved, 0.3).allclose(tune_per_label(*data, 0.3)[labels])
 
 
 @pytest.mark.parametrize("shape", [(0, 3), (3, 0)])
 def test_no_documents_or_no_labels_fall_back(shape):
-    thresholds = tune_per_label(torch.zeros(shape), 0.25)
+    thresholds = tune_per_label(torch.zeros(shape), torch.zeros(shape, dtype=torch.bool), 0.25)
     assert thresholds.tolist() == [0.25] * shape[1]
     assert decide(torch.zeros(shape), thresholds, min_labels=2).tolist() == [[]] * shape[0]
 

@@ -39,10 +39,15 @@ def predict(
     ] = None,
     threshold: Annotated[
         float | None,
-        typer.Option(min=0, max=1, callback=finite, help="Labels score above this; default: the tuned threshold."),
+        typer.Option(
+            min=0,
+            max=1,
+            callback=finite,
+            help="Labels score above this; default: the model's own.",
+        ),
     ] = None,
     per_label: Annotated[
-        bool, typer.Option("--per-label", help="Use a separate tuned threshold for each label.")
+        bool, typer.Option("--per-label", help="Use a separate threshold for each label, lower for rare ones.")
     ] = False,
     min_labels: MinLabels = 0,
     precision: Precision = "auto",

@@ -29,7 +29,7 @@ def decide_by_fold(scores: Tensor, gold: Tensor, fold: Tensor, optimise: str) ->
         unseen = fold == number
         threshold: float | Tensor = tune_global(scores[~unseen], gold[~unseen])
         if optimise == "macro_f1":
-            threshold = tune_per_label(scores[~unseen], float(threshold), FOR_MACRO_F1)
+            threshold = tune_per_label(scores[~unseen], gold[~unseen], float(threshold), FOR_MACRO_F1)
         predicted[unseen] = decide(scores[unseen], threshold)
     return predicted
 

@@ -7,6 +7,7 @@ from torch import Tensor
 
 # Trying every distinct score instead would fit the noise of the validation data.
 GRID = tuple(step / 100 for step in range(5, 96))
+PLAUSIBLE = 2.0  # factor by which the sum of probabilities may differ from the number of labels
 HALFWAY, FOR_MACRO_F1 = 0.5, 0.75  # shares of the way from the best threshold for micro-F1 to a label's own
 
 
@@ -20,14 +21,16 @@ def tune_global(scores: Tensor, gold: Tensor, grid: Sequence[float] | None = Non
     return grid[int(_highest(_f1(hits.sum(0), predicted.sum(0), gold.sum()), grid))]
 
 
-def tune_per_label(scores: Tensor, overall: float, share: float = HALFWAY) -> Tensor:
+def tune_per_label(scores: Tensor, gold: Tensor, overall: float, share: float = HALFWAY) -> Tensor:
     """Return (L,) thresholds between the overall one and each label's own, at this share of the way.
 
-    With (n,L) scores as probabilities p, a label's own threshold is half of its best expected F1, max_t 2 Σ_{p>t} p /
-    (Σ_{p>t} 1 + Σ p), because no threshold has a better one (Lipton et al., 2014). The gold labels are not needed, so
-    a rare label's threshold does not depend on the few documents that happen to have it.
+    With (n,L) scores as probabilities p, the best expected F1 of a label is max_t 2 Σ_{p>t} p / (Σ_{p>t} 1 + Σ p), and
+    the threshold that reaches it is half of that (Lipton et al., 2014). This does not need the label's gold documents,
+    which are few for a rare label. Gold labels only show whether scores are probabilities at all: if they do not add up
+    to about the number of labels, the thresholds are the overall one.
     """
-    if not len(scores):
+    expected, given = float(scores.sum()), int(gold.sum())
+    if not given or not 1 / PLAUSIBLE <= expected / given <= PLAUSIBLE:
         return scores.new_full(scores.shape[1:], overall)
     own = _f1(*counts_at(scores, scores, GRID), scores.sum(0)[:, None]).amax(1) / 2
     return torch.lerp(torch.full_like(own, overall), own.clamp(min=GRID[0]), share).to(scores.dtype)

@@ -138,20 +138,18 @@ class DennTraining(Training):
 
     def validate(self) -> dict[str, float]:
         """Score the validation split by the classifier at 0.5, and combined at the tuned threshold if that selects."""
-        scores = super().validate()
-        if not scores or self.parameters.select != "combined":
-            return scores
+        if self.parameters.select != "combined" or not len(self.valid_tokens):
+            return super().validate()
         embeddings = self.network.encode(self.valid_tokens)
         stored = self.network.encode(self.train_tokens.first(SEARCHED))
         known = self.network.probabilities(embeddings).cpu()
         score = micro_f1(self.combined(embeddings, known, stored), self.valid_labels)
-        return scores | {"combined_micro_f1": score, "score": score}
+        return self.judge(known) | {"combined_micro_f1": score, "score": score}
 
     def validation_tokens(self) -> int:
         """Count the tokens that a validation reads, including training documents if neighbours are used."""
-        if self.parameters.select != "combined":
-            return super().validation_tokens()
-        return 2 * super().validation_tokens() + len(self.train_tokens.first(SEARCHED).flat)
+        searched = self.train_tokens.first(SEARCHED) if self.parameters.select == "combined" else ()
+        return super().validation_tokens() + (len(searched.flat) if searched else 0)
 
     def combined(self, embeddings: Tensor, known: Tensor, stored: Tensor) -> Tensor:
         """Combine the scores with neighbours among the first training documents, whose embeddings are `stored`."""

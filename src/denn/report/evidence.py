@@ -179,4 +179,5 @@ def _tuning(found: Findings) -> str:
             f"{counted(found.validated, 'validation text')}."
         )
     why = "The combination was fitted to the validation texts" if found.fitted else "There are no validation texts"
-    return f"The model is not trained again. {why}, so every point uses the model's own threshold."
+    threshold = found.evaluation.thresholds.overall
+    return f"The model is not trained again. {why}, so every point uses the threshold {threshold:.2f} for all labels."

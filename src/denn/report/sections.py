@@ -75,13 +75,14 @@ def combination(found: Combination) -> str:
 
 def thresholds(found: Findings, names: Mapping[str, str]) -> str:
     """Show scores at other thresholds."""
-    tuned = found.evaluation.thresholds.overall
+    tuned, decides = found.evaluation.thresholds.overall, found.evaluation.thresholds.decides == "tuned"
+    mark = "tuned threshold" if decides else "best threshold for all labels, but this model has one for each"
     x, y = fixed("threshold", 0, 1), fixed("percent", 0, 100)
     kinds = {"micro-F1": "micro_f1", "macro-F1": "macro_f1", "micro precision": "micro_precision"}
     kinds["micro recall"] = "micro_recall"
     final = line(
         f"Precision, recall and F1 of {names['final']}",
-        f"Scores at each threshold; the dashed line marks the tuned threshold, {tuned:.2f}.",
+        f"Scores at each threshold; the dashed line marks the {mark}, {tuned:.2f}.",
         [Series(name, curve(found.curves["final"], "threshold", metric)) for name, metric in kinds.items()],
         x,
         y,
@@ -131,7 +132,8 @@ def bands(found: Findings) -> str:
     metrics = {"micro-F1": "micro_f1", "macro-F1": "macro_f1"}
     chart = bar(
         "F1 by label frequency",
-        "Labels grouped by number of training documents, as the model decides; macro-F1 over labels that occur here.",
+        "The model's own decisions. Labels grouped by number of training documents; macro-F1 over labels that occur "
+        "here.",
         names,
         [(name, [100 * band[metric] for band in groups]) for name, metric in metrics.items()],
         "training documents per label",
@@ -168,9 +170,7 @@ def labels(found: Findings) -> str:
         f'<output aria-live="polite">{len(rows)} of {len(rows)} labels</output></p>'
     )
     headers = ["Label", "Training", "Here", "Predicted", "Correct", "P, %", "R, %", "F1, %"]
-    caption = (
-        "Each label as the model decides: number of training documents, of texts here with the label, of predictions "
-    )
+    caption = "The model's own decisions: number of training documents, of texts here with the label, of predictions "
     return box + table(caption + "and of correct predictions", headers, rows)
 
 

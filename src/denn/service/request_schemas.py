@@ -63,13 +63,13 @@ def _not_many(given: Any) -> Any:
 class Options(Request):
     """Decision options."""
 
-    threshold: Share | None = Field(None, description="Labels score above this; null: the tuned threshold.")
+    threshold: Share | None = Field(None, description="Labels score above this; null: as the model decides.")
     thresholds: Annotated[dict[Label, Share], BeforeValidator(_not_many)] = Field(
         default_factory=dict,
         max_length=THRESHOLDS,
         description="Thresholds of single labels, which score above them; these override the others.",
     )
-    per_label: bool = Field(False, description="Use a separate tuned threshold for each label.")
+    per_label: bool = Field(False, description="Use a separate threshold for each label, lower for rare ones.")
     min_labels: Few = Field(0, description="Always return at least this many labels.")
     top_k: Many | None = Field(None, description="Maximum number of labels to return, best first.")
     evidence: Few = Field(10, description="Number of neighbours to return.")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import BaseModel, Field
 
@@ -185,6 +185,7 @@ class LabelsOut(BaseModel):
     """A page of the matching labels."""
 
     total: int
+    decides: Literal["tuned", "per_label"] = Field(description="Whether labels of the training share a threshold.")
     labels: list[LabelOut]
     names: Names = None
 

@@ -63,6 +63,7 @@ async def labels(
     """List all labels, including those added since training, with document counts and thresholds."""
 
     model, names = service.model, service.model.vocabulary
+    decides = model.card.thresholds["final"].decides
 
     def look() -> dict[str, Any]:
         counts = model.label_counts()
@@ -72,7 +73,7 @@ async def labels(
             _named(names, name) | {"documents": counts[name], "trained": name in model.labels, "threshold": threshold}
             for name, threshold in zip(shown, model.label_thresholds(shown), strict=True)
         ]
-        return {"total": len(found), "labels": rows} | names_json(names, shown)
+        return {"total": len(found), "decides": decides, "labels": rows} | names_json(names, shown)
 
     return JSONResponse(await service.engine.read(look))
 

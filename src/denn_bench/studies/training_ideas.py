@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from denn.encoders.layout import Layout
 from denn.encoders.tokens import Tokens
 from denn.encoders.transformer import TransformerEncoder
+from denn.errors import ConfigError
 from denn.methods.contrastive import DennNetwork, DennParameters
 from denn.methods.denn import DENN
 from denn.protocols import Progress
@@ -28,7 +29,7 @@ from denn_bench.studies.stability import add_options, run
 
 CHARACTERS = 7  # per token; most texts have fewer
 STRETCH = 2  # how many times as long texts may be with the idea `long`
-PADDING = -1e4  # attention of a label to padding; finite, so that a pass without a text has gradients of 0
+PADDING = -1e4  # attention to padding; −∞ would make the gradients of an empty text NaN
 
 
 class Zlpr(DennNetwork):
@@ -96,6 +97,8 @@ class LabelAttention(DennNetwork):
 
     def __init__(self, encoder: TransformerEncoder, labels: int, parameters: DennParameters) -> None:
         super().__init__(encoder, labels, parameters)
+        if self.views > 1 or parameters.select == "combined":
+            raise ConfigError("Label attention learns from one view of each text. Use --set alpha=0 and select=last.")
         self.queries = nn.Parameter(torch.zeros(labels, encoder.width))
 
     def forward(self, ids: Tensor, layout: Layout, seeds: Tensor | None = None) -> Tensor:
@@ -135,14 +138,16 @@ def method(idea: str) -> type[DENN]:
 
 @torch.no_grad()
 def stretch(encoder: TransformerEncoder, tokens: int) -> None:
-    """Let an encoder read texts of up to this many tokens, with interpolated position embeddings."""
+    """Let an encoder read texts of up to this many tokens; interpolate its position embeddings if they are too few."""
     embeddings, first = encoder.model.embeddings, encoder.first_position or 0
     places = embeddings.position_embeddings.weight
+    encoder.max_length, encoder._bias = tokens, None  # the bias was made for the former length
+    if tokens <= len(places) - first:
+        return
     between = F.interpolate(places[first:].T[None], size=tokens, mode="linear", align_corners=True)[0].T
     longer = torch.cat([places[:first], between]).contiguous()
     embeddings.position_embeddings = nn.Embedding.from_pretrained(longer, freeze=False)
     encoder.model.config.max_position_embeddings = len(longer)
-    encoder.max_length = tokens
 
 
 def zlpr(logits: Tensor, labels: Tensor) -> Tensor:

@@ -38,13 +38,13 @@ async function load(offset) {
   try {
     const found = await get("labels", { query, sort: byId("labels-sort").value, offset, limit: PAGE }, running.signal);
     byId("labels-actions").hidden = !mayEdit();
-    const rows = found.labels.map(row);
+    const rows = found.labels.map((label) => row(label, found.decides));
     if (offset) byId("labels-rows").append(...rows);
     else byId("labels-rows").replaceChildren(...rows);
     shown = offset + found.labels.length;
     stale = false;
     byId("labels-more").hidden = shown >= found.total;
-    byId("labels-summary").textContent = `${summary(found.total, query)}${thresholds(found.labels)}`;
+    byId("labels-summary").textContent = `${summary(found.total, query)}${thresholds(found)}`;
     if (offset) rows[0]?.querySelector("a").focus(); // move to the first new row
   } catch (error) {
     fail(error);
@@ -57,24 +57,22 @@ function summary(total, query) {
 }
 
 /** Say the threshold once if all labels of the training share it. */
-function thresholds(labels) {
+function thresholds({ labels, decides }) {
   const trained = labels.find((row) => row.trained);
-  if (!trained || haveTheirOwn(labels)) return "";
+  if (!trained || decides === "per_label") return "";
   const later = labels.some((row) => !row.trained) ? "; labels added later have their own" : "";
   return ` Threshold: ${score(trained.threshold)}${later}.`;
 }
 
-const haveTheirOwn = (labels) => new Set(labels.filter((row) => row.trained).map((row) => row.threshold)).size > 1;
-
 const mayEdit = () => session.learns && session.rights.includes("administer");
 
-function row({ label, description, documents, trained, threshold }, _, labels) {
+function row({ label, description, documents, trained, threshold }, decides) {
   const edit = () => editLabel({ label, documents });
   const title = nameOf(label) === label ? null : label;
   return tableRow(
     [
       el("a", { href: route("documents", { label }), title }, nameOf(label)),
-      trained && haveTheirOwn(labels) && [" ", el("span", { class: "note" }, `threshold ${score(threshold)}`)],
+      trained && decides === "per_label" && [" ", el("span", { class: "note" }, `threshold ${score(threshold)}`)],
       !trained && [" ", el("span", { class: "flag later" }, `added later, threshold ${score(threshold)}`)],
       description && el("p", { class: "note" }, description),
     ].flat(),

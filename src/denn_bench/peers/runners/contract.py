@@ -65,7 +65,7 @@ class Trained:
     packages: Sequence[str] = ()  # whose versions to report
     own: Callable[[Matrix, Sequence[str]], npt.NDArray[np.bool_]] | None = None  # scores → the peer's own decisions
     facts: dict[str, Any] = field(default_factory=dict)  # steps, epochs, …
-    # As users score, where `score` skips work without effect. Its speed on a sample is reported.
+    # Scores as its users do, if `score` leaves out padding; the speed is that of a sample of texts.
     usual_score: Callable[[Sequence[str]], Matrix] | None = None
 
 

@@ -113,4 +113,4 @@ def _bert(job: Job) -> Trained:
 
 def _unpadded(tokens: Any, pad: int) -> Any:
     """Return (texts, tokens) without the columns that are padding in every row; padding has no weight in attention."""
-    return tokens[:, : int((tokens != pad).sum(dim=1).max())]
+    return tokens[:, : max(1, int((tokens != pad).sum(dim=1).max()))]

@@ -73,6 +73,7 @@ def perform(asked: argparse.Namespace, cores: int) -> None:
     begun = time.time()
     test = usual(timed)
     about["texts_per_second"] = round(len(timed) / (time.time() - begun), 2)
+    about["timed_texts"] = len(timed)
     if trained.usual_score:
         test = trained.score(job.test)
     arrays = {"test": test} | ({"own": trained.own(test, job.test)} if trained.own else {})
