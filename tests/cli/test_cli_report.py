@@ -21,7 +21,7 @@ def test_a_page_for_a_file(run, tiny_model, files, tmp_path):
     assert ran.out == f"{page}: {scores} on 20 texts\n"
     html = page.read_text(encoding="utf-8")
     assert "<h1>denn on test.jsonl</h1>" in html
-    assert "The combination was fitted to the validation texts, so every point uses the model" in html
+    assert "The combination was fitted to the validation texts, so every point uses the threshold 0." in html
     assert "embedding texts: 20 documents" in ran.err
     assert list(tmp_path.iterdir()) == [page]
 

@@ -75,7 +75,11 @@ def test_labels(client, service, tiny_corpus):
     assert [row["label"] for row in named["labels"]] == sorted(row["label"] for row in found["labels"])[1:3]
     assert named["total"] == found["total"]
     assert [row["label"] for row in client.get("/v1/labels", params={"query": "КОСМ"}).json()["labels"]] == ["Космос"]
-    assert client.get("/v1/labels", params={"query": "nobody's"}).json() == {"total": 0, "labels": []}
+    assert client.get("/v1/labels", params={"query": "nobody's"}).json() == {
+        "total": 0,
+        "decides": "tuned",
+        "labels": [],
+    }
     assert client.get("/v1/labels", params={"sort": "size"}).status_code == 422
 
 
@@ -106,7 +110,7 @@ def test_model_card(client, service):
     card = client.get("/v1/model").json()
     assert set(card) == {
         "name", "method", "encoder", "parameters", "labels", "metrics", "thresholds", "corpus", "training", "versions",
-        "created", "store", "refitted",
+        "created", "store", "refitted", "decides",
     }  # fmt: skip
     assert card["name"] == "tiny" and card["method"] == "denn" and card["parameters"]["k"] == 5
     assert 0 < card["thresholds"]["final"] < 1 and datetime.fromisoformat(card["created"])
