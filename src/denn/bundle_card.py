@@ -19,7 +19,7 @@ class Thresholds(BaseModel):
 
     model_config = ConfigDict(frozen=True)
 
-    overall: Share = 0.5  # the best one for micro-F1
+    overall: Share = 0.5  # the best one for micro-F1; older models may have tuned it for macro-F1
     per_label: tuple[Share, ...]  # one for each label of labels.txt
     decides: Literal["tuned", "per_label"] = "tuned"  # tuned: the overall one
 

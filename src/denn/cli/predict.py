@@ -39,12 +39,7 @@ def predict(
     ] = None,
     threshold: Annotated[
         float | None,
-        typer.Option(
-            min=0,
-            max=1,
-            callback=finite,
-            help="Labels score above this; default: the model's own.",
-        ),
+        typer.Option(min=0, max=1, callback=finite, help="Labels score above this; default: the model's own."),
     ] = None,
     per_label: Annotated[
         bool, typer.Option("--per-label", help="Use a separate threshold for each label, lower for rare ones.")

@@ -75,8 +75,8 @@ def combination(found: Combination) -> str:
 
 def thresholds(found: Findings, names: Mapping[str, str]) -> str:
     """Show scores at other thresholds."""
-    tuned, decides = found.evaluation.thresholds.overall, found.evaluation.thresholds.decides == "tuned"
-    mark = "tuned threshold" if decides else "best threshold for all labels, but this model has one for each"
+    tuned, shared = found.evaluation.thresholds.overall, found.evaluation.thresholds.decides == "tuned"
+    mark = "tuned threshold" if shared else "best threshold for all labels, but this model has one for each"
     x, y = fixed("threshold", 0, 1), fixed("percent", 0, 100)
     kinds = {"micro-F1": "micro_f1", "macro-F1": "macro_f1", "micro precision": "micro_precision"}
     kinds["micro recall"] = "micro_recall"
