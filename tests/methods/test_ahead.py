@@ -1,11 +1,11 @@
-"""Batches that are prepared one ahead."""
+"""Batches that are prepared ahead."""
 
 import threading
 import time
 
 import pytest
 
-from denn.methods.ahead import one_ahead
+from denn.methods.ahead import work_ahead
 
 
 def test_the_next_batch_is_worked_on_while_the_present_one_is_finished():
@@ -18,14 +18,15 @@ def test_the_next_batch_is_worked_on_while_the_present_one_is_finished():
             second.set()
         return 10 * batch
 
-    found = one_ahead([1, 2, 3], work)
+    found = work_ahead([1, 2, 3], work)
     assert next(found) == (1, 10)
     assert second.wait(10)
     assert list(found) == [(2, 20), (3, 30)]
     assert begun == [1, 2, 3]
 
 
-def test_no_more_than_two_batches_are_read():
+@pytest.mark.parametrize("ahead", [1, 2])
+def test_no_more_batches_are_read_than_asked(ahead: int):
     read: list[int] = []
 
     def batches():
@@ -33,18 +34,18 @@ def test_no_more_than_two_batches_are_read():
             read.append(batch)
             yield batch
 
-    found = one_ahead(batches(), lambda batch: batch)
+    found = work_ahead(batches(), lambda batch: batch, ahead)
     next(found)
-    assert read == [0, 1]
+    assert read == list(range(ahead + 1))
     found.close()
-    assert read == [0, 1]
+    assert read == list(range(ahead + 1))
 
 
 def test_what_fails_ahead_is_raised_at_its_batch():
     def work(batch: int) -> int:
         return 1 // batch
 
-    found = one_ahead([1, 0], work)
+    found = work_ahead([1, 0], work)
     assert next(found) == (1, 1)
     with pytest.raises(ZeroDivisionError):
         next(found)

@@ -1,4 +1,4 @@
-"""Work on three batches at once: embed one, score one, finish one, so that GPU and CPU do not wait for each other."""
+"""Work on several batches at once: embed ahead and finish behind, so that GPU and CPU do not wait for each other."""
 
 from __future__ import annotations
 
@@ -14,14 +14,16 @@ from torch import Tensor
 Batch = TypeVar("Batch")
 Made = TypeVar("Made")
 
+EMBEDDED_AHEAD = 2  # batches; with one, the GPU would wait whenever scoring a batch takes as long as embedding the next
 
-def one_ahead(batches: Iterable[Batch], work: Callable[[Batch], Made]) -> Iterator[tuple[Batch, Made]]:
-    """Yield each batch with the result of `work`, which a separate thread computes one batch ahead."""
+
+def work_ahead(batches: Iterable[Batch], work: Callable[[Batch], Made], ahead: int = 1) -> Iterator[tuple[Batch, Made]]:
+    """Yield each batch with the result of `work`, which a separate thread computes some batches ahead."""
     with ThreadPoolExecutor(1, "denn-ahead") as worker:
         begun: deque[tuple[Batch, Future[Made]]] = deque()
         for batch in batches:
             begun.append((batch, worker.submit(work, batch)))
-            if len(begun) > 1:
+            if len(begun) > ahead:
                 first, made = begun.popleft()
                 yield first, made.result()
         for first, made in begun:
@@ -53,7 +55,7 @@ class Streams:
                 embeddings = embed(texts)
                 return embeddings, self.background.record_event()
 
-        for texts, (embeddings, ready) in one_ahead(batches, start):
+        for texts, (embeddings, ready) in work_ahead(batches, start, EMBEDDED_AHEAD):
             self.foreground.wait_event(ready)
             embeddings.record_stream(self.foreground)  # so that its memory is not reused before then
             yield texts, embeddings
@@ -71,4 +73,4 @@ class Streams:
                 self.finishing.wait_event(ready)
                 return finish(batch)  # waits for the device, so that the batch's memory can be reused
 
-        return (made for _, made in one_ahead(marked(), work))
+        return (made for _, made in work_ahead(marked(), work))

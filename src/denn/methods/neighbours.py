@@ -122,7 +122,7 @@ class WithNeighbours(Neural):
         return self.recall(replace(self.combine(parts, asked.neighbours), texts=texts), texts)
 
     def embed_ahead(self, batches: Iterable[Sequence[str]]) -> Iterator[tuple[Sequence[str], Tensor | None]]:
-        """Yield batches of texts with their embeddings, which a GPU computes one batch ahead."""
+        """Yield batches of texts with their embeddings, which a GPU computes some batches ahead."""
         if self.streams is None:
             return super().embed_ahead(batches)
         return self.streams.embed_ahead(batches, self._embed)
