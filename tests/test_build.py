@@ -230,7 +230,7 @@ def test_a_model_that_learnt_nothing_is_not_written(puzzle, tmp_path):
     with pytest.raises(TrainingError) as refused:
         denn.train(puzzle, out=tmp_path / "model", **settings)
     assert str(refused.value).startswith(
-        "The model was not written: its micro-F1 is 60.0 on 10 validation documents, and always predicting the most "
+        "The model was not written: its micro-F1 is 60.0 on 10 held-out documents, and always predicting the most "
         "frequent label gets 60.0. Run the same command with more epochs or time"
     )
     assert "--allow-poor" in str(refused.value) and "\n" not in str(refused.value)

@@ -12,9 +12,10 @@ from denn import tries
 from denn.clock import Clock
 from denn.encoders import weights
 from denn.errors import ConfigError
+from denn.methods import cross_fitting
 from denn.methods import effort as effort_module
 from denn.methods.contrastive import DennParameters
-from denn.methods.effort import Estimate, about, describe, with_effort
+from denn.methods.effort import FOR_MACHINE, Estimate, about, describe, with_effort
 from denn.progress import Silent
 from denn.training import budget
 from denn.training.budget import Work
@@ -63,10 +64,10 @@ def test_the_level_suits_machine_and_time():
 
 def test_the_plan_says_what_is_done_and_how_long_it_takes():
     large, parameters = estimate(50_000, 1e-4), DennParameters()
-    said = describe(large, "quick", True, parameters, Clock())
+    said = describe(large, "quick", FOR_MACHINE, parameters, Clock())
     assert said.startswith("effort quick, which suits this machine: learn from 50,000 documents without changing the ")
     assert f"about {about(large.quick)}; --effort balanced would also fine-tune it, about 3." in said
-    said = describe(large, "balanced", False, parameters, Clock(3600))
+    said = describe(large, "balanced", "", parameters, Clock(3600))
     assert said.startswith("effort balanced: learn") and "at most 10 epochs, about 3." in said
     assert said.endswith("until the time budget of 60 min ends; keep the model that is better on validation documents")
     assert [about(seconds) for seconds in (0.2, 45, 200, 7200)] == ["1 s", "45 s", "3 min", "2.0 h"]
@@ -203,6 +204,7 @@ def test_an_interrupted_fine_tuning_resumes_without_the_first_part(tiny_corpus, 
 
 def test_a_resumed_fine_tuning_goes_on_though_the_machine_is_slower(tiny_corpus, open_settings, tmp_path, monkeypatch):
     settings = {**open_settings, "effort": "auto", "epochs": 1}
+    monkeypatch.setattr(cross_fitting, "FEW", 0)
     monkeypatch.setattr(Estimate, "suits", lambda *_: "balanced")
     with pytest.raises(KeyboardInterrupt):
         denn.train(tiny_corpus, out=tmp_path / "model", progress=Heard("training"), **settings)
@@ -245,7 +247,17 @@ def test_a_model_of_words_alone_is_trained_once(tiny_corpus, open_settings, tmp_
     assert heard.stages.count("writing the model") == 1
 
 
-def test_by_default_a_small_corpus_is_fine_tuned_and_epochs_mean_one_fine_tuning(tiny_corpus, open_settings, tmp_path):
+def test_by_default_few_documents_are_not_fine_tuned(tiny_corpus, open_settings, tmp_path):
+    with denn.train(tiny_corpus, out=tmp_path / "model", progress=(heard := Heard()), **open_settings) as model:
+        assert model.card.parameters["effort"] == "quick" and model.card.training["cross_fitted"] == 60
+    assert heard.notes[0].startswith("effort quick, which suits so few documents: learn from 60 documents")
+    assert "scoring training documents in folds" in heard.stages
+
+
+def test_by_default_a_corpus_is_fine_tuned_and_epochs_mean_one_fine_tuning(
+    tiny_corpus, open_settings, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(cross_fitting, "FEW", 0)
     with denn.train(tiny_corpus, out=tmp_path / "default", progress=(heard := Heard()), **open_settings) as model:
         assert model.card.parameters["effort"] == "balanced" and model.card.training["effort"]["quick"] > 0.5
     assert heard.notes[0].startswith("effort balanced, which suits this machine: learn from 60 documents")

@@ -15,7 +15,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import astuple, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from safetensors import SafetensorError
 
@@ -85,9 +85,9 @@ def train(
     `time_budget` counts from the call; pass `clock` for another budget or start time.
 
     `effort` is quick (use the encoder as it is), balanced (quick, then fine-tune, and keep the better model) or best
-    (the same with a large encoder). The default depends on the machine and the time budget; `epochs` without an effort,
-    or None, fine-tunes once. `continue_from` names a model whose weights, labels and settings training starts with, and
-    `with_store` also trains on its stored documents.
+    (the same with a large encoder). The default depends on the number of documents, the machine and the time budget;
+    `epochs` without an effort, or None, fine-tunes once. `continue_from` names a model whose weights, labels and
+    settings training starts with, and `with_store` also trains on its stored documents.
 
     `callbacks` are objects with `on_validation(validation)` (see `denn.callbacks.Validation`) or `on_end(model)`.
     `progress` shows how far training is: by default in a terminal or notebook, with True always, with False never.
@@ -170,7 +170,9 @@ def _try(
             built.save(staging)
             bundle.write_labels(staging, corpus.labels)
             write_vocabulary(staging, corpus.vocabulary)
-            poor = _finish(staging, used, recipe, facts, shown)
+            is_alone = start is None and kept is None  # it neither continues from a model, nor is continued
+            head_epochs = cast(int, facts["head_epochs"]) if is_alone and facts.get("frozen") else 0
+            poor = _finish(staging, used, recipe, facts, shown, clock, head_epochs)
         failed.pop_all()
     return Try(staging, None if getattr(built, "is_baseline", False) else poor)
 
@@ -218,8 +220,14 @@ def _fingerprint(corpus: Corpus, recipe: Recipe, origin: Origin | None = None) -
     return digest.hexdigest()
 
 
-def _finish(staging: Path, corpus: Corpus, recipe: Recipe, facts: Mapping[str, object], shown: Progress) -> str | None:
-    """Tune thresholds on the written model and write bundle.json last; return why the model is poor, or None."""
+def _finish(
+    staging: Path, corpus: Corpus, recipe: Recipe, facts: Mapping[str, object], shown: Progress, clock: Clock,
+    head_epochs: int,
+) -> str | None:  # fmt: skip
+    """Tune thresholds on the written model and write bundle.json last; return why the model is poor, or None.
+
+    `head_epochs` is not 0 if only a new head was trained.
+    """
     counts, poor = Counter(label for document in corpus.train for label in document.labels), None
     card = Card(
         method=recipe.method,
@@ -243,7 +251,11 @@ def _finish(staging: Path, corpus: Corpus, recipe: Recipe, facts: Mapping[str, o
         if model.method.store is not None:
             model.method.store = with_first_labels(model.method.store, len(corpus.labels))
         if corpus.valid:
-            calibrated = model.method.calibrate(corpus.valid, staging, shown)
+            calibrated = None
+            if head_epochs:
+                calibrated = model.method.calibrate_on_all(corpus.valid, staging, shown, head_epochs, clock)
+            if calibrated is None:
+                calibrated = model.method.calibrate(corpus.valid, staging, shown)
             if calibrated is None:
                 calibrated = Calibrated(model.scores([d.text for d in corpus.valid]), {}, corpus.valid)
             scores, documents, facts = calibrated.scores, calibrated.documents, {**facts, **calibrated.facts}
@@ -252,7 +264,8 @@ def _finish(staging: Path, corpus: Corpus, recipe: Recipe, facts: Mapping[str, o
             poor = why_poor(scores, documents, counts)
             if calibrated.embeddings is not None:
                 ids = model.store.ids()
-                kept = Kept(with_every_id(documents, ids), calibrated.embeddings, digests_of(ids))
+                held_out = documents[: len(calibrated.embeddings)]
+                kept = Kept(with_every_id(held_out, ids), calibrated.embeddings, digests_of(ids))
                 kept.save(staging / FOLDER)
                 found["validation"] = FOLDER
         else:

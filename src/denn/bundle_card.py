@@ -10,6 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt
 
 from denn.strict_json import not_finite
 from denn.untrusted import first_line
+from denn.wording import counted
 
 Share = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
 
@@ -57,7 +58,7 @@ class Card(BaseModel):
     parameters: dict[str, Any]
     corpus: dict[str, Any]
     thresholds: dict[str, Thresholds]  # "final" and each part of the score
-    metrics: dict[str, Any]  # on validation
+    metrics: dict[str, Any]  # on the documents of `judged_on`
     training: dict[str, Any]
     digests: dict[str, str]  # sha256 of every file except the datastore, which keeps changing
     versions: dict[str, str]
@@ -65,6 +66,16 @@ class Card(BaseModel):
     learnt: Annotated[str, Field(pattern=r"^(learnt-[1-9][0-9]{0,8})?$")] = ""  # folder of the last refit
     validation: Annotated[str, Field(pattern=r"^(validation(-[1-9][0-9]{0,8})?)?$")] = ""  # folder of kept documents
     refitted: dict[str, Any] | None = None  # the last refit: time, documents, labels, scores
+
+    @property
+    def judged_on(self) -> str:
+        """The documents behind the metrics and thresholds, for a sentence."""
+        fitted = self.training.get("cross_fitted")
+        if type(fitted) is not int or fitted <= 0:
+            return counted(self.corpus["valid"], "validation document")
+        return (
+            f"{counted(self.corpus['valid'] + fitted, 'document')}, each scored by a model that has not learnt from it"
+        )
 
     def flaw(self, labels: int) -> str | None:
         """Return what does not fit a model with this many labels, or None."""

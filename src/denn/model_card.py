@@ -119,9 +119,9 @@ def _training(card: Card, labels: LabelSpace) -> str:
 def _decision(card: Card) -> str:
     thresholds = card.thresholds["final"]
     if thresholds.decides == "per_label":
-        return "- Decision: by a threshold for each label, tuned on the validation documents."
+        return "- Decision: by a threshold for each label, tuned on held-out documents."
     return (
-        f"- Decision threshold: {thresholds.overall:.2f}, tuned on the validation documents. The model also has a "
+        f"- Decision threshold: {thresholds.overall:.2f}, tuned on held-out documents. The model also has a "
         "threshold for each label (`per_label=True`)."
     )
 
@@ -132,7 +132,8 @@ def _results(card: Card) -> str:
         return ""
     rows = "\n".join(f"| {title} | {100 * value:.1f} % |" for title, value in found)
     caution = "Thresholds were chosen on the same documents, so expect slightly lower figures on new ones."
-    return f"## Results on validation documents\n\n| metric | value |\n|---|--:|\n{rows}\n\n{caution}"
+    measured = f"Measured on {card.judged_on}. " if card.training.get("cross_fitted") else ""
+    return f"## Results on held-out documents\n\n| metric | value |\n|---|--:|\n{rows}\n\n{measured}{caution}"
 
 
 def _limitations(card: Card, labels: LabelSpace, stored: int, kept: int) -> str:

@@ -199,8 +199,8 @@ class Calibrated(NamedTuple):
 
     scores: Scores  # scores of texts whose labels the method has not seen
     facts: Mapping[str, object]  # for the bundle
-    documents: Sequence[Document]  # the documents scored; fewer than given if they do not fit in memory
-    embeddings: Tensor | None = None  # (n,d) of these documents, if there is a datastore
+    documents: Sequence[Document]  # scored: validation documents, or as many as fit in memory, then training documents
+    embeddings: Tensor | None = None  # (v,d) of the validation documents, if there is a datastore
 
 
 Support: TypeAlias = list[list[list[tuple[str, float]]]]  # text → label → supporting words with their weights

@@ -91,6 +91,15 @@ class Method(Protocol):
         """
         return None
 
+    def calibrate_on_all(
+        self, documents: Sequence[Document], folder: Path, progress: Progress, head_epochs: int, clock: Clock
+    ) -> Calibrated | None:
+        """Do what `calibrate` does with few validation documents and the training documents; None if that is not due.
+
+        Only a new head was trained, for some epochs.
+        """
+        return None
+
     def measure_familiarity(self, folder: Path) -> None:
         """Measure how close stored documents are to each other, and add it to the folder this was loaded from."""
         return None

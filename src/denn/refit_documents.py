@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -14,6 +14,7 @@ from denn.data.vocabularies import with_ids
 from denn.datastore import Datastore
 from denn.errors import BundleError, DataError
 from denn.methods.denn import DENN
+from denn.methods.relearning import Judged
 from denn.model import Model
 from denn.protocols import Progress
 from denn.types import Document, LabelSpace, Stage
@@ -24,20 +25,6 @@ FEWEST = 25  # documents needed for validation if the model keeps none
 ONE_IN = 10  # one in this many documents added later is held out
 BATCH = 4096  # documents read at a time
 SAMPLED = 64  # documents from which the mean length of embeddings is estimated
-
-
-@dataclass(frozen=True)
-class Judged:
-    """Documents for fitting the combination and thresholds, and for judging a refit."""
-
-    documents: Sequence[Document]
-    embeddings: Tensor  # (n,d)
-    own_ids: Sequence[str | None]  # ids of those that are stored
-
-    def rows(self, rows: Sequence[int]) -> Judged:
-        """Return some of the documents."""
-        documents, ids = [self.documents[row] for row in rows], [self.own_ids[row] for row in rows]
-        return Judged(documents, self.embeddings[list(rows)], ids)
 
 
 def kept_documents(model: Model, folder: Path, valid: Sequence[Document] | None, shown: Progress) -> Kept:

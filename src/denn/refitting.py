@@ -24,6 +24,7 @@ from denn.errors import ConflictError
 from denn.evaluation import evaluate, tune
 from denn.label_editing import with_merges
 from denn.methods import relearning
+from denn.methods.cross_fitting import CrossFitted, are_few, cross_fit
 from denn.methods.denn import DENN
 from denn.model import Model, load
 from denn.prediction_types import Calibrated
@@ -116,16 +117,33 @@ def _refit(
     held = [one for one, own_id in zip(judged.documents, judged.own_ids, strict=True) if own_id is not None]
     labels = labels_of(bundle.read_labels(folder).names, store.labels, learnt, held)
     corpus = Corpus(learnt, judged.documents, labels=labels, name=card.corpus["name"])
-    new = relearning.relearn(method, corpus, vectors, shown, clock)
+    epochs = relearning.epochs_of_head(method, len(learnt), clock)
+    new = relearning.relearn(method, corpus, vectors, shown, clock, epochs)
     judged = judged.rows(new.drawn(len(judged.documents), shown))
+    corpus = replace(corpus, valid=judged.documents)
     name = bundle.new_name(folder, "learnt")
     try:
         (folder / name).mkdir()
         asked = relearning.ask(method, judged.documents, judged.embeddings, judged.own_ids)
-        own = relearning.with_own_labels(new, asked)
-        found = new.learn_combination(own, judged.documents, folder / name, shown)
+        fitted = None
+        if "cross_fitted" in card.training and are_few(new, len(learnt) + len(asked)):
+            fitted = cross_fit(new, judged, learnt, vectors, epochs, shown, clock)
+        if fitted is None:
+            shown.start(Stage(f"scoring {len(asked):,} validation documents"))
+            own = relearning.with_own_labels(new, asked)
+            fitted = CrossFitted(own, judged.documents, new.hear(own))
+        found = new.learn_combination(*fitted, folder / name, shown)
+        more = len(found.documents) - len(asked)
+        if "cross_fitted" in card.training:
+            found = found._replace(facts={**found.facts, "cross_fitted": more})
         shown.start(Stage("comparing with the current model"))
-        before, after, error = _compare(model, asked, found)
+        unseen = found.scores
+        if more:  # as with the current model, the combination to compare may learn from nothing else
+            unseen = unseen.rows(0, len(asked))
+            assert unseen.neighbours is not None
+            _, _, final = new.fit_combiner(unseen.parts, unseen.neighbours, judged.documents)
+            unseen = replace(unseen, final=final)
+        before, after, error = _compare(model, asked, found._replace(scores=unseen, documents=judged.documents))
         facts = {
             "time": datetime.now(UTC).isoformat(timespec="seconds"),
             "seconds": round(time.monotonic() - begun, 1),
@@ -162,7 +180,7 @@ def _refitted(card: Card, corpus: Corpus, found: Calibrated, facts: dict[str, ob
     """Return the card with the results of the refit, tuned on held-out documents."""
     metric, counts = str(facts["metric"]), dict(zip(corpus.labels.names, corpus.labels.counts, strict=True))
     thresholds = tune(found.scores, found.documents, metric)
-    sizes = {"train": len(corpus.train), "valid": len(found.documents), "label_counts": list(corpus.labels.counts)}
+    sizes = {"train": len(corpus.train), "valid": len(corpus.valid), "label_counts": list(corpus.labels.counts)}
     found_now = {
         "format": bundle.FORMATS[-1],
         "corpus": card.corpus | sizes,

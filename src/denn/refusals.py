@@ -112,7 +112,7 @@ def why_poor(scores: Scores, documents: Sequence[Document], counts: Mapping[str,
     given = "most frequent label" if k == 1 else f"{k} most frequent labels"
     return (
         f"The model was not written: its micro-F1 is {100 * own:.1f} on "
-        f"{counted(len(documents), 'validation document')}, and always predicting the {given} gets "
+        f"{counted(len(documents), 'held-out document')}, and always predicting the {given} gets "
         f"{100 * constant:.1f}. Run the same command with more epochs or time, or with --restart and a lower learning "
         "rate, more documents per label or --method br. Use --allow-poor to write the model anyway."
     )

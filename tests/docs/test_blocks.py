@@ -47,7 +47,7 @@ def prepared(tmp_path_factory, shell) -> Path:
     """The folder that every page starts with."""
     folder = tmp_path_factory.mktemp("pages") / "prepared"
     shutil.copytree(TICKETS, folder)
-    train = ["denn", "-q", "train", "train.jsonl", "--valid-share", "0.3", "--effort", "quick", "--out", "model"]
+    train = ["denn", "-q", "train", "train.jsonl", "--valid-share", "0.3", "--out", "model"]
     subprocess.run(train, cwd=folder, env=shell, check=True)
     (folder / "some.jsonl").write_text('{"id": "some-id", "text": "How is VAT shown?", "labels": ["billing"]}\n')
     subprocess.run(["denn", "-q", "store", "add", "model", "some.jsonl"], cwd=folder, env=shell, check=True)

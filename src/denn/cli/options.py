@@ -113,7 +113,7 @@ Combination = Annotated[
     str | None,
     typer.Option(
         metavar="[learnt|average|confidence]",
-        help="How to combine the witnesses: a combination learnt on validation documents, the average, or the paper's "
+        help="How to combine the witnesses: a combination learnt on held-out documents, the average, or the paper's "
         "confidence λ.  [default: learnt]",
         autocompletion=_combiners,
     ),
@@ -136,7 +136,7 @@ Effort = Annotated[
     Literal["quick", "balanced", "best"] | None,
     typer.Option(
         help="quick keeps the encoder frozen; balanced also fine-tunes it and keeps the better model; best does the "
-        "same with a large encoder.  [default: depends on the machine and the time budget]"
+        "same with a large encoder.  [default: depends on the number of documents, the machine and the time budget]"
     ),
 ]
 Replace = Annotated[

@@ -44,7 +44,7 @@ METRICS = {
 LEGEND = (
     "All values in percent. P, R, F1: micro averages; macro-F1: mean over all labels; supp. F1: mean over the labels "
     "that occur here; doc. F1: mean over documents; P@k: precision of the k best labels; empty: texts without a label. "
-    "Thresholds tuned on validation documents: {tuned}; each: one per label."
+    "Thresholds tuned on held-out documents: {tuned}; each: one per label."
 )
 
 

@@ -201,7 +201,7 @@ def summary(out: Path, model: Model) -> list[str]:
     lines = [f"The model is in {out}: {card.method}, {counted(len(card.corpus['label_counts']), 'label')}."]
     if metrics:
         lines.append(
-            f"On {counted(card.corpus['valid'], 'validation document')}: micro-F1 {100 * metrics['micro_f1']:.1f}, "
+            f"On {card.judged_on}: micro-F1 {100 * metrics['micro_f1']:.1f}, "
             f"macro-F1 {100 * metrics['macro_f1']:.1f}, {card.thresholds['final'].sentence}."
         )
     if combination := combination_of(card):
@@ -232,7 +232,8 @@ def _why_frozen(card: Card) -> str:
     """Return a sentence on why the encoder was not fine-tuned, and what to do about it."""
     compared = card.training.get("effort")
     if card.parameters.get("effort") == "quick":
-        return "The encoder was not fine-tuned; --effort balanced fine-tunes it."
+        why = ", which rarely helps with so few documents" if card.training.get("cross_fitted") else ""
+        return f"The encoder was not fine-tuned{why}; --effort balanced fine-tunes it."
     if compared and compared["fine_tuned"] is not None:
         return "Fine-tuning did not improve the model on the validation documents, so the original encoder was kept."
     return "The time budget was too short to fine-tune the encoder; a longer one may give a better model."

@@ -57,7 +57,7 @@ class Learnt:
         if documents < FEWEST_DOCUMENTS or labels < FEWEST_LABELS:
             self.chosen, self.model, self.held_out = "average", None, mean_known(parts)
             why = (
-                f"{documents} validation documents with {labels} labels are too few to learn from; at least "
+                f"{documents} held-out documents with {labels} labels are too few to learn from; at least "
                 f"{FEWEST_DOCUMENTS} documents with {FEWEST_LABELS} labels are needed."
             )
             return {"chosen": "average", "why": why, "documents": documents}
@@ -95,7 +95,7 @@ class Learnt:
             lower = f"the best simpler choice, {lower}"
         chance = ", which may be chance" if ahead < 0 and self.chosen == "learnt" else ""
         return (
-            f"On held-out validation documents, {higher} scores {100 * abs(ahead):.2f} points of {metric} more than "
+            f"On held-out documents, {higher} scores {100 * abs(ahead):.2f} points of {metric} more than "
             f"{lower} (standard error {100 * error:.2f}){chance}."
         )
 

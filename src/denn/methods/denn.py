@@ -152,32 +152,58 @@ class DENN(WithNeighbours):
         """
         given = len(documents)
         documents = [documents[row] for row in self.drawn(given, progress)]
-        texts = [document.text for document in documents]
-        asked = Texts(texts, self.embed, lambda embeddings: self.search(embeddings, self.parameters.k))
-        calibrated = self.learn_combination(asked, documents, folder, progress)
+        asked = self._ask(documents)
+        progress.start(Stage(f"scoring {len(asked):,} validation documents"))
+        calibrated = self.learn_combination(asked, documents, self.hear(asked), folder, progress)
         if len(documents) == given:
             return calibrated
         return calibrated._replace(facts={**calibrated.facts, "validation_documents_used": len(documents)})
 
+    def calibrate_on_all(
+        self, documents: Sequence[Document], folder: Path, progress: Progress, head_epochs: int, clock: Clock
+    ) -> Calibrated | None:
+        """Fit the combiner on validation and training documents, each scored by a model that has not learnt from it."""
+        from denn.methods.cross_fitting import are_few, cross_fit
+        from denn.methods.relearning import Judged
+
+        if not are_few(self, len(documents) + len(self.store)):
+            return None
+        embeddings, exported = self._ask(documents).embeddings, list(self.store.export())
+        learnt, vectors = [one for some, _ in exported for one in some], torch.cat([found for _, found in exported])
+        judged = Judged(documents, embeddings, [None] * len(documents))
+        fitted = cross_fit(self, judged, learnt, vectors, head_epochs, progress, clock)
+        if fitted is None:
+            return None
+        calibrated = self.learn_combination(*fitted, folder, progress)
+        facts = {**calibrated.facts, "cross_fitted": len(fitted.documents) - len(documents)}
+        return calibrated._replace(facts=facts, embeddings=embeddings)
+
+    def _ask(self, documents: Sequence[Document]) -> Texts:
+        texts = [document.text for document in documents]
+        return Texts(texts, self.embed, lambda embeddings: self.search(embeddings, self.parameters.k))
+
+    @property
+    def most_calibrated(self) -> int:
+        """The number of documents whose scores for all labels fit in memory while a combiner is fitted, at least 1."""
+        return max(1, CALIBRATION_BYTES // (4 * MATRICES * max(1, len(self.store.labels))))
+
     def drawn(self, documents: int, progress: Progress) -> list[int]:
         """Return the positions of as many randomly chosen validation documents as fit in memory."""
-        labels = len(self.store.labels)
-        most = max(1, CALIBRATION_BYTES // (4 * MATRICES * max(1, labels)))
+        most = self.most_calibrated
         if documents <= most:
             return list(range(documents))
         progress.note(
-            f"{documents:,} validation documents × {labels:,} labels do not fit in memory: using a random sample of "
-            f"{most:,} documents for the combination and thresholds"
+            f"{documents:,} validation documents × {len(self.store.labels):,} labels do not fit in memory: using a "
+            f"random sample of {most:,} documents for the combination and thresholds"
         )
         order = torch.randperm(documents, generator=torch.Generator().manual_seed(self.parameters.seed))
         return order[:most].sort().values.tolist()
 
     def learn_combination(
-        self, asked: Texts, documents: Sequence[Document], folder: Path, progress: Progress
+        self, asked: Texts, documents: Sequence[Document], parts: Mapping[str, Tensor], folder: Path, progress: Progress
     ) -> Calibrated:
-        """Fit the combiner on the texts of these documents, and write it to the folder."""
-        progress.start(Stage(f"scoring {len(asked):,} validation documents"))
-        parts, found = self.hear(asked), asked.neighbours
+        """Fit the combiner on the texts of these documents and the witnesses' scores, and write it to the folder."""
+        found = asked.neighbours
         progress.start(Stage("fitting the combination"))
         self.combiner, learnt, unseen = self.fit_combiner(parts, found, documents)
         self.combiner.save(folder)
@@ -259,7 +285,13 @@ class DENN(WithNeighbours):
 
 
 def combining_seconds(parameters: DennParameters, corpus: Corpus) -> float:
-    """Estimate how long fitting a combiner on the validation documents takes."""
+    """Estimate how long it takes to fit a combiner on the validation documents, and on training documents if few."""
+    from denn.methods import cross_fitting
+
+    documents = len(corpus.train) + len(corpus.valid)
+    few = parameters.effort == "quick" and documents <= cross_fitting.FEW
+    fitting = cross_fitting.SECONDS_A_DOCUMENT * documents if few else 0.0
     if not corpus.valid or parameters.combination != "learnt":
-        return 0.0
-    return FIT_SECONDS + SECONDS_A_CELL * len(corpus.valid) * len(corpus.labels)
+        return fitting if corpus.valid else 0.0
+    fitted_to = documents if few else len(corpus.valid)
+    return fitting + FIT_SECONDS + SECONDS_A_CELL * fitted_to * len(corpus.labels)

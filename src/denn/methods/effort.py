@@ -14,6 +14,7 @@ from torch import nn
 from denn.clock import Clock
 from denn.encoders.weights import is_installed
 from denn.errors import ConfigError
+from denn.methods import cross_fitting
 from denn.methods.contrastive import DennParameters
 from denn.methods.denn import combining_seconds
 from denn.protocols import Progress
@@ -29,6 +30,7 @@ FINE_TUNES = ("balanced", "best")
 SAMPLED = 512  # documents for measuring the length of texts and the speed of the encoder
 MEASURED = 1.0  # seconds of reading to measure the speed, even of a busy machine
 WORTH_WAITING = 600.0  # seconds of fine-tuning on a CPU that `auto` accepts
+FOR_MACHINE, FOR_FEW = ", which suits this machine", ", which suits so few documents"
 WORDS_SECONDS = 7e-6  # per token, for the witness `words`, on two cores
 
 
@@ -102,13 +104,17 @@ def choose_effort(
         return parameters
     needed = not {"classifier", "neighbours"}.isdisjoint(parameters.witnesses)
     progress.start(Stage("measuring the speed of this machine"))
-    found = estimate(parameters, corpus, start)
     effort = asked = parameters.effort
+    few = start is None and bool(corpus.valid) and len(corpus.train) + len(corpus.valid) <= cross_fitting.FEW
+    why = FOR_MACHINE if asked == "auto" else ""
     if not needed or (asked == "auto" and parameters.epochs == 0):
         effort = "quick"
-    elif asked == "auto":
+    elif asked == "auto" and few and not resumed:
+        effort, why = "quick", FOR_FEW
+    found = estimate(replace(parameters, effort=effort), corpus, start)
+    if effort == "auto":
         effort = "balanced" if resumed else found.suits(clock, device_of(parameters.device).type == "cuda")
-    progress.note(describe(found, effort, asked == "auto", parameters, clock, needed))
+    progress.note(describe(found, effort, why, parameters, clock, needed))
     return replace(parameters, effort=effort)
 
 
@@ -150,12 +156,11 @@ def estimate(parameters: DennParameters, corpus: Corpus, start: Path | None) -> 
 
 
 def describe(
-    found: Estimate, effort: str, chosen: bool, parameters: DennParameters, clock: Clock, needed: bool = True
+    found: Estimate, effort: str, why: str, parameters: DennParameters, clock: Clock, needed: bool = True
 ) -> str:
-    """Describe what an effort level does with this corpus and how long it takes."""
+    """Describe what an effort level does with this corpus and how long it takes; `why` it was chosen, if it was."""
     documents = "1 document" if found.work.documents == 1 else f"{found.work.documents:,} documents"
-    first = f"effort {effort}{', which suits this machine' if chosen else ''}: learn from {documents} without changing "
-    first += f"the encoder, about {about(found.quick)}"
+    first = f"effort {effort}{why}: learn from {documents} without changing the encoder, about {about(found.quick)}"
     epochs = "1 epoch" if parameters.epochs == 1 else f"{parameters.epochs} epochs"
     tuning = f"about {about(found.fine_tuning)}"
     if effort != "quick":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -24,10 +25,24 @@ LEAST_STEPS = 60  # minimum for the head, if there are few documents
 HEAD_SHARE, WITNESS_SHARE = 0.25, 0.5  # shares of the remaining time: for the head, then for each witness
 
 
-def relearn(method: DENN, corpus: Corpus, vectors: Tensor, progress: Progress, clock: Clock) -> DENN:
+@dataclass(frozen=True)
+class Judged:
+    """Documents for fitting the combination and thresholds, and for judging a refit."""
+
+    documents: Sequence[Document]
+    embeddings: Tensor  # (n,d)
+    own_ids: Sequence[str | None]  # ids of those that are stored
+
+    def rows(self, rows: Sequence[int]) -> Judged:
+        """Return some of the documents."""
+        documents, ids = [self.documents[row] for row in rows], [self.own_ids[row] for row in rows]
+        return Judged(documents, self.embeddings[list(rows)], ids)
+
+
+def relearn(method: DENN, corpus: Corpus, vectors: Tensor, progress: Progress, clock: Clock, epochs: int) -> DENN:
     """Return the method with a head and witnesses fitted to these documents, sharing encoder and datastore.
 
-    `vectors` are the (n,d) unit vectors of the training documents.
+    `vectors` are the (n,d) unit vectors of the training documents, and `epochs` those of the head.
     """
     new = type(method)(method.parameters)
     new.store, new.names = method.store, corpus.labels.names
@@ -36,7 +51,6 @@ def relearn(method: DENN, corpus: Corpus, vectors: Tensor, progress: Progress, c
     network.to(method.network.device).eval()
     network.reads_unit_vectors = True
     nn.init.zeros_(network.head.weight)  # so that the result depends on the documents alone
-    epochs = _epochs(network.head, len(vectors), clock) if "classifier" in method.witnesses else 0
     progress.start(Stage("training the head", epochs or None, "epochs"))
     labels, rejected = corpus.labels.matrix(corpus.train).to(network.device), _rejected(corpus)
     rejected = None if rejected is None else rejected.to(network.device)
@@ -71,8 +85,11 @@ def with_own_labels(method: DENN, asked: Texts) -> Texts:
     return Texts(asked, lambda _: asked.embeddings, lambda _: with_labels(asked.neighbours, method.names))
 
 
-def _epochs(head: nn.Linear, documents: int, clock: Clock) -> int:
-    """Return the number of epochs for the head, at least one."""
+def epochs_of_head(method: DENN, documents: int, clock: Clock) -> int:
+    """Return for how many epochs a refit trains the head, at least one, if it is used."""
+    head = method.network.head
+    if "classifier" not in method.witnesses:
+        return 0
     wanted = max(EPOCHS, -(-LEAST_STEPS * BATCH // max(BATCH, documents)))
     return max(1, int(min(wanted, HEAD_SHARE * clock.left() / epoch_seconds(head, documents))))
 

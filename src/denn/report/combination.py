@@ -21,7 +21,7 @@ class Facts(BaseModel):
     chosen: str | None = None
     why: str = ""
     optimise: str = ""
-    scores: Mapping[str, float] = {}  # combiner or witness → metric `optimise` on held-out validation documents
+    scores: Mapping[str, float] = {}  # combiner or witness → metric `optimise` on held-out documents
     calibration_error: Mapping[str, float] = {}
 
 

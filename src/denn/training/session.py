@@ -99,6 +99,7 @@ class Training(Steps):
             "documents_given": given,
             "documents_used": len(self.train_tokens),
             "frozen": scope.frozen,
+            "head_epochs": scope.head_epochs,
             "trained_share": 0.0 if scope.frozen else round(self._work().trained, 4),
             "max_length": self.network.encoder.max_length,
             "steps": state.step,

@@ -155,13 +155,12 @@ def heads(folder: Path, added: int, epochs: Sequence[int], work: Path) -> dict[s
         asked = relearning.ask(method, judged.documents, judged.embeddings, judged.own_ids)
         values, rows = {}, []
         for count in epochs:
-            relearning.EPOCHS, relearning.LEAST_STEPS = count, 0
             cpu = time.process_time()
-            new = relearning.relearn(method, corpus, vectors, Silent(), Clock(None))
+            new = relearning.relearn(method, corpus, vectors, Silent(), Clock(None), count)
             cpu = time.process_time() - cpu
             new.witnesses["words"] = words
             own_asked = relearning.with_own_labels(new, asked)
-            found = new.learn_combination(own_asked, judged.documents, Path(own), Silent()).scores
+            found = new.learn_combination(own_asked, judged.documents, new.hear(own_asked), Path(own), Silent()).scores
             gold = denn.types.LabelSpace(found.names).matrix(judged.documents)
             fold, row = folds_of(len(gold), method.parameters.seed), {"epochs": count, "cpu_seconds": round(cpu, 1)}
             for name, scores in (("classifier", found.parts["classifier"]), ("combination", found.final)):
