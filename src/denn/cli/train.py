@@ -232,8 +232,8 @@ def _why_frozen(card: Card) -> str:
     """Return a sentence on why the encoder was not fine-tuned, and what to do about it."""
     compared = card.training.get("effort")
     if card.parameters.get("effort") == "quick":
-        why = ", which rarely helps with so few documents" if card.training.get("cross_fitted") else ""
-        return f"The encoder was not fine-tuned{why}; --effort balanced fine-tunes it."
+        few = ", because so few documents cannot show whether that helps" if card.training.get("cross_fitted") else ""
+        return f"The encoder was not fine-tuned{few}; --effort balanced fine-tunes it."
     if compared and compared["fine_tuned"] is not None:
         return "Fine-tuning did not improve the model on the validation documents, so the original encoder was kept."
     return "The time budget was too short to fine-tune the encoder; a longer one may give a better model."

@@ -22,7 +22,7 @@ from denn.training.head import BATCH, epoch_seconds
 from denn.types import Corpus, Document, LabelSpace, Stage
 from denn.witnesses.texts import Texts
 
-FEW = 500  # documents for training and validation up to which this pays (results/few-documents.jsonl)
+FEW = 500  # documents for training and validation; it pays up to 300 at least (results/few-documents.jsonl)
 SECONDS_A_DOCUMENT = 0.01  # expected
 TIME_SHARE = 0.25  # largest share of a time budget
 
