@@ -271,7 +271,7 @@ def test_the_model_its_facts_and_recent_predictions(opened, service) -> None:
     expect(page.locator("#recent-summary")).to_contain_text(f"{recent['total']:,} prediction")
     assert page.locator("#recent-charts .dot").count() == len(recent["predictions"])
     expect(page.locator("#recent-charts figure").first).to_contain_text("Score of the best label")
-    expect(page.locator("#model-facts")).to_contain_text("micro-F1 on validation documents")
+    expect(page.locator("#model-facts")).to_contain_text("micro-F1 on held-out documents")
     expect(page.locator("#model-card")).to_be_hidden()
     page.click("text=All parameters and metrics")
     expect(page.locator("#model-card")).to_contain_text("vote temperature")

@@ -7,7 +7,7 @@ export function modelCard(model) {
   const { name, method, encoder, labels, created } = model;
   const parts = {
     Facts: { name, method, encoder, labels, created: when(created) },
-    "Validation metrics": model.metrics,
+    "Metrics on held-out documents": model.metrics,
     "Last refit": model.refitted,
     Thresholds: model.thresholds,
     Datastore: model.store,
@@ -28,8 +28,8 @@ export function factRows({ name, encoder, labels, created, refitted, metrics, th
     "Stored documents": store?.documents,
     Trained: when(created),
     "Last refit": refitted && when(refitted.time),
-    "micro-F1 on validation documents": metrics.micro_f1,
-    "macro-F1 on validation documents": metrics.macro_f1,
+    "micro-F1 on held-out documents": metrics.micro_f1,
+    "macro-F1 on held-out documents": metrics.macro_f1,
     Threshold: decides === "tuned" ? thresholds.final : "one for each label",
   };
   return flat(facts).map(row);
