@@ -26,6 +26,7 @@ from denn.label_editing import with_merges
 from denn.methods import relearning
 from denn.methods.cross_fitting import CrossFitted, are_few, cross_fit
 from denn.methods.denn import DENN
+from denn.methods.relearning import Judged
 from denn.model import Model, load
 from denn.prediction_types import Calibrated
 from denn.progress import Silent, displayed
@@ -128,22 +129,9 @@ def _refit(
         fitted = None
         if "cross_fitted" in card.training and are_few(new, len(learnt) + len(asked)):
             fitted = cross_fit(new, judged, learnt, vectors, epochs, shown, clock)
-        if fitted is None:
-            shown.start(Stage(f"scoring {len(asked):,} validation documents"))
-            own = relearning.with_own_labels(new, asked)
-            fitted = CrossFitted(own, judged.documents, new.hear(own))
-        found = new.learn_combination(*fitted, folder / name, shown)
-        more = len(found.documents) - len(asked)
-        if "cross_fitted" in card.training:
-            found = found._replace(facts={**found.facts, "cross_fitted": more})
+        found = _learn_combination(new, judged, asked, fitted, folder / name, shown)
         shown.start(Stage("comparing with the current model"))
-        unseen = found.scores
-        if more:  # as with the current model, the combination to compare may learn from nothing else
-            unseen = unseen.rows(0, len(asked))
-            assert unseen.neighbours is not None
-            _, _, final = new.fit_combiner(unseen.parts, unseen.neighbours, judged.documents)
-            unseen = replace(unseen, final=final)
-        before, after, error = _compare(model, asked, found._replace(scores=unseen, documents=judged.documents))
+        before, after, error = _compare(model, asked, _of_judged(new, judged, found))
         facts = {
             "time": datetime.now(UTC).isoformat(timespec="seconds"),
             "seconds": round(time.monotonic() - begun, 1),
@@ -176,17 +164,43 @@ def _refit(
     return Outcome(True, facts)
 
 
+def _learn_combination(
+    new: DENN, judged: Judged, asked: Texts, fitted: CrossFitted | None, folder: Path, shown: Progress
+) -> Calibrated:
+    """Fit the combiner on the documents to judge by, or on cross-fitted ones, which begin with them."""
+    if fitted is not None:
+        found = new.learn_combination(*fitted, folder, shown)
+        return found._replace(facts={**found.facts, "cross_fitted": len(found.documents) - len(asked)})
+    shown.start(Stage(f"scoring {len(asked):,} validation documents"))
+    own = relearning.with_own_labels(new, asked)
+    return new.learn_combination(own, judged.documents, new.hear(own), folder, shown)
+
+
+def _of_judged(new: DENN, judged: Judged, found: Calibrated) -> Calibrated:
+    """Return the scores of the documents to judge by, from a combination that is fitted to them alone.
+
+    The combination of the current model is too, so that only what the refit has learnt makes a difference.
+    """
+    if len(found.documents) == len(judged.documents):
+        return found
+    scores = found.scores.rows(0, len(judged.documents))
+    assert scores.neighbours is not None
+    _, _, final = new.fit_combiner(scores.parts, scores.neighbours, judged.documents)
+    return found._replace(scores=replace(scores, final=final), documents=judged.documents)
+
+
 def _refitted(card: Card, corpus: Corpus, found: Calibrated, facts: dict[str, object]) -> Card:
     """Return the card with the results of the refit, tuned on held-out documents."""
     metric, counts = str(facts["metric"]), dict(zip(corpus.labels.names, corpus.labels.counts, strict=True))
     thresholds = tune(found.scores, found.documents, metric)
+    earlier = {"cross_fitted": 0} if "cross_fitted" in card.training else {}
     sizes = {"train": len(corpus.train), "valid": len(corpus.valid), "label_counts": list(corpus.labels.counts)}
     found_now = {
         "format": bundle.FORMATS[-1],
         "corpus": card.corpus | sizes,
         "thresholds": thresholds,
         "metrics": dict(evaluate(found.scores, found.documents, thresholds, counts).headline),
-        "training": {**card.training, **found.facts},
+        "training": {**card.training, **earlier, **found.facts},
         "versions": bundle.versions(),
         "refitted": facts,
     }

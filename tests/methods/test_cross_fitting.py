@@ -96,6 +96,24 @@ def test_a_refit_also_learns_the_combination_from_all_documents(model, tiny_corp
         assert new.card.refitted["held_out"] == kept
 
 
+def test_an_encoder_that_has_learnt_from_the_documents_is_never_cross_fitted(tiny_corpus, tiny_settings, tmp_path):
+    with denn.train(tiny_corpus, out=tmp_path / "model", **tiny_settings) as tuned:
+        tuned.add([replace(document, id=f"new-{row}") for row, document in enumerate(tiny_corpus.test)])
+    for _ in range(2):
+        with denn.refit(tmp_path / "model", force=True) as model:
+            assert "cross_fitted" not in model.card.training and model.card.refitted
+
+
+def test_a_refit_of_more_documents_keeps_that_they_may_be_cross_fitted(model, tiny_corpus, monkeypatch):
+    model.add([replace(document, id=f"new-{row}") for row, document in enumerate(tiny_corpus.test)])
+    monkeypatch.setattr(cross_fitting, "FEW", 119)
+    with denn.refit(model.folder, force=True) as new:
+        assert new.card.training["cross_fitted"] == 0 and "validation documents" in new.card.judged_on
+    monkeypatch.undo()
+    with denn.refit(model.folder, force=True) as new:
+        assert new.card.training["cross_fitted"] == new.card.corpus["train"]
+
+
 def test_one_document_cannot_be_divided(tiny_corpus, tiny_settings, tmp_path):
     settings = {name: value for name, value in tiny_settings.items() if name != "epochs"} | {"effort": "quick"}
     corpus = replace(tiny_corpus, train=tiny_corpus.train[:1])

@@ -1,7 +1,7 @@
 r"""What is best with few documents: validation documents alone, fine-tuning as well, or cross-fitting.
 
-    python -m denn_bench.studies.few_documents run DATA --seeds 0 1 2 --out results/few-documents.jsonl
-    python -m denn_bench.studies.few_documents table results/few-documents.jsonl
+    python -m denn_bench.studies.few_documents DATA --seeds 0 1 2 --ways "held out" cross-fitted \
+        --out results/few-documents.jsonl
 
 Trains on random documents of each corpus, a tenth of them for validation, and scores 1,000 random test documents:
 `held out` tunes on the validation documents alone, `fine-tuned` also trains the encoder and keeps the better model, and
@@ -107,23 +107,17 @@ def _cells(rows: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def main() -> None:
-    """Run or show."""
+    """Run what has not run yet, and print tables of all runs."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    commands = parser.add_subparsers(dest="command", required=True)
-    running = commands.add_parser("run", help="train and test")
-    running.add_argument("data", type=Path, help="folder with one subfolder for each corpus")
-    running.add_argument("--corpora", nargs="+", choices=CORPORA_SHOWN, default=list(CORPORA_SHOWN))
-    running.add_argument("--documents", nargs="+", type=int, default=[100, 300])
-    running.add_argument("--seeds", nargs="+", type=int, default=[0])
-    running.add_argument("--ways", nargs="+", choices=WAYS, default=list(WAYS))
-    running.add_argument("--out", type=Path, required=True)
-    showing = commands.add_parser("table", help="print tables")
-    showing.add_argument("records", type=Path)
+    parser.add_argument("data", type=Path, help="folder with one subfolder for each corpus")
+    parser.add_argument("--corpora", nargs="*", choices=CORPORA_SHOWN, default=list(CORPORA_SHOWN))
+    parser.add_argument("--documents", nargs="+", type=int, default=[100, 300])
+    parser.add_argument("--seeds", nargs="+", type=int, default=[0])
+    parser.add_argument("--ways", nargs="+", choices=WAYS, default=list(WAYS))
+    parser.add_argument("--out", type=Path, required=True)
     a = parser.parse_args()
-    if a.command == "run":
-        run(a)
-    else:
-        table(a.records)
+    run(a)
+    table(a.out)
 
 
 if __name__ == "__main__":
